@@ -75,7 +75,9 @@ def drawn(parts: list[tuple[str, str]], title: str) -> str:
         for line in said.rstrip("\n").split("\n"):
             shown = Text.from_ansi(line.rstrip("\r").rsplit("\r", 1)[-1])
             if shown.plain.strip() or "\r" not in line:
-                console.print(shown, soft_wrap=True)
+                # A terminal breaks a long line at its edge.
+                for part in shown.divide(range(COLUMNS, len(shown), COLUMNS)):
+                    console.print(part, soft_wrap=True)
     console.print()  # rich cuts the last line's descenders off
     start = CONSOLE_SVG_FORMAT.index("@font-face")
     end = CONSOLE_SVG_FORMAT.index(".{unique_id}-matrix")

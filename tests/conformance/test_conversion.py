@@ -19,7 +19,7 @@ from reference import convert_with_reference
 from tests.recordings import each, marks_of, twins
 
 import leconvert
-from leconvert.dataset.formats.v3 import output_path
+from leconvert.dataset.formats.v3 import USUAL_NAMES
 from leconvert.model.values import LayoutOptions
 from leconvert.run.proof import verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -318,7 +318,7 @@ def test_files_are_numbered_as_the_reference_numbers_them() -> None:
     chunk, file = 0, 0
     for number in range(2 * DEFAULT_CHUNK_SIZE + 2):
         path = f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
-        assert output_path("data", number) == path
+        assert USUAL_NAMES.path("data", number) == path
         chunk, file = update_chunk_file_indices(chunk, file, DEFAULT_CHUNK_SIZE)
 
 

@@ -86,8 +86,8 @@ def run(options):
         print("asked", flush=True)
         threading.Event().wait()  # what does not end by itself
 
-from leconvert.cli import undo
-undo.run = run
+from leconvert.cli import upkeep
+upkeep.run_undo = run
 sys.exit(main(["undo", "no"]))
 """
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from leconvert.dataset.formats.v3 import output_path
+from leconvert.dataset.formats.v3 import USUAL_NAMES
 from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import (
     MEBIBYTE,
@@ -173,8 +173,8 @@ def test_many_tiny_files_share_batches() -> None:
 
 
 def test_file_1000_is_the_first_of_the_second_chunk() -> None:
-    assert output_path("data", 999) == "data/chunk-000/file-999.parquet"
-    assert output_path("videos/cam", 1000) == "videos/cam/chunk-001/file-000.mp4"
+    assert USUAL_NAMES.path("data", 999) == "data/chunk-000/file-999.parquet"
+    assert USUAL_NAMES.path("videos/cam", 1000) == "videos/cam/chunk-001/file-000.mp4"
 
 
 @given(

@@ -76,10 +76,13 @@ COMMANDS = {
 # Commands that share a module.
 _BESIDE_OTHERS = {
     "check-fs": "doctor:check_fs",
+    "clean": "upkeep:clean",
     "merge": "edit:merge",
     "mirror": "push:mirror",
+    "release": "upkeep:release",
     "split": "edit:split",
     "trim": "edit:trim",
+    "undo": "upkeep:undo",
 }
 # Commands that start workers, and what these import.
 _FORKED_MODULES = dict.fromkeys(

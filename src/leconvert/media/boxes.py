@@ -484,17 +484,13 @@ def entry_for_output(entry: bytes) -> bytes:
     return _rebuilt(entry, reference_index=1)
 
 
+@lru_cache(maxsize=64)
 def config_digest(entry: bytes, matrix: bytes) -> str:
     """Return a digest that two clips share exactly if one decoder set-up shows both correctly.
 
     Bit rates (``btrt``, and those inside ``esds``), buffer sizes and the name of the compressor do
     not count. A display matrix that turns or mirrors the picture does.
     """
-    return _digest(entry, matrix)
-
-
-@lru_cache(maxsize=64)
-def _digest(entry: bytes, matrix: bytes) -> str:
     kept = bytearray(_rebuilt(entry, reference_index=0))
     kept[_COMPRESSOR_NAME] = bytes(32)
     for kind, start, stop in _child_boxes(bytes(kept)):

@@ -94,11 +94,11 @@ _OUTSIDE_THE_MEDIA = (
 
 
 class TruncatedClipError(UnreadableSourceError):
-    """A file that was cut off behind its index, so that the index lists frames that it lacks.
+    """A file that was cut off after its index, so the index lists frames that the file lacks.
 
     Attributes:
-        index: That of the samples which are whole, a prefix in decode order.
-        whole_frames: How many first frames, in the order of presentation, are among them.
+        index: The index of the complete samples, a prefix in decoding order.
+        whole_frames: Number of first frames, in presentation order, that are complete.
     """
 
     def __init__(self, index: ClipIndex, whole_frames: int, num_frames: int) -> None:
@@ -108,7 +108,7 @@ class TruncatedClipError(UnreadableSourceError):
         self.index = index
         self.whole_frames = whole_frames
 
-    def __reduce__(self) -> tuple[Any, ...]:  # an index is too much to send
+    def __reduce__(self) -> tuple[Any, ...]:  # an index is too large to send
         plain = partial(UnreadableSourceError, path=self.path, next_step=self.next_step)
         return plain, (self.message,)
 
@@ -476,7 +476,7 @@ def _clip(
 
 
 def _refuse_cut_off(index: ClipIndex) -> None:
-    """Raise if a file ends before the last sample that its index lists."""
+    """Raise an error if a file ends before the last sample in its index."""
     beyond = np.flatnonzero(index.offsets + index.sizes > index.file_size_bytes)
     if not len(beyond):
         return

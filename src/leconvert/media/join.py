@@ -676,7 +676,7 @@ def _read_episodes(
             if isinstance(answer, UnsupportedClipError):
                 index = scratch.remuxed_index(path, answer.reason)
             elif isinstance(answer, TruncatedClipError) and clip.frames is not None:
-                index = answer.index  # what is cut out has to lie in it
+                index = answer.index  # the slices must be inside it
             elif isinstance(answer, UnreadableSourceError):
                 raise answer
             else:

@@ -476,7 +476,7 @@ def _decoded(
     """Yield rank and frame of the needed samples, as the decoder returns them.
 
     Args:
-        is_cut_off: Whether the index is that of the whole samples of a file that was cut off.
+        is_cut_off: Whether the file was cut off, and the index holds only complete samples.
     """
     context = stream.codec_context
     ranks = index.ranks

@@ -428,7 +428,7 @@ def push_converted(
 
 
 def others_change(name: str) -> HubUnavailableError:
-    """Return the error of a push that others were quicker than, though not in its folders."""
+    """Return the error of a push that was slower than changes in other folders."""
     return HubUnavailableError(
         f"{name} was not pushed: other folders of the repository change again and again.",
         next_step="Run the same command again; what the Hub has is not sent again.",
@@ -506,13 +506,13 @@ class DatasetPush:
     def prepare(
         self, state: RepoState | None
     ) -> tuple[RepoState, PushPlan, str | None, PushReport]:
-        """Decide what is to be done, and refuse what must not be; the repo is made if need be.
+        """Decide what to do, and refuse forbidden pushes; the repo is made if necessary.
 
         Args:
-            state: The repo; None where there is none.
+            state: The repo; None if there is none.
 
         Returns:
-            The repo as it is now, the plan, the new card, and what there is to do.
+            The repo as it is now, the plan, the new card, and a report of the planned work.
         """
         options = self._options
         created = state is None
@@ -540,13 +540,13 @@ class DatasetPush:
         return state, plan, card, report
 
     def look(self, refs: GitRefs, files: Mapping[str, RemoteFile]) -> RepoState | None:
-        """Return what a repository holds that was listed, as `read_repo_state` does."""
+        """Return the state of a repository that was listed, as `read_repo_state` does."""
         return read_repo_state(
             self._api, self.name, self._options.branch, self.version, refs, files
         )
 
     def share_of(self, plan: PushPlan) -> CommitShare:
-        """Return what one commit does of a plan."""
+        """Return a plan's share of one commit."""
         shares = self._shares(plan)
         if len(shares) > 1:
             raise HubConflictError(
@@ -586,7 +586,7 @@ class DatasetPush:
         return state
 
     def has_same_files(self, before: RepoState) -> bool:
-        """Tell whether the branch moved on, and what is in the dataset's folder did not change."""
+        """Return whether the branch has changed, but the dataset's folder has not."""
         now = self._look_again(self._options.branch)
         return now.head != before.head and now.files == before.files
 
@@ -800,7 +800,7 @@ class DatasetPush:
     def sendings(
         self, share: CommitShare, copies: Mapping[str, tuple[str, str]], stage: Stage
     ) -> list[tuple[CommitOperationAdd, Callable[[CommitOperationAdd], None]]]:
-        """Return the operations that add files, each with what notes that its content is there."""
+        """Return the operations that add files, each with a function to call after its upload."""
         return [self._sending(path, stage) for path in sorted(set(share.add) - copies.keys())]
 
     def _sending(
@@ -891,7 +891,7 @@ class DatasetPush:
             )
 
     def check_complete(self, revision: str, files: Mapping[str, RemoteFile] | None = None) -> None:
-        """Compare what is there with the result; ``files`` are those that were listed."""
+        """Compare a revision with the result; ``files`` are its files, if they were listed."""
         self.check_unchanged(f"The tag {self.version} was not set.")
         if files is None:
             files = files_at(self._api, self.name, revision)
@@ -901,9 +901,9 @@ class DatasetPush:
 
     @property
     def _is_for_main(self) -> bool:
-        """Whether ``main`` will hold the result: the tag is for main's dataset.
+        """Whether ``main`` will hold the result, since the tag is for main's dataset.
 
-        A folder of a repository gets no tag: it would be for all of its datasets.
+        A folder of a repository gets no tag, since it would be for all of its datasets.
         """
         is_repository = not folder_of(self.name)
         return is_repository and self._options.branch == MAIN and not self._options.create_pr

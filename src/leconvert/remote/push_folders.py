@@ -1,7 +1,8 @@
-"""Push datasets into folders of one repository, in one commit.
+"""Pushes datasets into folders of one repository, in one commit.
 
-Each dataset is checked and proven as by `leconvert.remote.push`, which says what readers meet and
-what a rerun does. There is no tag: it would name the version of all that the repository holds.
+Each dataset is checked and proven as by `leconvert.remote.push`, which describes the states that
+readers see and the work of a rerun. There is no tag, since it would stand for everything in the
+repository.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ def push_folders(
 ) -> list[PushReport]:
     """Push datasets into folders of one repository, in one commit.
 
-    Each is checked as `push` checks it, before anything is written. More than the Hub takes in a
-    commit are several commits, in each of which every dataset is whole.
+    Each is checked as `push` checks it, before anything is written. If the Hub does not accept all
+    of them in one commit, several commits are made; each commit holds only whole datasets.
 
     Args:
-        results: Their folders by their names on the Hub, ``ORG/NAME/path/to/dataset`` each.
-        options: How; ``repo_id`` is not read.
+        results: The datasets' folders by their names on the Hub, ``ORG/NAME/path/to/dataset`` each.
+        options: The options; ``repo_id`` is ignored.
         api: As for `push`.
         pause: As for `push`.
-        progress: The progress to report to.
+        progress: Receives the progress.
 
     Returns:
-        A report for each, in the order of their names.
+        A report for each dataset, sorted by name.
 
     Raises:
-        UsageError: They are not all in folders of one repository, or a pull request is asked for.
+        UsageError: They are not all in folders of one repository, or a pull request is requested.
     """
     names = sorted(results)
     parents = {
@@ -113,7 +114,7 @@ def push_folders(
 
 @dataclass(slots=True)
 class _Part:
-    """One dataset of several that are pushed together, as far as a try got with it."""
+    """One of several datasets that are pushed together, with the state of the current try."""
 
     push: DatasetPush
     state: RepoState
@@ -124,12 +125,12 @@ class _Part:
 
     @property
     def operations(self) -> int:
-        """Its operations in a commit."""
+        """Number of its operations in a commit."""
         return len(self.share.add) + len(self.share.delete) + (self.card is not None)
 
     @property
     def payload_bytes(self) -> float:
-        """Its bytes in the body of a commit."""
+        """Number of its bytes in the body of a commit."""
         card = payload_of({CARD_PATH: len((self.card or "").encode())})
         return card + payload_of({path: self.push.sizes[path] for path in self.share.add})
 
@@ -137,7 +138,7 @@ class _Part:
 class _PushTogether:
     """Several pushes to folders of one repository.
 
-    `run` may be called again after `HubUnavailableError`.
+    `run` may be called again after a `HubUnavailableError`.
     """
 
     def __init__(
@@ -154,11 +155,15 @@ class _PushTogether:
         self._options = options
         self._progress = progress
         folders = [folder_of(push.name) for push in pushes]
-        # The listed folder: no more of the repository than is needed.
+        # The folder to list, so no more of the repository is listed than necessary.
         self._top = in_folder(repository, posixpath.commonpath(folders))
 
     def run(self) -> list[PushReport]:
-        """Look, and do what is missing."""
+        """Look at the repository, and do the missing work.
+
+        Returns:
+            A report for each dataset.
+        """
         options = self._options
         refs = read_refs(self._api, self._repository)
         head = None if refs is None else head_of(refs, options.branch)
@@ -166,7 +171,7 @@ class _PushTogether:
         parts: list[_Part] = []
         for push in self._pushes:
             if refs is None and parts and not options.dry_run:
-                refs = read_refs(self._api, self._repository)  # the first made the repo
+                refs = read_refs(self._api, self._repository)  # the first push made the repo
             seen = None if refs is None else push.look(refs, files.get(push.name, {}))
             state, plan, card, report = push.prepare(seen)
             parts.append(_Part(push, state, push.share_of(plan), plan.copies, card, report))
@@ -200,7 +205,7 @@ class _PushTogether:
         return found
 
     def _groups(self, parts: Iterable[_Part]) -> Iterator[list[_Part]]:
-        """Yield what is committed together: no more than a commit takes."""
+        """Yield groups of datasets that fit into one commit."""
         most, most_bytes = self._options.commit_operations, self._options.commit_payload_bytes
         group: list[_Part] = []
         operations, payload_bytes = 0, 0.0
@@ -216,7 +221,11 @@ class _PushTogether:
             yield group
 
     def _commit(self, group: Sequence[_Part], parent: str) -> str:
-        """Send and commit some datasets, and compare what is there then with them."""
+        """Upload and commit some datasets, then compare the repository with them.
+
+        Returns:
+            The commit.
+        """
         first, branch = group[0].push, self._options.branch
         size_bytes = sum(part.report.added_bytes for part in group)
         with self._progress.stage("upload", size_bytes, "B") as stage:

@@ -279,7 +279,7 @@ def _cut(
 
 
 def payload_of(sizes: Mapping[str, int]) -> float:
-    """Return how many bytes a commit itself holds of some files; of large ones none."""
+    """Return the number of bytes of files in the body of a commit; large files have none."""
     return sum(size * _BASE64 for path, size in sizes.items() if not _is_large(path, size))
 
 
@@ -386,7 +386,7 @@ def read_refs(api: HfApi, repo_id: str) -> GitRefs | None:
 
 
 def head_of(refs: GitRefs, branch: str) -> str | None:
-    """Return the commit that a push to a branch would add to; None in an empty repo."""
+    """Return the parent of a push to a branch; None in an empty repo."""
     heads = {ref.name: ref.target_commit for ref in refs.branches}
     return heads.get(branch, heads.get("main"))
 
@@ -399,11 +399,11 @@ def read_repo_state(
     refs: GitRefs | None = None,
     files: Mapping[str, RemoteFile] | None = None,
 ) -> RepoState | None:
-    """Return what a repo holds; None where there is no such repo, as far as the token can see.
+    """Return the state of a repo; None if there is no repo that the token can see.
 
     Args:
         refs: The answer of `read_refs`, if it is known.
-        files: Every file of the dataset at `head_of` the branch, where that was listed.
+        files: Every file of the dataset at `head_of` the branch, if they were listed.
     """
     refs = refs or read_refs(api, repo_id)
     if refs is None:

@@ -111,7 +111,7 @@ def find_converted(
 ) -> Resolved | None:
     """Return the tag of a version if its ``info.json`` agrees; None if there is none.
 
-    A folder of a repository has no tag of its own: it is in the version that ``main`` has.
+    A folder of a repository has no tag of its own, so its version on ``main`` counts.
 
     Args:
         repo_id: ``ORG/NAME``.
@@ -674,7 +674,7 @@ def glance_at(
 
 
 def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
-    """Look at a dataset, or at those in the folders of a repository that is none itself."""
+    """Look at a dataset, or at the datasets in folders of a repository that is none itself."""
     seen, sizes = _look(repo_id, revision, None)
     bytes_in = {} if seen.info else _bytes_of_datasets(sizes)
     if not bytes_in:
@@ -691,7 +691,7 @@ def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
 def _bytes_of_datasets(sizes: Mapping[str, int]) -> dict[str, list[int]]:
     """Return the bytes of each file of the datasets in the folders of a repository, sorted.
 
-    A dataset in the folder of another dataset is a part of that.
+    A dataset in the folder of another dataset is a part of the other.
     """
     found: dict[str, list[int]] = {}
     tops = sorted(p.removesuffix(f"/{INFO_PATH}") for p in sizes if p.endswith(f"/{INFO_PATH}"))
@@ -712,7 +712,7 @@ def _top_of(path: str, tops: Collection[str]) -> str | None:
 def _look(
     repo_id: str, revision: str | None, endpoint: str | None
 ) -> tuple[HubGlance, Mapping[str, int]]:
-    """Look at a dataset; return the bytes of its files, too."""
+    """Look at a dataset; return also the bytes of its files."""
     try:
         if revision is None and (done := find_converted(repo_id, endpoint=endpoint)) is not None:
             found = done
@@ -727,7 +727,7 @@ def _look(
 
 
 def _told(found: Resolved, sizes: Sequence[int], *, is_there: bool = True) -> HubGlance:
-    """Return what a dataset says of itself, given the bytes of each of its files."""
+    """Return the facts of a dataset's ``info.json``, with the bytes of its files."""
     repo_id = found.repo.repo_id
     info = read_info(HubStore(found.repo, tries=1)) if is_there else {}
     version = info.get("codebase_version")

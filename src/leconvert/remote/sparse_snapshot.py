@@ -291,7 +291,7 @@ def make_sparse_snapshot(
 
 
 def _folder_name(repo: HubRepo, *, for_copies: bool) -> str:
-    """Return the name of an outline's folder, that of no other dataset at the commit."""
+    """Return the name of an outline's folder, unique among the datasets of the commit."""
     name = repo.commit
     if folder := folder_of(repo.repo_id):
         name += f"-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"

@@ -61,7 +61,7 @@ class Body:
 class HubRepo:
     """A dataset on the Hub, pinned to a commit. It is picklable and holds no connection.
 
-    Paths of its files are relative to its folder, wherever that is in the repository.
+    Paths of its files are relative to its folder in the repository.
     """
 
     repo_id: str  # ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``
@@ -87,7 +87,7 @@ class HubRepo:
         return in_folder(folder_of(self.repo_id), path)
 
     def own_path(self, path: str) -> str:
-        """Return the path of a file of the repository in the dataset's folder."""
+        """Return the path relative to the dataset's folder of a file of the repository."""
         folder = folder_of(self.repo_id)
         return path[len(folder) + 1 :] if folder else path
 

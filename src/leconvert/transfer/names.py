@@ -1,7 +1,7 @@
-"""How datasets on the Hub are called.
+"""Names of datasets on the Hub.
 
-A dataset is a repository, or a folder of one: ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``. Such a
-name stands wherever leconvert says ``repo_id``; here alone it is taken apart.
+A dataset is a repository, or a folder of one: ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``. All
+names ``repo_id`` in leconvert have this form; only this module takes them apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _REPO = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _NAME = rf"{_REPO}(?:/[^/@]+)*"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PLACE = re.compile(rf"(?:hf://datasets/)?({_NAME})(?:@([^@\s]+))?\Z")
-# As the Hub's own client writes it. With other revisions the begin of the folder is not certain.
+# As the Hub's own client writes it. With other revisions, the start of the folder is uncertain.
 _CLIENTS_PLACE = re.compile(
     rf"hf://datasets/({_REPO})@([0-9a-f]{{40}}|main|v[0-9][0-9.]*)(/[^@]+)\Z"
 )
@@ -41,18 +41,19 @@ class HubName:
 
     @property
     def folder(self) -> str:
-        """The dataset's folder in its repository; empty where it is the repository itself."""
+        """The dataset's folder in its repository; empty if the dataset is the whole repository."""
         return folder_of(self.repo_id)
 
     @classmethod
     def parse(cls, text: str, *, bare: bool = True) -> HubName | None:
-        """Return what a name or a URL of a dataset, with or without ``@REV``, names, else None.
+        """Return the dataset for a name or URL, with or without ``@REV``; None if it is neither.
 
-        The address of a page of the Hub is such a URL, too, with a revision as ``/tree/REV``, and
-        so is ``hf://datasets/ORG/NAME@REV/path`` where the revision is a commit, a version or main.
+        The address of a page of the Hub counts as a URL, with a revision as ``/tree/REV``. So does
+        ``hf://datasets/ORG/NAME@REV/path`` if the revision is a commit, a version or main.
 
         Args:
-            bare: Whether it may be no URL.
+            text: The name or URL.
+            bare: Whether a name without a URL is accepted.
         """
         is_url = _URL.match(text) is not None
         if not (bare or is_url):
@@ -71,17 +72,17 @@ class HubName:
 
 
 def repository_of(name: str) -> str:
-    """Return the repository that a dataset is in, ``ORG/NAME``."""
+    """Return a dataset's repository, ``ORG/NAME``."""
     return "/".join(name.split("/")[:2])
 
 
 def folder_of(name: str) -> str:
-    """Return the dataset's folder in its repository; empty where it is the repository itself."""
+    """Return a dataset's folder in its repository; empty if the dataset is the whole repository."""
     return "/".join(name.split("/")[2:])
 
 
 def in_folder(folder: str, path: str) -> str:
-    """Return the path in the repository of a dataset's file."""
+    """Return the path of a dataset's file in the repository."""
     return f"{folder}/{path}" if folder and path else folder or path
 
 
@@ -91,7 +92,7 @@ def download_command(name: str, revision: str | None, local_dir: str | None) -> 
     Args:
         name: The dataset.
         revision: A tag, branch or commit; None for ``main``.
-        local_dir: Where it goes to, see `downloaded_at`; None for the client's cache.
+        local_dir: The target folder, see `downloaded_at`; None for the client's cache.
     """
     words = ["hf", "download", "--repo-type", "dataset", repository_of(name)]
     words += ["--include", f"{folder_of(name)}/*"] if folder_of(name) else []
@@ -101,5 +102,5 @@ def download_command(name: str, revision: str | None, local_dir: str | None) -> 
 
 
 def downloaded_at(name: str, local_dir: str) -> str:
-    """Return where a dataset lies after `download_command`."""
+    """Return the path of a dataset after `download_command`."""
     return in_folder(local_dir, folder_of(name)) if folder_of(name) else local_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leconvert import media
 from leconvert.api import run_worker
-from leconvert.dataset.formats.v3 import output_path
+from leconvert.dataset.formats.v3 import USUAL_NAMES
 from leconvert.run.leasing import read_done
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import open_or_plan
@@ -24,7 +24,7 @@ def test_the_result_holds_the_very_files_that_the_workers_wrote(
         record = read_done(run.paths, run.manifest.run_id, batch.batch_id)
         for shard, written in zip(batch.shards, record["shards"], strict=True):
             path = run.paths.root / record["attempt"] / written["path"]
-            inodes[output_path(shard.stream, shard.number)] = path.stat().st_ino
+            inodes[USUAL_NAMES.path(shard.stream, shard.number)] = path.stat().st_ino
             copied += written.get("copied_bytes", 0)
     packed = pack_run(run)
     assert (packed.linked, packed.copied, packed.joined) == (len(inodes), 0, 0)

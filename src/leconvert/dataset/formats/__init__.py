@@ -1,7 +1,7 @@
-"""LeRobot datasets as they stand on disk: `v2` and `v3` each read and write their own format.
+"""LeRobot datasets on disk: `v2` and `v3` each read and write their own format.
 
-Whoever scans, checks, compares, loads or reports on a dataset reads it through these rooms; who
-need not know its version, through the interface that the `Dataset` of both has.
+All parts that scan, check, compare, load or report on a dataset read it through these packages. The
+`Dataset` classes of both have the same interface, for callers that need not know the version.
 """
 
 from leconvert.dataset.formats import v2, v3

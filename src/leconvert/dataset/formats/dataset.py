@@ -1,7 +1,7 @@
 """A LeRobot dataset on disk, of any version.
 
-`v2.Dataset` and `v3.Dataset` are both a `Dataset`: its readers need not know the version. Each part
-is read when it is first asked for, and kept; all of it can be pickled.
+`v2.Dataset` and `v3.Dataset` are both a `Dataset`, so their readers need not know the version. Each
+part is read at its first use, and kept; the whole object can be pickled.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class Slices:
     Attributes:
         paths: Every file, relative to the dataset.
         file: Index in ``paths`` of each episode's file.
-        first: The episode's first row in it, or its first frame in the order of presentation; it
-            has as many as the episode is long.
-        whole: Whether each episode's file is its own, with nothing else in it.
-        lead: Frames before each that it needs to be decoded and no other episode has; None for
-            none of any.
-        tail: Frames after each, likewise.
+        first: The episode's first row in it, or its first frame in presentation order; the number
+            of rows or frames is the length of the episode.
+        whole: Whether each episode's file contains nothing else.
+        lead: Number of frames before each episode that only its decoding needs; None if none has
+            any.
+        tail: Number of frames after each episode that only its decoding needs; None if none has
+            any.
     """
 
     paths: Sequence[str]
@@ -61,7 +62,7 @@ class Slices:
         )
 
     def path(self, position: int) -> str:
-        """Return the file of one episode, relative to the dataset."""
+        """Return the path of one episode's file, relative to the dataset."""
         return self.paths[int(self.file[position])]
 
 
@@ -70,25 +71,25 @@ class Episodes(Protocol):
 
     @property
     def episode_index(self) -> IntArray:
-        """The number that the dataset gives each."""
+        """The number of each episode in the dataset."""
 
     @property
     def length(self) -> IntArray:
-        """Their frames."""
+        """Number of frames of each episode."""
 
     def __len__(self) -> int:
-        """Return how many there are, E."""
+        """Return the number of episodes, E."""
 
 
 class Dataset(ABC):
     """A dataset of any version; paths of its files and columns of its tables are as stored.
 
-    Features and streams have the names that `renames` gives them, everywhere but in `stored_info`,
+    Features and streams have the names that `renames` gives them, except in `stored_info`,
     `stored_features` and `stored_streams`.
 
     Args:
         root: Its folder.
-        renames: New name of each feature that is renamed.
+        renames: New names of renamed features.
         name: Its name in errors; its folder by default.
 
     Attributes:
@@ -97,7 +98,7 @@ class Dataset(ABC):
     """
 
     statistics_help = ""
-    """A remedy beside another copy for a ``meta/stats.json`` that cannot be read."""
+    """Another remedy for a ``meta/stats.json`` that cannot be read."""
 
     def __init__(
         self,
@@ -113,50 +114,50 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """``v2.0``, ``v2.1`` or ``v3.0``, by which its files are read."""
+        """``v2.0``, ``v2.1`` or ``v3.0``: the version by which its files are read."""
 
     @property
     @abstractmethod
     def stored_info(self) -> Mapping[str, Any]:
-        """``meta/info.json`` as it stands."""
+        """``meta/info.json`` as stored."""
 
     @property
     @abstractmethod
     def stored_features(self) -> Mapping[str, Mapping[str, Any]]:
-        """Declared features by the names that they have in the tables."""
+        """Declared features by their names in the tables."""
 
     @property
     @abstractmethod
     def stored_streams(self) -> tuple[str, ...]:
-        """``data``, and the stream of each camera, by the names that are in paths."""
+        """``data``, and the stream of each camera, by their names in paths."""
 
     @property
     @abstractmethod
     def fps(self) -> Fraction:
-        """Frames a second, the exact fraction of the decimal."""
+        """Frames a second, as the exact fraction of the decimal."""
 
     @property
     @abstractmethod
     def task_table(self) -> Sequence[tuple[int, str]]:
-        """Index and text of each task, as the table lists them."""
+        """Index and text of each task, in the order of the table."""
 
     @property
     @abstractmethod
     def episodes(self) -> Episodes:
-        """Their numbers and lengths."""
+        """The numbers and lengths of episodes."""
 
     @property
     @abstractmethod
     def has_quantiles(self) -> bool:
-        """Whether statistics of episodes have them."""
+        """Whether statistics of episodes have quantiles."""
 
     @abstractmethod
     def tables(self) -> frozenset[str]:
-        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+        """Return the format's own files below ``meta/``, existing or not."""
 
     @abstractmethod
     def slice_of(self, path: str) -> tuple[str, int] | None:
-        """Return stream and number of the episode, or file, that a path is of; None for others."""
+        """Return the stream and number for the path of an episode's file; None for other paths."""
 
     @abstractmethod
     def relative(self, stream: str, key: int) -> str:
@@ -164,29 +165,29 @@ class Dataset(ABC):
 
     @abstractmethod
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each of some files, the dataset's folder included."""
+        """Yield the path of each of some files, including the dataset's folder."""
 
     @abstractmethod
     def slices(self, stream: str) -> Slices:
-        """Return which part of which file each episode's slice of a stream is."""
+        """Return the file and the part of it that each episode has in a stream."""
 
     @abstractmethod
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield each episode's record without its places: tasks, length, keys of its own.
+        """Yield each episode's record without file positions: tasks, length, and further keys.
 
-        Each has its ``episode_index``.
+        Each record has its ``episode_index``.
         """
 
     @abstractmethod
     def stats_blocks(self) -> Iterator[StatsBlock]:
-        """Yield the statistics of all episodes, in order; an episode without any has none in it.
+        """Yield the statistics of all episodes, in order; empty for an episode without any.
 
         None stands for a value that is not a table of statistics.
         """
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """``meta/info.json`` as it stands, but for the names of features."""
+        """``meta/info.json`` as stored, except the names of features."""
         info = self.stored_info
         return {**info, "features": self.features} if self._new_names else info
 
@@ -197,15 +198,15 @@ class Dataset(ABC):
 
     @property
     def camera_keys(self) -> list[str]:
-        """Features of cameras by the names that they have in paths, sorted."""
+        """Features of cameras by their names in paths, sorted."""
         return sorted(str(camera_of(stream)) for stream in self.stored_streams[1:])
 
     @property
     def has_episode_stats(self) -> bool:
         """Whether the version keeps statistics of episodes.
 
-        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
-        was interrupted, v2.0 has a part of a table.
+        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last. So after
+        an interruption, v2.0 has a part of a table.
         """
         return self.version != "v2.0"
 
@@ -217,7 +218,7 @@ class Dataset(ABC):
 
     @cached_property
     def stats(self) -> Mapping[str, Mapping[str, Any]]:
-        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+        """``meta/stats.json``: arrays by feature and statistic; empty if there is no file."""
         try:
             stats = json.loads((self.root / STATS_PATH).read_bytes())
             return self._renamed(
@@ -236,7 +237,11 @@ class Dataset(ABC):
             ) from error
 
     def check(self) -> None:
-        """Raise if the tables that say where files are cannot be used."""
+        """Check that the tables with the positions of files are usable.
+
+        Raises:
+            UnreadableSourceError: They are not.
+        """
         self.slices(DATA_STREAM)
 
     def _stored_stream(self, stream: str) -> str:
@@ -248,13 +253,13 @@ class Dataset(ABC):
 
 
 def renamed_stream(stream: str, renames: Mapping[str, str]) -> str:
-    """Return what a stream is called once features have new names."""
+    """Return the name of a stream after features were renamed."""
     camera = camera_of(stream)
     new = None if camera is None else renames.get(camera)
     return stream if new is None else stream_of_camera(new)
 
 
-# Parts of ``info.json`` that all versions write alike.
+# Parts of ``info.json`` that all versions share.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,10 +268,10 @@ class Totals:
 
     Attributes:
         fps: Frames a second.
-        episodes: How many there are.
-        frames: How many they have together.
-        tasks: Rows of the table of tasks.
-        splits: Ranges of episodes by name; None where they are those of the source.
+        episodes: Number of episodes.
+        frames: Number of frames.
+        tasks: Number of rows in the table of tasks.
+        splits: Ranges of episodes by name; None for the source's own.
     """
 
     fps: Fraction
@@ -277,15 +282,15 @@ class Totals:
 
 
 def fps_number(fps: Fraction) -> int | float:
-    """Return a frame rate as ``info.json`` writes it: whole rates as integers."""
+    """Return a frame rate as written in ``info.json``: whole rates as integers."""
     return fps.numerator if fps.denominator == 1 else float(fps)
 
 
 def written_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return features as every version declares them.
 
-    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; a value
-    that is not a table is left out.
+    A video feature's ``video_info``, from v2.0, becomes ``info``; a value that is not a table is
+    left out.
     """
     written: dict[str, dict[str, Any]] = {}
     for key, declared in features.items():
@@ -295,7 +300,7 @@ def written_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
                 del feature[name]  # LeRobot looks for keys in it
         is_video = feature.get("dtype") == "video"
         if is_video and "video_info" in feature and "info" not in feature:
-            # v2.0's name for these facts; later readers look for the other.
+            # v2.0's name for these facts; later readers look for the other name.
             renamed = {"video_info": "info"}
             feature = {renamed.get(name, name): value for name, value in feature.items()}
         written[key] = feature

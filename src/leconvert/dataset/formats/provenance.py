@@ -1,8 +1,7 @@
-"""``meta/provenance.parquet``: from which source each episode of a result is.
+"""``meta/provenance.parquet``: the source of each episode of a result.
 
-It is there where the episodes are not simply those of one source: where sources were merged, or
-episodes selected. The sources stand in the metadata of the table, a row says the rest of an
-episode.
+It exists if the episodes are not simply those of one source: if sources were merged, or episodes
+selected. The table's metadata name the sources, and each row has the rest about an episode.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _ROWS_AT_A_TIME = 1024
 
 
 class SourceRecord(NamedTuple):
-    """One source as a result names it.
+    """One source in a result's record.
 
     Attributes:
         name: The name of its folder, or the URL of a source on the Hub.
@@ -59,13 +58,13 @@ class SourceRecord(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """From where the episodes of a result are; arrays have shape (E,).
+    """The sources of a result's episodes; arrays have shape (E,).
 
     Attributes:
         sources: The sources by their numbers.
         episode_index: Index of the episode in the result.
         source: Number of its source.
-        source_episode_index: Its index there.
+        source_episode_index: Its index in the source.
         sha256: See `episode_digests`.
     """
 
@@ -77,15 +76,16 @@ class Provenance(NamedTuple):
 
 
 def has_provenance(sources: Sources) -> bool:
-    """Say whether a result of some sources tells from where its episodes are."""
+    """Return whether a result of some sources has this table."""
     return len(sources) > 1 or sources[0].repairs.selected_episodes is not None
 
 
 def episode_digests(source: SourceView) -> Iterator[str]:
-    """Yield a SHA-256 of what a source's tables say of each episode that the result has.
+    """Yield a SHA-256 of the source's table entries for each episode that the result has.
 
-    It is of the JSON, keys sorted, of its line in the table of episodes and of its statistics
-    there; where the conversion computes all statistics, these are not read and count as none.
+    It covers the JSON, with sorted keys, of the episode's line in the table of episodes and of its
+    statistics there. If the conversion computes all statistics, these are not read and count as
+    none.
     """
     for line, stats in zip(source.lines(), rows_of(source.stats_blocks()), strict=True):
         text = json.dumps([line, stats or {}], sort_keys=True, default=_plain)
@@ -105,8 +105,8 @@ def write_provenance(
 ) -> None:
     """Write the table below ``root``, whose ``meta`` folder exists, block by block.
 
-    The table holds names of folders, without their paths: equal sources give equal results at any
-    place, and a published dataset tells nothing of the machine.
+    The table holds names of folders without their paths. So equal sources give equal results in any
+    folder, and a published dataset reveals nothing about the machine.
     """
     told = [
         {
@@ -136,7 +136,11 @@ def write_provenance(
 
 
 def read_provenance(root: str | os.PathLike[str]) -> Provenance | None:
-    """Return what the dataset below ``root`` says; None where it has no such table."""
+    """Return the table of the dataset below ``root``; None if it has none.
+
+    Raises:
+        UnreadableSourceError: The table is damaged or of an unknown version.
+    """
     path = Path(root) / PROVENANCE_PATH
     if not is_there(path):
         return None

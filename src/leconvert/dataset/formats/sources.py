@@ -1,7 +1,7 @@
 """The sources of a conversion as its result holds them: one dataset, or several in a row.
 
-Each is read through what the conversion changes about it. Whoever writes a result and whoever
-compares one sees the sources here alike.
+Each source is read with the changes of the conversion. So the parts that write a result and the
+parts that compare one see the same sources.
 """
 
 from __future__ import annotations
@@ -39,21 +39,27 @@ from leconvert.workdir.swap import is_converted
 def open_dataset(
     root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
 ) -> Dataset:
-    """Return the dataset in a folder, to be read by its version."""
+    """Return the dataset in a folder, for reading by its version.
+
+    Args:
+        root: The folder.
+        repairs: The changes that matter for reading.
+        version: The version; None to find out.
+    """
     is_v3 = is_converted(root) if version is None else version == V3_VERSION
     dataset = v3.Dataset(root, repairs) if is_v3 else v2.Dataset(root, repairs)
     if version is None:
-        # Raises for what nobody here reads, before any of its tables is missed.
+        # Raises for an unknown version before one of its tables is found missing.
         _ = dataset.stored_info
     return dataset
 
 
 @dataclass(frozen=True, eq=False)
 class SourceView:
-    """One source, seen through what the conversion changes about it; arrays have shape (E,).
+    """One source, seen with the changes of the conversion; arrays have shape (E,).
 
     Attributes:
-        dataset: The source as it stands.
+        dataset: The unchanged source.
         repairs: The changes.
     """
 
@@ -67,17 +73,17 @@ class SourceView:
 
     @cached_property
     def kept(self) -> IntArray:
-        """Place in the source of each episode that the result has."""
+        """Position in the source of each episode that the result has."""
         return np.flatnonzero(self.repairs.keeps(self.dataset.episodes.episode_index))
 
     @cached_property
     def index(self) -> IntArray:
-        """Number of each of them in the source."""
+        """Index in the source of each episode that the result has."""
         return self.dataset.episodes.episode_index[self.kept]
 
     @cached_property
     def length(self) -> IntArray:
-        """Frames of each."""
+        """Number of frames of each episode that the result has."""
         return self.dataset.episodes.length[self.kept]
 
     def __len__(self) -> int:
@@ -90,7 +96,7 @@ class SourceView:
 
     @property
     def streams(self) -> list[str]:
-        """Streams of the result."""
+        """The streams of the result."""
         dropped = self.repairs.dropped_features
         return [stream for stream in self.dataset.streams if camera_of(stream) not in dropped]
 
@@ -101,7 +107,7 @@ class SourceView:
 
     @cached_property
     def listed_tasks(self) -> dict[int, int]:
-        """Task in the result of each episode that lists one alone, by its number in the source."""
+        """Task in the result of each episode that lists exactly one, by its index in the source."""
         of_text = {text: index for index, text in reversed(self.tasks)}
         return {index: of_text[text] for index, text in v2.tasks_of_episodes(self.root).items()}
 
@@ -135,7 +141,7 @@ class SourceView:
             column = file.read(["task_index"])["task_index"].slice(first + begin, stop - begin)
         texts = dict(self.dataset.task_table)
         there = {texts.get(index) for index in column.unique().to_pylist()}
-        # Tasks that the source's own table lacks are not added here.
+        # Tasks that are missing in the source's own list are not added here.
         return {**line, "tasks": [text for text in line["tasks"] if text in there] or line["tasks"]}
 
     @cached_property
@@ -146,9 +152,9 @@ class SourceView:
         return self.dataset.slices(DATA_STREAM)
 
     def stats_blocks(self) -> Iterator[StatsBlock]:
-        """Yield what statistics the source has of the episodes, see `Dataset.stats_blocks`.
+        """Yield the source's statistics of the kept episodes, see `Dataset.stats_blocks`.
 
-        Nothing is read where none of them are kept.
+        If none of them are kept, nothing is read.
         """
         if self.repairs.replaces_stats(self.dataset.features):
             for first in range(0, len(self), BLOCK_EPISODES):
@@ -170,9 +176,9 @@ class SourceView:
 
 
 class Sources(Sequence[SourceView]):
-    """The sources of a conversion in the order of their numbers, one at least.
+    """The sources of a conversion in the order of their numbers, at least one.
 
-    Their features are the same, but for what a camera's files are like.
+    Their features are the same, except properties of cameras' files.
     """
 
     def __init__(self, views: Iterable[SourceView]) -> None:
@@ -210,7 +216,7 @@ class Sources(Sequence[SourceView]):
 
     @cached_property
     def tasks(self) -> list[tuple[int, str]]:
-        """Index and text of each task of the result; one that several sources have stands once."""
+        """Index and text of each task of the result, each text once."""
         if len(self) == 1:
             return self[0].tasks
         return sorted({index: text for view in self for index, text in view.tasks}.items())
@@ -222,7 +228,7 @@ class Sources(Sequence[SourceView]):
 
     @property
     def splits(self) -> dict[str, str] | None:
-        """Splits by the result's numbering; None where they are the only source's own."""
+        """Splits in the result's numbering; None if they are the only source's own."""
         if len(self) > 1:
             return {"train": f"0:{sum(map(len, self))}"}
         if not self[0].repairs:
@@ -230,12 +236,12 @@ class Sources(Sequence[SourceView]):
         return v3.kept_splits(self[0].dataset.info.get("splits"), self[0].index)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what the sources say of each episode, see `Dataset.lines`."""
+        """Yield the sources' records of each episode, see `Dataset.lines`."""
         for view in self:
             yield from view.lines()
 
     def absolute(self, stream: str, files: FileTable) -> Iterator[str]:
-        """Yield the path of each of some files."""
+        """Yield the paths of some files."""
         for number, own in files.by_source():
             yield from self[number].dataset.absolute(stream, own.key.tolist())
 
@@ -253,7 +259,7 @@ def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources
     )
 
 
-# In what several datasets differ, side by side.
+# Tables of the differences between several datasets.
 
 
 Features = Mapping[str, Mapping[str, Any]]
@@ -262,12 +268,12 @@ Features = Mapping[str, Mapping[str, Any]]
 def differing_features(
     datasets: Sequence[Features], *, with_names: bool = True, with_missing: bool = True
 ) -> list[list[str]]:
-    """Return a row for each feature in which datasets differ: its name, and what each has.
+    """Return a row for each feature that differs: its name, and a description for each dataset.
 
     Args:
-        datasets: The declared features of each.
-        with_names: Whether the names of a feature's values count, where several state them.
-        with_missing: Whether a feature that one lacks counts.
+        datasets: The declared features of each dataset.
+        with_names: Whether the names of a feature's values count, if several datasets state them.
+        with_missing: Whether a feature that a dataset lacks counts.
     """
     rows = []
     for name in {name: None for features in datasets for name in features}:
@@ -283,10 +289,10 @@ def differing_features(
 
 
 def differing_subtasks(features: Sequence[Features], roots: Sequence[Path]) -> list[str]:
-    """Return the first row whose text differs among the tables of subtasks: its name, the texts.
+    """Return the first row that differs between the tables of subtasks: its name, and its texts.
 
-    A result has one such table, and ``subtask_index`` of all rows stays as it is. Nothing is
-    returned where the tables are the same, or a dataset has no such column.
+    A result has one such table, and ``subtask_index`` of all rows stays unchanged. The list is
+    empty if the tables are the same, or if a dataset has no such column.
     """
     if not all("subtask_index" in each for each in features):
         return []
@@ -298,7 +304,7 @@ def differing_subtasks(features: Sequence[Features], roots: Sequence[Path]) -> l
 
 
 def differences_table(roots: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table of what differs between numbered datasets."""
+    """Return the lines of a table of differences between numbered datasets."""
     numbers = range(1, len(roots) + 1)
     named = [f"{number}: {root}" for number, root in zip(numbers, roots, strict=True)]
     return [*named, *aligned([["", *map(str, numbers)], *rows])]
@@ -313,7 +319,7 @@ def _told_facts(feature: Mapping[str, Any]) -> str:
 
 
 def _names(feature: Mapping[str, Any]) -> str | None:
-    """Return the names of a feature's values, None where it has none."""
+    """Return the names of a feature's values, None if it has none."""
     names = feature.get("names")
     return None if names is None else json.dumps(names, sort_keys=True)
 

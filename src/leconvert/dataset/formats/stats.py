@@ -1,7 +1,7 @@
-"""Statistics as tables hold them: those of some episodes, and those of a whole dataset.
+"""Statistics as stored in tables: for some episodes, or for a whole dataset.
 
-Nearly always all episodes have the same statistics of the same shapes. Then a column of them is one
-array, which is made once for all who look at it, and nobody walks through Python's lists.
+Nearly always, all episodes have the same statistics with the same shapes. Then each column is one
+array, which is made once for all readers, and no loop over Python's lists is needed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy.typing as npt
 from leconvert.support.errors import SourceError
 from leconvert.workdir.fs import make_folders_below
 
-# Episodes whose parsed JSON is held at a time: Python's numbers in nested lists take ten times the
-# room of arrays.
+# Number of episodes whose parsed JSON is in memory at a time: Python's numbers in nested lists take
+# ten times the space of arrays.
 BLOCK_EPISODES = 125
 
 Row = Mapping[str, Any] | None
@@ -36,7 +36,7 @@ _FORMATS = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype
 
 
 class StatsBlock:
-    """The statistics of some episodes, one at least."""
+    """The statistics of some episodes, at least one."""
 
     __slots__ = ("_columns", "_has_columns", "_length", "_rows")
 
@@ -48,7 +48,7 @@ class StatsBlock:
 
     @classmethod
     def of_columns(cls, columns: Columns, length: int) -> StatsBlock:
-        """Return a block of columns, whose rows are made when they are asked for."""
+        """Return a block from columns; its rows are made at their first use."""
         block = cls(())
         block._rows, block._columns, block._has_columns = None, columns, True
         block._length = length
@@ -77,9 +77,9 @@ class StatsBlock:
 
     @property
     def columns(self) -> Columns | None:
-        """The same as arrays; None where episodes differ in what they have, its shape or type.
+        """The same as arrays; None if episodes differ in their statistics, shapes or types.
 
-        No value changes: rows that are made of the columns are the rows that these are made of.
+        No value changes: rows made from the columns equal the rows from which the columns are made.
         """
         if not self._has_columns:
             assert self._rows is not None
@@ -181,7 +181,7 @@ def _renamed[Item](items: Mapping[str, Item], names: Mapping[str, str]) -> dict[
 
 
 def _columns(rows: Sequence[Row]) -> Columns | None:
-    """Return rows as columns; None, or any error of a wrong type, where they are not regular."""
+    """Return rows as columns; None, or an error of a wrong type, if they are not regular."""
     columns: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for feature, found in _transposed(rows):
         own = columns[feature] = {}
@@ -196,11 +196,11 @@ def _columns(rows: Sequence[Row]) -> Columns | None:
 
 
 def _transposed(tables: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield each key with the values that mappings have of it, which have the same keys in order.
+    """Yield each key with its values in mappings that have the same keys in the same order.
 
     Raises:
-        TypeError: There is something else than a dictionary.
-        ValueError: Keys differ, or their order.
+        TypeError: An entry is not a dictionary.
+        ValueError: Keys or their order differ.
     """
     keys = tuple(tables[0])
     if set(map(tuple, tables)) != {keys}:
@@ -209,13 +209,13 @@ def _transposed(tables: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _array(values: Sequence[Any]) -> npt.NDArray[Any] | None:
-    """Return lists of numbers of one type as an array; NumPy would not tell 1 from 1.0."""
+    """Return lists of numbers of one type as an array; NumPy would not distinguish 1 from 1.0."""
     flat, shape, value = values, [len(values)], values[0]
     while type(value) is list:
         if not value or not _have_length(flat, len(value)):
             return None
         shape.append(len(value))
-        # A value other than a list gives its keys or characters, which are no numbers either.
+        # A value other than a list yields its keys or characters, which are no numbers either.
         flat, value = list(chain.from_iterable(flat)), value[0]
     form = _FORMATS.get(type(value))
     if len(shape) == 1 or form is None or set(map(type, flat)) != {type(value)}:
@@ -227,14 +227,13 @@ def _have_length(values: Iterable[Any], length: int) -> bool:
     return set(map(len, values)) == {length}
 
 
-# ``meta/stats.json`` of a v3.0 dataset: written, and added up from the statistics of episodes.
-#
+# ``meta/stats.json`` of a v3.0 dataset: written, and aggregated from the statistics of episodes.
 # With count n, mean m and standard deviation s of each episode: the mean is Σnm/Σn, the variance
 # Σn(s² + (m - mean)²)/Σn, the count Σn; min and max are the extremes. These are the formulas of
-# LeRobot's ``aggregate_stats``, in its order of operations. Quantiles do not follow from those of
-# episodes. Where every episode has them, the least of those up to the median and the greatest of
-# those above it are taken, which bound them, as in LeRobot's after 0.6.1; those of columns are then
-# computed from the rows (`leconvert.dataset.statistics.dataset_quantiles`).
+# LeRobot's ``aggregate_stats``, in its order of operations. Quantiles cannot be computed from
+# quantiles of episodes. If every episode has them, the least is taken for quantiles up to the
+# median and the greatest above it; these are bounds, as in LeRobot after 0.6.1. Then quantiles of
+# columns are computed from the rows (`leconvert.dataset.statistics.dataset_quantiles`).
 
 
 STATS_PATH = "meta/stats.json"
@@ -250,7 +249,7 @@ def write_stats(root: str | os.PathLike[str], stats: Mapping[str, Any]) -> None:
 
 
 def _without_numpy(value: Any) -> Any:
-    """Turn an array or a NumPy number into what JSON knows."""
+    """Convert an array or a NumPy number for JSON."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a statistic cannot be of type {type(value).__name__}")
@@ -261,25 +260,25 @@ Array = npt.NDArray[Any]
 REQUIRED_STATS = ("min", "max", "mean", "std", "count")
 _QUANTILE = re.compile(r"q\d+")
 _MEDIAN = 50
-# Statistics of an image are one value a colour channel.
+# Statistics of an image have one value per colour channel.
 _IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
-# Episodes whose parsed JSON is held before it is packed into arrays: Python's numbers in nested
-# lists take ten times the room.
+# Number of episodes whose parsed JSON is in memory before it is packed into arrays: Python's
+# numbers in nested lists take ten times the space.
 _RUN_EPISODES = 64
 
 
 class StatsAggregator:
     """Aggregates the statistics of episodes one after another.
 
-    Up to ``block_episodes`` episodes the result is LeRobot's to the last bit. Beyond, blocks are
-    merged with the same formulas, which rounds differently in the last digits; the result does not
-    depend on anything but the episodes, their order and the block size. Memory is bounded by one
+    Up to ``block_episodes`` episodes, the result equals LeRobot's to the last bit. Beyond that,
+    blocks are merged with the same formulas, which rounds differently in the last digits. The
+    result depends only on the episodes, their order and the block size. Memory is bounded by one
     block. Errors may come up to a block after the episode that they name.
 
     Args:
-        block_episodes: Episodes that are reduced together.
-        image_features: Features whose statistics must have one value a channel, shape (3,1,1) or
-            (1,1,1). By default those with "image" in their name, as LeRobot has it.
+        block_episodes: Number of episodes that are reduced together.
+        image_features: Features whose statistics must have one value per channel, shape (3,1,1) or
+            (1,1,1). By default features with "image" in their name, as in LeRobot.
     """
 
     def __init__(
@@ -300,7 +299,7 @@ class StatsAggregator:
         self._count(1)
 
     def update_block(self, block: StatsBlock, episodes: Sequence[int]) -> None:
-        """Add some consecutive episodes: the same as `update` of each, and much faster."""
+        """Add some consecutive episodes, with the result of `update` for each, but much faster."""
         done = 0
         while done < len(block):
             some = min(len(block) - done, self._block_episodes - self._in_block)
@@ -312,7 +311,7 @@ class StatsAggregator:
     def _add_columns(
         self, block: StatsBlock, first: int, stop: int, episodes: Sequence[int]
     ) -> bool:
-        """Add episodes of a block as columns; False, and nothing is done, where they do not fit."""
+        """Add episodes of a block as columns; False if they do not fit, and nothing changes."""
         columns = block.columns
         if columns is None:
             return False
@@ -360,7 +359,7 @@ class StatsAggregator:
 
 @dataclass(slots=True)
 class _Partial:
-    """Statistics of a stretch of episodes, with the variance instead of its root."""
+    """Statistics of a range of episodes, with the variance instead of its root."""
 
     values: dict[str, Array]
     variance: Array
@@ -370,7 +369,7 @@ class _Partial:
 
 @dataclass(slots=True)
 class FeatureStats:
-    """The statistics of one feature over episodes, which come one by one or as columns."""
+    """The statistics of one feature over episodes, added one by one or as columns."""
 
     name: str
     is_image: bool
@@ -382,14 +381,14 @@ class FeatureStats:
     partial: _Partial | None = None
 
     def add(self, episode: int, values: Mapping[str, Any]) -> None:
-        """Add one episode; its values are looked at when some are together."""
+        """Add one episode; values are checked when several are together."""
         self.episodes.append(episode)
         self.run.append(values)
         if len(self.run) == _RUN_EPISODES:
             self.pack()
 
     def takes(self, columns: Mapping[str, Array]) -> bool:
-        """Whether columns have all that is wanted, in the right shapes."""
+        """Return whether columns have all required statistics, in the right shapes."""
         if not all(key in columns for key in self.keys or REQUIRED_STATS):
             return False
         count, shape = columns["count"], self.shape or columns["min"].shape[1:]
@@ -405,7 +404,7 @@ class FeatureStats:
         )
 
     def add_columns(self, episodes: Sequence[int], columns: Mapping[str, Array]) -> None:
-        """Add episodes that it `takes`, after all others were packed."""
+        """Add episodes that `takes` accepted, after all others were packed."""
         self.episodes += episodes
         self.keys = self.keys or _keys_of(columns)
         self.shape = self.shape or columns["min"].shape[1:]
@@ -413,7 +412,7 @@ class FeatureStats:
             self.packed.setdefault(key, []).append(columns[key])
 
     def reduce_block(self) -> None:
-        """Add up the episodes that came since the last block."""
+        """Aggregate the episodes that were added since the last block."""
         if not self.episodes:
             return
         self.pack()
@@ -452,7 +451,7 @@ class FeatureStats:
         return {key: values[key] for key in REQUIRED_STATS} | quantiles
 
     def pack(self) -> None:
-        """Turn the parsed values of the last few episodes into one array a statistic."""
+        """Pack the parsed values of the last few episodes into one array per statistic."""
         if not self.run:
             return
         episodes = self.episodes[-len(self.run) :]
@@ -531,7 +530,7 @@ def _reduce(stacked: Mapping[str, Array], variances: Array) -> _Partial:
     means, counts = stacked["mean"], stacked["count"]
     total_count = counts.sum(axis=0)
     weights = counts.reshape(counts.shape + (1,) * (means.ndim - counts.ndim))
-    # A count of 0 gives nan, as in LeRobot, and no warning on the terminal.
+    # As in LeRobot, a count of 0 gives NaN, without a warning on the terminal.
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = (means * weights).sum(axis=0) / total_count
         spread = variances + (means - mean) ** 2

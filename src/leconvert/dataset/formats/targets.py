@@ -22,28 +22,28 @@ class Target(Protocol):
 
     Attributes:
         version: Its ``codebase_version``.
-        list_entry: What lists are called in the metadata of data files that is for `datasets`.
+        list_entry: The name of lists in the metadata of data files for `datasets`.
     """
 
     version: str
     list_entry: str
 
     def path(self, stream: str, number: int) -> str:
-        """Return the path of a stream's file ``number``, counted from 0, below the dataset."""
+        """Return the path of a stream's file ``number``, from 0, relative to the dataset."""
 
     def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
-        """Return the numbers of files, given their indices in a table of episodes."""
+        """Return the numbers of files, from their indices in a table of episodes."""
 
     def info(
         self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return ``info.json``, given the source's and the options of a manifest."""
+        """Return ``info.json``, from the source's and the options of a manifest."""
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
-        """Write the record of each episode, and its statistics; return the files, in order."""
+        """Write the record and statistics of each episode; return the files, in order."""
 
     def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
-        """Write the tasks; return the files."""
+        """Write the tasks; return the paths of the files."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class _V3:
 
 class _V21:
     version = v2.WRITTEN_VERSION
-    # The library that LeRobot 0.3.3 runs with knows no other name.
+    # The library of LeRobot 0.3.3 knows no other name.
     list_entry = "Sequence"
 
     def path(self, stream: str, number: int) -> str:
@@ -110,17 +110,21 @@ TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3(), _V
 """Every version that can be written, by its ``codebase_version``."""
 
 
-# v3.0 with the names that the files of a v2.x dataset have.
+# v3.0 with the file names of a v2.x dataset.
 
 
 def v3_target(info: Mapping[str, Any]) -> Target:
-    """Return how a v3.0 result was written, by its ``info.json``."""
+    """Return the target of an existing v3.0 result, from its ``info.json``."""
     names = v3.names_of(info)
     return TARGETS[V3_VERSION] if names == v3.USUAL_NAMES else _V3(names)
 
 
 def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
-    """Return v3.0 as it is written around the files of a v2.x dataset, which stay as they are."""
+    """Return the target for v3.0 around the unchanged files of a v2.x dataset.
+
+    Raises:
+        UsageError: LeRobot could not read these files by v3.0's names.
+    """
     data, video = dataset.paths.v3_templates
     info = {"data_path": data, "video_path": video, "chunks_size": dataset.declared.chunks_size}
     names = v3.names_of(info)
@@ -144,7 +148,7 @@ def _untranslatable(dataset: v2.Dataset, what: str) -> UsageError:
 
 
 def target_of(to: str, layout: str, dataset: Dataset, num_episodes: int) -> Target:
-    """Return what a conversion of one dataset or several writes."""
+    """Return the target of a conversion of one or more datasets."""
     if layout == OVERLAY and isinstance(dataset, v2.Dataset):
         return _overlay_target(dataset, num_episodes)
     return TARGETS[to]

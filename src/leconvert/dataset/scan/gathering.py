@@ -1,8 +1,8 @@
 """The results of looking at every file of a source: numbers in arrays, never files.
 
-A scanner looks at one piece of a source and returns a `Look`; pieces are looked at side by side.
-`gather` puts the looks together. It is the same for v2.x, where a piece is some episodes with all
-their files, and for v3.0, where a piece is one file with all its episodes.
+A scanner looks at one piece of a source and returns a `Look`; pieces are looked at in parallel.
+`gather` combines the looks. It is the same for v2.x, where a piece is some episodes with all their
+files, and for v3.0, where a piece is one file with all its episodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from leconvert.model.values import DATA_STREAM, BoolArray, FileTable, IntArray, 
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import Progress
 
-# Stands for a text that the table of tasks lacks.
+# The index for a text that the table of tasks lacks.
 NO_TASK = -1
 SLICE_NUMBERS = np.dtype(
     [
@@ -49,9 +49,9 @@ class SeenSlices(NamedTuple):
 
     Attributes:
         stream: The stream.
-        places: Place of each slice's episode among those of the source, shape (n,).
-        numbers: The facts of each: `SLICE_NUMBERS`, shape (n,).
-        kinds: The kind of each: columns and types of a table, the decoder configuration of a
+        places: Position of each slice's episode in the source, shape (n,).
+        numbers: The facts of each slice: `SLICE_NUMBERS`, shape (n,).
+        kinds: The kind of each slice: columns and types of a table, the decoder configuration of a
             clip; "" if a file cannot be read.
     """
 
@@ -66,13 +66,13 @@ class Look:
     """The result of looking at one piece of a source.
 
     Attributes:
-        num_files: Files that were looked at.
-        slices: The slices in them, stream by stream.
+        num_files: Number of files that were looked at.
+        slices: Their slices, stream by stream.
         rows: The facts of each table's rows, in the order of its slices.
         remarks: Observations about single episodes.
-        sightings: Observations about many.
-        missing_stats: Features whose statistics are missing, and in which episodes.
-        stale_stats: Features whose statistics are stale, likewise.
+        sightings: Observations about many episodes.
+        missing_stats: Features whose statistics are missing, with the episodes.
+        stale_stats: Features whose statistics are stale, with the episodes.
         clips: The facts of clips, by decoder configuration.
     """
 
@@ -94,7 +94,7 @@ class Scanner:
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Keep what it is made from."""
+        """Keep the arguments."""
         made = super().__new__(cls)
         made._made_from = arguments, options
         return made
@@ -112,15 +112,15 @@ class Gathered:
 
     Attributes:
         slices: Data first, then cameras; a group is a kind, see `settled_slices`.
-        first_index: The column ``index`` of each table's first row, `NOT_KNOWN` where it is not
-            known or not count by one.
+        first_index: The column ``index`` of each table's first row; `NOT_KNOWN` if it is unknown or
+            does not count by one.
         has_rows: Whether the table's rows were looked at.
-        task: The only task of a table's rows, `NOT_KNOWN` where there are several or none.
+        task: The only task of a table's rows; `NOT_KNOWN` if there are several or none.
         tasks: The tasks of tables with several, by position.
         remarks: Observations about single episodes.
-        sightings: Observations about many.
-        missing_stats: Features whose statistics are missing, and in which episodes.
-        stale_stats: Features whose statistics are stale, likewise.
+        sightings: Observations about many episodes.
+        missing_stats: Features whose statistics are missing, with the episodes.
+        stale_stats: Features whose statistics are stale, with the episodes.
         clips: The facts of clips, by decoder configuration.
     """
 
@@ -136,7 +136,7 @@ class Gathered:
     clips: Mapping[str, ClipFacts]
 
     def usual_clip(self, slices: StreamScan, kept: BoolArray) -> ClipFacts | None:
-        """Return what most clips of a stream are; of as many the first. None without any."""
+        """Return the most frequent facts of a stream's clips, the first if tied; else None."""
         kinds, firsts, counts = np.unique(
             slices.group[kept & slices.is_readable], return_index=True, return_counts=True
         )
@@ -147,7 +147,7 @@ class Gathered:
 
     @property
     def num_files(self) -> int:
-        """Files that are there."""
+        """Number of existing files."""
         return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
 
 
@@ -156,9 +156,8 @@ class TaskTable(NamedTuple):
 
     Attributes:
         listed: (index, text) pairs, ascending.
-        first_index: The first index that stands for the same text, by index: equal texts are one
-            task.
-        of_text: First index of a text.
+        first_index: For each index, the first index with the same text: equal texts are one task.
+        of_text: First index of each text.
         is_there: Whether the table exists and is not empty.
         path: The table, relative to the source.
     """
@@ -176,14 +175,14 @@ class EpisodeTable:
 
     Attributes:
         index: Their indices, ascending.
-        length: Frames, as the table says.
-        task: First task index of the only task that an episode lists; `NO_TASK` where ``tasks``
-            has the episode.
-        tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
-            (`NO_TASK`), by position.
-        has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
+        length: Number of frames, according to the table.
+        task: First index of the only task that an episode lists; `NO_TASK` if ``tasks`` has the
+            episode.
+        tasks: By position, the tasks of an episode that lists several, none, or one that
+            ``tasks.jsonl`` lacks (`NO_TASK`).
+        has_one_text: Whether each episode lists exactly one task, even if ``tasks.jsonl`` lacks it.
         num_texts: The number of different texts.
-        listed: Indices of all episodes of the source, whether they were asked for or not.
+        listed: Indices of all episodes of the source, selected or not.
         path: The table, relative to the source.
     """
 
@@ -202,9 +201,9 @@ class EpisodeTable:
         return int(self.index[-1]) != len(self.index) - 1
 
     def lists(self, index: int) -> bool:
-        """Whether the source has an episode of an index, asked for or not."""
+        """Return whether the source has an episode with this index, selected or not."""
         last = int(self.listed[-1])
-        if index > last or last == len(self.listed) - 1:  # asked of every file
+        if index > last or last == len(self.listed) - 1:  # called for every file
             return index <= last
         return bool(self.listed[np.searchsorted(self.listed, index)] == index)
 
@@ -216,10 +215,10 @@ def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
 
 
 class ScannedSource(NamedTuple):
-    """A source of any version, read and looked at; what it means is decided afterwards.
+    """A source of any version, read and looked at; later steps interpret the facts.
 
     Attributes:
-        dataset: It, as it stands.
+        dataset: The unchanged source.
         episodes: Its episodes.
         tasks: Its tasks.
         gathered: The results of looking at its files.
@@ -246,17 +245,19 @@ def gather(
     weights: Sequence[int],
     num_files: int,
 ) -> Gathered:
-    """Look at every piece of a source, and put together what was found of the episodes kept.
+    """Look at every piece of a source, and combine the results for the kept episodes.
 
-    About 100 bytes an episode and stream are held.
+    This holds about 100 bytes per episode and stream.
 
     Args:
-        scanner: Looks at a piece; a `Scanner`, so that other processes can.
-        pieces: The pieces, its arguments.
+        scanner: Looks at a piece; a `Scanner`, so other processes can use it.
+        pieces: The pieces, as arguments of the scanner.
         keys: `FileTable.key` of each slice by stream, shape (E,), data first.
         kept: Whether each episode is looked at, shape (E,).
-        weights: Episodes in each piece.
-        num_files: Files that are looked at, for the progress.
+        progress: Receives the progress.
+        spread: Threads and processes; None to decide by the cost of the first pieces.
+        weights: Number of episodes in each piece.
+        num_files: Number of files that are looked at, for the progress.
     """
     num_episodes = len(kept)
     numbers = {stream: np.zeros(num_episodes, SLICE_NUMBERS) for stream in keys}
@@ -296,7 +297,7 @@ def gather(
             whole.clips |= look.clips
             stage.advance(look.num_files)
     own = np.flatnonzero(kept)
-    position = np.cumsum(kept) - 1  # of each episode among those that are kept
+    position = np.cumsum(kept) - 1  # of each episode among the kept ones
     return Gathered(
         [
             _stream_scan(stream, key, numbers.pop(stream), group.pop(stream), kinds[stream], own)
@@ -335,9 +336,9 @@ def _stream_scan(
 
 
 def settled_slices(slices: StreamScan, kept: BoolArray) -> StreamScan:
-    """Return the slices of the episodes that are kept, as a plan has them.
+    """Return the slices of the kept episodes, as a plan has them.
 
-    Groups of clips are numbered in order of appearance, tables have one, and files that are missing
+    Groups of clips are numbered in order of appearance, tables form one group, and missing files
     have no bytes.
     """
     found = slices.select(np.flatnonzero(kept))

@@ -1,4 +1,4 @@
-"""How workers are started. An engine knows nothing of batches: it starts, watches and stops.
+"""Engines start, watch and stop workers; they know nothing about batches.
 
     from leconvert import WorkerOptions, convert
     from leconvert.run.engines import SlurmEngine, SlurmOptions
@@ -6,14 +6,14 @@
     workers = WorkerOptions(engine=SlurmEngine(SlurmOptions(nodes=8)))
     convert("my_dataset", output="my_dataset_v30", workers=workers)
 
-Engines are imported when they are first used. Other packages add theirs by an entry point:
+Engines are imported when they are first used. Other packages add engines by an entry point:
 
     [project.entry-points."leconvert.engines"]
     NAME = "package.module:factory"
 
-where ``factory(**options)`` returns an `Engine`; a class will do. Its options are what
-``--engine-option KEY=VALUE`` says, as text. Names are found in what packages say about themselves:
-nothing of a package is imported before its engine is asked for.
+There, ``factory(**options)`` returns an `Engine`; it may be a class. Its options are the texts of
+``--engine-option KEY=VALUE``. Names are found in the metadata of packages: no package is imported
+before its engine is used.
 """
 
 from __future__ import annotations
@@ -62,41 +62,41 @@ _HOME = {
 
 
 class Engine(Protocol):
-    """Something that starts workers on a work dir and notices that they ended.
+    """Starts workers on a work dir and notices when they end.
 
-    The work dir alone tells the workers' work and progress: an engine that lies, hangs or is killed
-    can delay a run and never change its result.
+    Only the work dir shows the workers' work and progress. So an engine that lies, hangs or is
+    killed can delay a run, but cannot change its result.
     """
 
     @property
     def workers(self) -> int | None:
-        """How many it starts unless it is told otherwise; None for as many as fit here."""
+        """The number of workers that it starts by default; None for as many as fit here."""
 
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
         """Start ``count`` workers.
 
         Args:
-            count: How many.
-            arguments: What follows ``leconvert work``: the work dir and options.
-            paths: The run's own folders: ``logs_dir`` for what workers say, ``jobs_dir`` for what
-                was submitted.
+            count: Number of workers.
+            arguments: The arguments after ``leconvert work``: the work dir and options.
+            paths: The run's own folders: ``logs_dir`` for logs of workers, ``jobs_dir`` for records
+                of submitted jobs.
 
         Raises:
-            EngineError: They cannot be started.
+            EngineError: The workers cannot be started.
         """
 
     def running(self) -> int:
         """Return how many workers run or wait to be started.
 
-        It is asked many times a second and must answer at once: an engine that has to ask somebody
-        else does so now and then, and answers from memory meanwhile.
+        It is called many times a second and must answer at once. An engine that asks another
+        service does so from time to time, and answers from memory in between.
         """
 
     def failures(self) -> list[str]:
-        """Return one line a worker that ended badly."""
+        """Return one line per worker that failed."""
 
     def stop(self) -> None:
-        """Ask all workers to hand back what they hold, and wait until they ended."""
+        """Ask all workers to hand back their batches, and wait until they have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class JobRequest:
     Attributes:
         workers: The number of workers; 0 if every batch is done.
         work_arguments: The arguments of ``leconvert work``: the work dir and options.
-        pack_arguments: The arguments of ``leconvert pack``, likewise. The packer begins when every
-            worker has ended, in any way; with ``--no-wait`` it reports missing batches. None
-            for no packer: the workers of a fleet pack.
+        pack_arguments: The arguments of ``leconvert pack``: the work dir and options. The packer
+            begins when every worker has ended, in any way; with ``--no-wait`` it reports missing
+            batches. None for no packer, because the workers of a fleet pack.
     """
 
     workers: int
@@ -117,21 +117,21 @@ class JobRequest:
 
 
 class Submitter(Protocol):
-    """An engine that can also leave a run behind: workers, a packer, and nobody who waits."""
+    """An engine that can also submit workers and a packer without waiting for them."""
 
     @property
     def workers(self) -> int:
-        """How many it starts, if there are so many batches."""
+        """The number of workers that it starts, if there are enough batches."""
 
     def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str | None]:
-        """Submit workers and packer; return the id of the workers and its own, None without any.
+        """Submit workers and packer; return their two ids, None if there are none.
 
         Raises:
             EngineError: They cannot be submitted.
         """
 
     def script(self, handover: JobRequest, paths: RunPaths) -> str:
-        """Return a shell script that submits the same; nothing is done."""
+        """Return a shell script that submits the same jobs; nothing is submitted."""
 
 
 def __getattr__(name: str) -> Any:
@@ -150,7 +150,7 @@ _LAST_BYTES = 4096
 
 
 def last_words(log: Path) -> str:
-    """Return the last lines of a log in one line; ``no output`` where there is none."""
+    """Return the last lines of a log as one line; ``no output`` if there are none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
@@ -161,14 +161,14 @@ def last_words(log: Path) -> str:
 
 
 def how_a_worker_failed(name: object, code: int, log: Path) -> str:
-    """Return one line: which worker, how its process ended, and the end of its log."""
+    """Return one line: the worker, how its process ended, and the end of its log."""
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return f"worker {name} {how}: {last_words(log)}"
 
 
 def note_job(paths: RunPaths, engine: str, job_id: str, role: str, tasks: int) -> None:
-    """Write down what was submitted, for `status`; a disk that fails must not lose the job."""
-    # Its imports take time, which most commands do not have.
+    """Record a submitted job for `status`; a failing disk must not lose the job."""
+    # Its imports take time, which most commands need not spend.
     from leconvert.workdir.activity import JobRecord, write_job
     from leconvert.workdir.identity import new_token
 
@@ -190,8 +190,8 @@ _METHODS = ("start", "running", "failures", "stop")
 class EngineNames:
     """The names that ``--engine`` takes: some of leconvert's own, and all that packages add.
 
-    Packages are looked through when a name is asked for that is not among ``own``, or all are
-    listed; a command that names a known engine pays nothing for it.
+    Packages are searched only for a name that is not among ``own``, or to list all names. So a
+    command with a known engine does not search them.
     """
 
     def __init__(self, own: Collection[str]) -> None:
@@ -206,7 +206,12 @@ class EngineNames:
 
 
 def make_engine(name: str, options: Mapping[str, str] | None = None) -> Engine:
-    """Return the engine that a package adds under a name."""
+    """Return the engine that a package adds under a name.
+
+    Raises:
+        EngineError: The package cannot be imported, or its engine cannot be made.
+        UsageError: No package, or several, add this name, or the options are wrong.
+    """
     engine, called = _made(name, options or {})
     check_engine(engine, called=called)
     found: Engine = engine
@@ -214,7 +219,12 @@ def make_engine(name: str, options: Mapping[str, str] | None = None) -> Engine:
 
 
 def make_submitter(name: str, options: Mapping[str, str] | None = None) -> Submitter:
-    """Return the engine that a package adds under a name, to leave a run behind."""
+    """Return the engine that a package adds under a name, for submitting jobs.
+
+    Raises:
+        EngineError: The package cannot be imported, or its engine cannot be made.
+        UsageError: As for `make_engine`; or the engine cannot submit jobs.
+    """
     engine, called = _made(name, options or {})
     if _lacks(engine, ("submit", "script")):
         raise UsageError(
@@ -227,7 +237,11 @@ def make_submitter(name: str, options: Mapping[str, str] | None = None) -> Submi
 
 
 def check_engine(engine: object, *, called: str = "What is given as engine") -> None:
-    """Check that something has what an engine needs."""
+    """Check that an object has the methods of an engine.
+
+    Raises:
+        EngineError: A method or the number of workers is missing.
+    """
     if lacks := _lacks(engine, _METHODS):
         raise EngineError(
             f"{called} is no engine: {type(engine).__name__} lacks {', '.join(lacks)}.",
@@ -264,7 +278,7 @@ def _added() -> list[str]:
 
 
 def _made(name: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Return what a package's factory makes of options, and how messages call it."""
+    """Return the object that a package's factory makes, and its name in messages."""
     entry = _entry(name)
     called = f"Engine {name} of {entry.value}"
     if entry.dist is not None:
@@ -314,12 +328,12 @@ def _entry(name: str) -> EntryPoint:
 
 
 def _check_options(factory: Any, given: Mapping[str, str], called: str) -> None:
-    import inspect  # only whoever uses such an engine pays for it
+    import inspect  # only engines of other packages need it
 
     try:
         signature = inspect.signature(factory)
         signature.bind(**given)
-    except ValueError:  # written in C: it will say by itself what it does not like
+    except ValueError:  # written in C: it checks its arguments itself
         return
     except TypeError as error:
         known = [

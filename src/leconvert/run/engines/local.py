@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, each with a log of its own."""
+"""Workers as processes of this machine, each with its own log."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from leconvert.support.forkserver import PythonProcess, start_python
 from leconvert.workdir.records import RunPaths
 
 _GRACE_SECONDS = 30.0
-# How a worker ends that was asked to; without a word where it had hardly begun.
+# Exit codes of a worker that was asked to stop; SIGTERM if it had hardly begun.
 _AS_ASKED = frozenset((InterruptedRunError.exit_code, -signal.SIGTERM))
 
 
 class LocalEngine:
     """Starts ``leconvert work`` processes.
 
-    A worker that crashes does not end the others. It does not restart workers: a batch that a
-    crashed one held expires and is taken over by those that live.
+    A worker that crashes does not end the others. Workers are not restarted: the batch of a crashed
+    worker expires, and another worker takes it over.
 
     Args:
-        workers: How many; None for as many as cores and free memory of this machine feed.
-        program: What starts a worker, in front of its arguments, such as
-            ``("ionice", "-c3", "leconvert", "work")``; None for this Python's own leconvert.
+        workers: Number of workers; None lets cores and free memory of this machine decide.
+        program: The command that starts a worker, before its arguments, such as ``("ionice", "-c3",
+            "leconvert", "work")``; None for this Python's own leconvert.
 
     Attributes:
         workers: As given.
 
     Raises:
-        UsageError: Fewer than one worker, or an empty program.
+        UsageError: ``workers`` is below 1, or ``program`` is empty.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LocalEngine:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                # A group of its own: Ctrl-C reaches the parent, which asks the workers to stop.
+                # In its own group: Ctrl-C reaches only the parent, which asks the workers to stop.
                 start_new_session=True,
             )
         except OSError as error:
@@ -85,7 +85,7 @@ class LocalEngine:
         return sum(process.poll() is None for process, _ in self._workers)
 
     def failures(self) -> list[str]:
-        """Return one line a worker that ended with an error, with the end of its log."""
+        """Return one line per worker that ended with an error, with the end of its log."""
         lines = []
         for process, log in self._workers:
             code = process.poll()
@@ -96,7 +96,7 @@ class LocalEngine:
         return lines
 
     def stop(self) -> None:
-        """Send SIGTERM, wait for the workers to hand back, and kill whatever does not end."""
+        """Send SIGTERM, wait for the workers to hand back, and kill those that do not end."""
         for process, _ in self._workers:
             if process.poll() is None:
                 self._asked_to_stop.add(process.pid)

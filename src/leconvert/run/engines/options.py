@@ -1,7 +1,7 @@
-"""The resources that workers ask SLURM for, as plain values.
+"""The resources that workers request from SLURM, as plain values.
 
-Every command line with flags of SLURM needs these values. The module that talks to SLURM is apart:
-it writes records of the work dir, whose module loads NumPy and pyarrow.
+Every command line with flags of SLURM needs these values. The module that talks to SLURM is
+separate, because it writes records of the work dir and so loads NumPy and pyarrow.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, whole
 
-# Values that SLURM's --mem and --time take; `sbatch` would refuse any other.
+# Values that SLURM's --mem and --time accept; `sbatch` would refuse others.
 _MEMORY = re.compile(r"\d+[KMGT]?")
 _TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The submitter's account and limits on a cluster, and the way to the program on a node.
+    """The submitter's account and limits on a cluster, and the command of the program on a node.
 
     Attributes:
         account: The account that is charged.
@@ -40,7 +40,7 @@ class Site:
     )
 
     def sbatch_options(self) -> tuple[str, ...]:
-        """Return the options of ``sbatch`` for it."""
+        """Return the options of ``sbatch`` for this site."""
         named = (("account", self.account), ("partition", self.partition), ("qos", self.qos))
         return tuple(f"--{name}={value}" for name, value in named if value is not None)
 
@@ -50,7 +50,7 @@ class Site:
 
 
 def site_from(environment: Mapping[str, str], given: Site) -> Site:
-    """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment."""
+    """Return a site, with missing values from ACCOUNT, PARTITION and QOS of the environment."""
     if not shlex.split(given.program):
         raise UsageError("--program needs the command that starts leconvert on a node.")
     return replace(
@@ -62,42 +62,43 @@ def site_from(environment: Mapping[str, str], given: Site) -> Site:
 
 
 def check_memory(text: str) -> bool:
-    """Say whether SLURM's ``--mem`` takes it."""
+    """Return whether SLURM's ``--mem`` accepts a text."""
     return _MEMORY.fullmatch(text) is not None
 
 
 def check_time(text: str) -> bool:
-    """Say whether SLURM's ``--time`` takes it."""
+    """Return whether SLURM's ``--time`` accepts a text."""
     return _TIME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """The resources that workers ask SLURM for.
+    """The resources that workers request from SLURM.
 
-    Each worker is one element of a job array, which SLURM starts, preempts and starts again by
-    itself, on whatever node has room.
+    Each worker is one element of a job array. SLURM starts, preempts and restarts each element by
+    itself, on any node with room.
 
     Attributes:
-        nodes: How many nodes' worth of workers.
-        workers_per_node: Workers of a node's worth; there are ``nodes * workers_per_node``.
-        cpus_per_task: Cores of a worker.
-        mem: Memory of a worker, and of the packer, as ``--mem`` spells it, such as ``4G``.
+        nodes: Factor of the number of workers, which SLURM may place on other numbers of nodes.
+        workers_per_node: The other factor; there are ``nodes * workers_per_node`` workers.
+        cpus_per_task: Cores per worker.
+        mem: Memory per worker, and of the packer, in the notation of ``--mem``, such as ``4G``.
         time: The longest run time of a worker, ``HH:MM:SS``.
         constraint: Features that a node must have, or None.
-        signal_seconds: A worker is asked to hand back so long before its time is over. SLURM may
+        signal_seconds: A worker is asked to hand back this long before its time is over. SLURM may
             be a minute late.
-        extra: Further options of ``sbatch``, as they are.
-        site: Account, partition, quality of service, and how the program is found.
+        extra: Further options of ``sbatch``, passed unchanged.
+        site: Account, partition, quality of service, and the program's command.
 
     Raises:
-        UsageError: A number or a size makes no sense.
+        UsageError: A number or size is invalid.
     """
 
     nodes: int = flag(1, "number of nodes (default: 1)", "N", whole(1))
     workers_per_node: int = flag(4, "workers per node (default: 4)", "N", whole(1))
     cpus_per_task: int = flag(1, "cores per worker (default: 1)", "N", whole(1))
-    # Four times what `leconvert.run.worker_pool.worker_bytes` gives a worker without large tables.
+    # Four times the memory that `leconvert.run.worker_pool.worker_bytes` gives a worker without
+    # large tables.
     mem: str = flag("1G", "memory per worker (default: 1G)", "SIZE")
     time: str = flag("04:00:00", "the longest run time of a worker (default: 04:00:00)", "HH:MM:SS")
     constraint: str | None = flag(None, "features that a node must have", "FEATURES")
@@ -136,5 +137,5 @@ class SlurmOptions:
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return self.nodes * self.workers_per_node

@@ -1,20 +1,20 @@
 """Workers on the nodes of a Ray cluster.
 
-Whoever converts has a `RayEngine` and never imports Ray. The engine runs a driver, a process of its
-own, which alone talks to Ray and starts a task for each worker; a task runs one worker as a process
-of its node. So a cluster that hangs, or ends its drivers as Ray does when it loses its head, takes
-nobody with it.
+The converting process has a `RayEngine` and never imports Ray. The engine runs a driver in a
+separate process. Only the driver talks to Ray, and starts a task for each worker; a task runs one
+worker as a process of its node. So if a cluster hangs, or ends its drivers as Ray does when it
+loses its head, the converting process continues.
 
     python -m leconvert.run.engines.ray                        # a driver
     python -m leconvert.run.engines.ray PID work WORK_DIR ...  # a worker that ends with process PID
 
-A driver's first line of input is an order, as JSON; the end of its input, or a line ``stop``, tells
-it to ask all workers to hand back and to end. It answers in lines of JSON: ``begun`` once the first
-workers are on their way, ``refused`` if there will be none, ``state`` every second, and ``ended``.
-Everything else that it, or Ray, has to say goes to standard error.
+A driver's first line of input is an order, as JSON. At the end of its input, or at a line ``stop``,
+it asks all workers to hand back, and ends. It answers in lines of JSON: ``begun`` when the first
+workers are starting, ``refused`` if there will be none, ``state`` every second, and ``ended``. All
+other output of the driver and of Ray goes to standard error.
 
-It is a process, not a thread, for what Ray does to its drivers: calls that never return while a
-link is cut, and an end of the whole process when the cluster's head is gone.
+It is a process and not a thread because of Ray: its calls never return while a link is cut, and it
+ends the whole process when the cluster's head is gone.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import end_with_parent
 from leconvert.workdir.records import RunPaths
 
-# The resources that workers ask a Ray cluster for; plain values.
+# The resources that workers request from a Ray cluster; plain values.
 
 
 _WORKERS_A_NODE = 4
-# More than a run has batches: as many workers as its nodes hold.
+# More than a run has batches, so its nodes decide the number.
 _NO_LIMIT = 2**31
 _MEMORY = re.compile(r"(\d+)([KMGT]?)")
 _UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -55,29 +55,29 @@ _UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """The resources that workers ask a Ray cluster for, and their number.
+    """The resources that workers request from a Ray cluster, and their number.
 
-    Without numbers there are four workers on every node that has room for one, also on those that
-    join later.
+    By default, every node with room for a worker gets up to four workers, including nodes that join
+    later.
 
     Attributes:
         address: ``auto`` for the cluster of this machine or of RAY_ADDRESS, ``HOST:PORT`` for
             another one that this machine belongs to, ``local`` to start one on this machine.
-        workers: How many there are at most; None for as many as nodes hold.
-        nodes: How many nodes' worth at most: then there are ``nodes * workers_per_node``.
-        workers_per_node: How many a node holds at most. None for four, or for as many as have room
-            where ``workers`` is given.
-        cpus_per_task: Cores of a worker.
-        mem: Memory of a worker, such as ``4G``; None asks for none.
-        resources: Custom resources that a worker takes, by name.
+        workers: Most workers in all; None lets the nodes decide.
+        nodes: If given, there are at most ``nodes * workers_per_node`` workers.
+        workers_per_node: Most workers per node. None means four; if ``workers`` is given, as many
+            as have room.
+        cpus_per_task: Cores per worker.
+        mem: Memory per worker, such as ``4G``; None to request none.
+        resources: Custom resources of a worker, by name.
         runtime_env: The `runtime environment`_ of workers.
         ship_package: Send leconvert itself to nodes that lack it. The libraries that it needs must
             be there, or come by ``runtime_env``.
         connect_seconds: How long to wait for the cluster's answer.
-        node_wait_seconds: How long to go on while no node has room for a worker.
+        node_wait_seconds: How long to continue while no node has room for a worker.
 
     Raises:
-        UsageError: A number or a size makes no sense.
+        UsageError: A number or size is invalid.
 
     .. _runtime environment: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html
     """
@@ -111,7 +111,7 @@ class RayOptions:
 
     @property
     def most_workers(self) -> int:
-        """How many workers there are at most."""
+        """Most workers in all."""
         if self.workers is not None:
             return self.workers
         if self.nodes is not None:
@@ -120,25 +120,24 @@ class RayOptions:
 
     @property
     def most_on_a_node(self) -> int | None:
-        """How many workers a node holds at most; None for as many as have room."""
+        """Most workers per node; None for as many as have room."""
         if self.workers_per_node is None and self.workers is not None:
             return None
         return self.workers_per_node or _WORKERS_A_NODE
 
     @property
     def memory_bytes(self) -> int | None:
-        """The value of ``mem`` in bytes; a plain number counts MiB, as SLURM's does."""
+        """The value of ``mem`` in bytes; a plain number counts MiB, as in SLURM."""
         found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
         return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
-# The Ray task on a node: one worker, as a process of its own.
-#
-# Ray gets the code of `work_on_this_node`, so that nodes need no matching version of leconvert: the
-# function imports all that it uses. The worker is a child of Ray's process, not that
-# process itself: its signals, its memory and its log are then its own, and its death does not
-# look like a crash of Ray's. Ray ends its own processes when a driver, a node or a link is lost,
-# and nobody is left to ask their children to hand back; the kernel does (`end_with_parent`).
+# The Ray task on a node: one worker, in its own process.
+# Ray sends the code of `work_on_this_node`, so nodes need no matching version of leconvert: the
+# function imports everything it uses. The worker is a child of Ray's process, not that process
+# itself. So its signals, its memory and its log are its own, and its death does not look like a
+# crash of Ray. When a driver, a node or a link is lost, Ray ends its own processes, and none is
+# left to ask their children to hand back. The kernel does this instead (`end_with_parent`).
 
 
 def work_on_this_node(
@@ -146,8 +145,14 @@ def work_on_this_node(
 ) -> tuple[str, int | None, str]:
     """Run a worker to its end; when Ray cancels the task, ask it to hand back first.
 
+    Args:
+        program: Arguments of Python before the process id and the worker's arguments.
+        arguments: The worker's arguments.
+        log: Path of its log.
+        grace_seconds: A cancelled worker is killed after this time.
+
     Returns:
-        The host's name; the worker's exit code, None if none could be started; and then why.
+        The host's name; the worker's exit code, None if none could be started; and then the reason.
     """
     import importlib.util
     import os
@@ -174,11 +179,11 @@ def work_on_this_node(
             start_new_session=True,
         )
     asked_at = None
-    # Ray cancels a task as by Ctrl-C, which Python ignores where Ray itself was started with SIGINT
-    # ignored: shells do so to whatever they start in the background.
+    # Ray cancels a task like Ctrl-C. Python ignores this if Ray itself was started with SIGINT
+    # ignored, as shells do for background processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Ray interrupts the main thread between two lines of Python, so no call may take long. It does
-    # so again and again if it is asked to.
+    # so repeatedly if it is asked to.
     while True:
         try:
             code = worker.poll()
@@ -193,23 +198,24 @@ def work_on_this_node(
 
 
 def _work_tied(parent: int, arguments: Sequence[str]) -> None:
-    """Run ``leconvert`` so that it is asked to stop when its parent process is gone."""
+    """Run ``leconvert`` so that it is asked to stop when its parent process ends."""
     end_with_parent(signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before we were tied to it
+    if os.getppid() != parent:  # it has already ended
         sys.exit(130)
     sys.argv = ["leconvert", *arguments]
     runpy.run_module("leconvert", run_name="__main__", alter_sys=True)
 
 
-# Talks to Ray: all of it in a driver, which whoever started it can kill, as every call may hang
+# Everything that talks to Ray is in a driver, which its starter can kill, since every call may hang
 # while a link is cut.
 
 
 _WORKER_GRACE_SECONDS = 20.0
-# Results are a few words that come with the news that they are there.
+# Results are a few words that arrive together with the message that they exist.
 _FETCH_SECONDS = 10.0
 _TCP_SECONDS = 10.0
-# The memory for objects of a Ray that is started here. There are no objects; this is the minimum.
+# The memory for objects of a Ray that is started here. There are no objects, so this is the
+# minimum.
 _OBJECT_STORE_BYTES = 75 * 2**20
 _WHERE_TO_FIND_ONE = (
     "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
@@ -229,9 +235,9 @@ class RayCluster:
     """A connection to a cluster, the driver of one Ray job."""
 
     def __init__(self, options: RayOptions) -> None:
-        # It asks once a host otherwise, and says so in every log.
+        # Otherwise Ray asks once per host, and says so in every log.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Under `uv run` it would pack up the current folder and run uv on every node.
+        # Under `uv run`, Ray would pack the current folder and run uv on every node.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         self._address = options.address
         if self._address == "auto":
@@ -243,7 +249,7 @@ class RayCluster:
         except ImportError as error:
             raise ray_is_missing() from error
         self._options = options
-        # Nodes need not have this very version of the function that they run.
+        # Nodes need not have this version of the function that they run.
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self._ray = ray
         self._connect()
@@ -251,20 +257,20 @@ class RayCluster:
             num_cpus=options.cpus_per_task,
             memory=options.memory_bytes,
             resources=dict(options.resources) or None,
-            # Whoever watches decides what is started again.
+            # The driver decides what is started again.
             max_retries=0,
-            # A worker that a cancellation missed is asked to hand back by the end of its parent.
+            # If a cancellation does not reach a worker, the end of its parent asks it to hand back.
             max_calls=1,
         )
         self._task = remote(work_on_this_node)
 
     @property
     def job_id(self) -> str:
-        """Ray's name for this driver."""
+        """Ray's id of this driver."""
         return str(self._ray.get_runtime_context().get_job_id())
 
     def largest_node(self) -> str:
-        """Say what the largest living node offers."""
+        """Return the resources of the largest living node, in words."""
         offers = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
         if not offers:
             return "there is no node"
@@ -272,7 +278,7 @@ class RayCluster:
         return f"the largest offers {best.get('CPU', 0):g} CPUs and {_gib(best.get('memory', 0))}"
 
     def fitting_nodes(self) -> Mapping[str, str]:
-        """Return the living nodes that are large enough for a worker, host names by id."""
+        """Return the living nodes that are large enough for a worker: host names by id."""
         asked = {"CPU": float(self._options.cpus_per_task), **self._options.resources}
         if self._options.memory_bytes is not None:
             asked["memory"] = float(self._options.memory_bytes)
@@ -284,7 +290,7 @@ class RayCluster:
         }
 
     def start(self, arguments: Sequence[str], log: Path, node: str | None) -> Any:
-        """Start a worker as soon as there is room, on any node for None, and return a handle."""
+        """Start a worker when there is room, on this node or on any for None; return a handle."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where: Any = "SPREAD"
@@ -294,7 +300,7 @@ class RayCluster:
         return task.remote(_WORKER, ["work", *arguments], str(log), _WORKER_GRACE_SECONDS)
 
     def ended(self, handles: Iterable[Any], seconds: float) -> Mapping[Any, Outcome]:
-        """Return what has ended; wait no longer than so many seconds if nothing has."""
+        """Return the workers that have ended; if none has, wait at most ``seconds``."""
         asked = list(handles)
         ready, _ = self._ray.wait(asked, num_returns=1, timeout=seconds, fetch_local=False)
         if ready:
@@ -308,7 +314,7 @@ class RayCluster:
                 self._ray.cancel(handle)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Leave the cluster; a cluster that was started here ends."""
         self._ray.shutdown()
 
     def _outcome(self, handle: Any) -> Outcome:
@@ -319,7 +325,7 @@ class RayCluster:
             return Outcome(130)
         except (
             errors.NodeDiedError,
-            errors.TaskUnschedulableError,  # the node it belongs to is gone
+            errors.TaskUnschedulableError,  # its node is gone
             errors.ObjectLostError,
             errors.GetTimeoutError,
         ):
@@ -336,7 +342,7 @@ class RayCluster:
 
     def _connect(self) -> None:
         address = self._address
-        # For all of the job: a folder is sent with nothing less.
+        # For the whole job, because a folder cannot be sent with less.
         wanted: dict[str, Any] = {"runtime_env": _runtime_env(self._options) or None}
         if address == "local":
             wanted |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
@@ -350,8 +356,8 @@ class RayCluster:
                 ) from error
             raise _no_cluster(address, _first_line(error)) from error
         except (RuntimeError, TypeError, ValueError, self._ray.exceptions.RayError) as error:
-            # Versions that differ, a wrong token, a runtime environment that is none: Ray says it
-            # well.
+            # Ray describes these errors well: different versions, a wrong token, an invalid runtime
+            # environment.
             raise EngineError(
                 f"The Ray cluster at {address} did not take this process ({_first_line(error)}).",
                 details=[line for line in str(error).splitlines()[1:] if line.strip()],
@@ -361,12 +367,12 @@ class RayCluster:
 
 
 def ray_is_missing() -> EngineError:
-    """Return the error that says how Ray is installed."""
+    """Return the error that says how to install Ray."""
     return EngineError("Ray is not installed here.", next_step=f"Run `{command_for_extra('ray')}`.")
 
 
 def _no_cluster(address: str, why: str) -> EngineError:
-    """Return the error that says that there is no cluster."""
+    """Return the error for a missing cluster."""
     return EngineError(
         f"There is no Ray cluster at {address} ({why}).",
         next_step=_WHERE_TO_FIND_ONE,
@@ -407,31 +413,31 @@ def _last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-# The process that talks to Ray, so that nobody else has to.
+# The process that talks to Ray, so no other process has to.
 
 
 _SECONDS_A_ROUND = 0.5
 _DRIVER_GRACE_SECONDS = 25.0
 _MOST_FAILURES = 3
-# A failure after so long is no sign of a node where workers cannot work.
+# A failure after this time does not mean that the node cannot run workers.
 _SECONDS_OF_GOOD_WORK = 600.0
 _SECONDS_A_FAILURE = 5.0
-# Ray may say that a task is lost before it says that its node is.
+# Ray may report that a task is lost before it reports that its node is lost.
 _SECONDS_AFTER_A_LOSS = 1.0
 _FAILURES_SHOWN = 10
-# How `leconvert work` ends when it was asked to hand back, also while it was still starting.
+# Exit codes of `leconvert work` if it was asked to hand back, also while it was starting.
 _HANDED_BACK = frozenset((130, -15, -2))
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order to a driver."""
+    """An order to a driver."""
 
     options: RayOptions
     count: int
     arguments: Sequence[str]  # the arguments of `leconvert work`
     logs_dir: Path
-    name: str  # begins the names of logs, unique in the folder
+    name: str  # first part of the names of logs, unique in the folder
 
     def as_line(self) -> str:
         """Return the order as a line of input."""
@@ -439,16 +445,16 @@ class Order:
 
     @classmethod
     def from_line(cls, line: str) -> Order:
-        """Return the order that a line of input says."""
+        """Return the order of a line of input."""
         record = json.loads(line)
         options, logs_dir = RayOptions(**record.pop("options")), Path(record.pop("logs_dir"))
         return cls(options=options, logs_dir=logs_dir, **record)
 
 
 class Slot(NamedTuple):
-    """Room for one worker."""
+    """A place for one worker."""
 
-    node: str | None  # the id of its node; None for wherever Ray finds room
+    node: str | None  # the id of its node; None if Ray chooses the node
     number: int
 
 
@@ -459,14 +465,14 @@ class _Task(NamedTuple):
 
 
 class Driver:
-    """Starts a worker in every slot that has none, and looks again at intervals.
+    """Starts a worker in every free slot, and looks again at intervals.
 
-    Nodes that join bring slots, nodes that are lost take theirs away: the next look finds room on
-    other nodes. A worker that ends because nothing is left ends the search for more; one that was
-    asked to hand back is not replaced; one that failed is, twice, with growing pauses.
+    Nodes that join bring slots, and lost nodes remove theirs: the next look finds slots on other
+    nodes. If a worker ends because nothing is left, no more are started. A worker that was asked to
+    hand back is not replaced. A worker that failed is started again twice, with growing pauses.
 
-    It does not promise that two workers never serve one slot. A node whose link is cut counts as
-    lost, and its worker may go on behind the cut; leases make that harmless.
+    Not guaranteed: that two workers never use one slot. A node with a cut link counts as lost, and
+    its worker may continue behind the cut; leases make this harmless.
     """
 
     def __init__(
@@ -483,7 +489,7 @@ class Driver:
         self._clock = clock
         self._tasks: dict[Slot, _Task] = {}
         self._started = 0
-        # Hand-backs count for good: whoever takes workers away wants fewer of them.
+        # Hand-backs count for ever: whoever stops workers wants fewer of them.
         self._handed_back: set[Slot] = set()
         self._failed_in_a_row: Counter[Slot] = Counter()
         self._paused_until: dict[Slot, float] = {}
@@ -495,7 +501,7 @@ class Driver:
         self._failed = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Keep workers going until none is wanted any more, or ``stop`` is set."""
+        """Keep workers running until none is needed, or ``stop`` is set."""
         while not stop.is_set() and self.running():
             self.look(stop, _SECONDS_A_ROUND)
             running, failures = self.running(), self.failures()
@@ -510,19 +516,19 @@ class Driver:
                 return
 
     def running(self) -> int:
-        """Return how many workers run, wait to be started, or may yet get a node."""
+        """Return how many workers run, wait to be started, or may still get a node."""
         running = len(self._tasks) + self._pausing
         if running or self._has_nodes or self._nothing_left:
             return running
         return int(len(self._handed_back) < self._order.count)
 
     def failures(self) -> list[str]:
-        """Return one line a worker that failed: the last of them."""
+        """Return one line per failed worker: the last of them."""
         left = self._failed - len(self._failures)
         return [*([f"{left} more failed before"] if left else []), *self._failures]
 
     def look(self, stop: threading.Event, seconds: float) -> None:
-        """See what ended, for so many seconds at most, and start what is missing."""
+        """Wait at most ``seconds`` for ended workers, and start missing ones."""
         if self._tasks:
             slots = {task.handle: slot for slot, task in self._tasks.items()}
             for handle, outcome in self._cluster.ended(slots, seconds).items():
@@ -532,7 +538,7 @@ class Driver:
         self.start_missing()
 
     def start_missing(self) -> None:
-        """Start a worker in every slot that has none."""
+        """Start a worker in every free slot."""
         nodes, now = self._cluster.fitting_nodes(), self._clock()
         self._has_nodes = bool(nodes)
         if nodes:
@@ -548,7 +554,7 @@ class Driver:
                 return
             if slot in self._tasks or slot in self._handed_back:
                 continue
-            # A slot that was given up leaves its worker to another one.
+            # The worker of an abandoned slot goes to another slot.
             if self._failed_in_a_row[slot] >= _MOST_FAILURES:
                 continue
             room -= 1
@@ -561,7 +567,7 @@ class Driver:
             self._tasks[slot] = _Task(handle, log, now)
 
     def end(self) -> None:
-        """Ask all workers to hand back, and wait for that, but not for long."""
+        """Ask all workers to hand back, and wait for it, but not for long."""
         left = [task.handle for task in self._tasks.values()]
         self._tasks.clear()
         self._cluster.cancel(left)
@@ -571,7 +577,7 @@ class Driver:
             left = [handle for handle in left if handle not in ended]
 
     def _slots(self, nodes: Iterable[str]) -> Iterable[Slot]:
-        """Return all slots in the order of their filling: evenly over the nodes."""
+        """Return all slots in the order in which they are filled: evenly over the nodes."""
         per_node = self._order.options.most_on_a_node
         if per_node is None:
             return (Slot(None, number) for number in range(self._order.count))
@@ -581,7 +587,7 @@ class Driver:
         host, code, failure = outcome.host, outcome.code, outcome.failure
         if failure is not None:
             self._note_failure(slot, task, failure)
-        elif code is None:  # it went with its node
+        elif code is None:  # it was lost with its node
             self._paused_until[slot] = self._clock() + _SECONDS_AFTER_A_LOSS
         elif code == 0:
             self._nothing_left = True
@@ -604,8 +610,8 @@ class Driver:
 
 
 def _drive() -> int:
-    """Be the driver that standard input orders."""
-    # Ray prints to standard output: our events keep it to themselves.
+    """Run the driver for the order on standard input."""
+    # Ray prints to standard output, so events get a copy of it of their own.
     events = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -615,7 +621,7 @@ def _drive() -> int:
 
     order = Order.from_line(sys.stdin.readline())
     if not order.options.runtime_env:  # which may name folders relative to this one
-        # Ray lets workers import from its driver's folder, where a user's inspect.py may lie.
+        # Ray lets workers import from its driver's folder, which may contain a user's inspect.py.
         os.chdir(order.logs_dir)
     try:
         cluster = RayCluster(order.options)
@@ -636,7 +642,11 @@ def _drive() -> int:
 
 
 def check_room(cluster: RayCluster) -> None:
-    """Fail if no node is large enough for a worker: Ray would wait for one without a word."""
+    """Check that a node is large enough for a worker; Ray would wait silently for one.
+
+    Raises:
+        EngineError: There is no such node.
+    """
     if not cluster.fitting_nodes():
         raise EngineError(
             f"No node of the Ray cluster can hold a worker: {cluster.largest_node()}.",
@@ -645,21 +655,21 @@ def check_room(cluster: RayCluster) -> None:
 
 
 def _listen(orders: TextIO, stop: threading.Event) -> None:
-    """Wait for the order to stop, or for the end of whoever gives orders."""
+    """Wait for the order to stop, or for the end of the process that gives orders."""
     for line in orders:
         if line.strip() == "stop":
             break
     stop.set()
 
 
-# A driver as seen by whoever started it: it may hang, die, or lose its cluster.
+# A driver as seen by the process that started it: it may hang, die, or lose its cluster.
 
 
 _PROGRAM = (sys.executable, "-P", "-m", "leconvert.run.engines.ray")
-# Besides the cluster's own answer: a Ray is imported, and perhaps started.
+# In addition to the cluster's answer: Ray is imported, and perhaps started.
 _SECONDS_TO_START = 60.0
 _GRACE_SECONDS = 30.0
-# It speaks every second; a Ray that is busy starting a thousand tasks may hold it up for a while.
+# A driver reports every second; Ray may delay it while it starts a thousand tasks.
 _MOST_SILENT_SECONDS = 120.0
 _MOST_DRIVERS = 4
 _SECONDS_BETWEEN_DRIVERS = 15.0
@@ -668,9 +678,9 @@ _SECONDS_BETWEEN_DRIVERS = 15.0
 class DriverProcess:
     """Runs a driver, and another one when it dies.
 
-    A thread of its own reads what the driver says; everybody else is answered from memory. A driver
+    A separate thread reads the driver's reports; all questions are answered from memory. A driver
     that is silent for two minutes is killed, and Ray then ends its workers, which hand back. After
-    four drivers it gives up, says so among the failures, and nobody counts as running.
+    four drivers it gives up, reports this as a failure, and counts no worker as running.
     """
 
     def __init__(
@@ -687,9 +697,10 @@ class DriverProcess:
         self._pause_seconds = pause_seconds
         self._log = order.logs_dir / f"{order.name}-driver.log"
         self._lock = threading.Lock()
-        self._settled = threading.Event()  # it has begun, or never will
+        self._settled = threading.Event()  # set when it has begun, or will never begin
         self._stopping = threading.Event()
-        self._begun: tuple[str, int] | None = None  # Ray's name for the driver, its workers
+        # Ray's id of the driver, and its number of workers
+        self._begun: tuple[str, int] | None = None
         self._refusal: EngineError | None = None
         self._running = 0
         self._worker_failures: list[str] = []
@@ -699,7 +710,11 @@ class DriverProcess:
         self._thread = threading.Thread(target=self._keep_driving, name="ray-driver", daemon=True)
 
     def begin(self) -> tuple[str, int]:
-        """Start the driver, wait until workers are on their way; return its id and their number."""
+        """Start the driver and wait until workers are starting; return its id and their number.
+
+        Raises:
+            EngineError: The cluster does not answer, or refuses.
+        """
         self._thread.start()
         seconds = self._order.options.connect_seconds
         if not self._settled.wait(seconds + _SECONDS_TO_START):
@@ -721,15 +736,15 @@ class DriverProcess:
         return self._begun
 
     def running(self) -> int:
-        """Return how many workers there are, as the driver said last."""
+        """Return the number of workers in the driver's last report."""
         with self._lock:
             if self._running and self._clock() - self._heard_at > _MOST_SILENT_SECONDS:
-                self._heard_at = self._clock()  # the next one is given time too
+                self._heard_at = self._clock()  # the next driver gets time too
                 self._kill()
             return self._running
 
     def failures(self) -> list[str]:
-        """Return one line a worker that failed, and one a driver."""
+        """Return one line per failed worker, and one per failed driver."""
         with self._lock:
             return [*self._worker_failures, *self._driver_failures]
 
@@ -772,7 +787,7 @@ class DriverProcess:
             self._settled.set()
 
     def _drive(self) -> bool:
-        """Run one driver to its end; say whether there is nothing to do for another one."""
+        """Run one driver to its end; return whether no other driver is needed."""
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 self._program,
@@ -780,7 +795,7 @@ class DriverProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # Ctrl-C reaches the parent, which asks the workers to stop.
+                # Ctrl-C reaches only the parent, which asks the workers to stop.
                 start_new_session=True,
             )
         with process:
@@ -804,7 +819,7 @@ class DriverProcess:
             return is_over
 
     def _hear(self, event: dict[str, Any]) -> bool:
-        """Take note of what a driver says; say whether it has nothing more to do."""
+        """Process a driver's report; return whether it was the last one."""
         with self._lock:
             self._heard_at = self._clock()
             match event["event"]:
@@ -829,21 +844,20 @@ class DriverProcess:
 
 
 class RayEngine:
-    """Starts workers as Ray tasks; whoever starts it watches the work dir meanwhile.
+    """Starts workers as Ray tasks; meanwhile the caller watches the work dir.
 
-    Nodes that join get workers too, and the workers of a node that dies are started elsewhere, up
-    to the options' numbers. A worker that fails is started again twice, with a pause.
+    Nodes that join get workers too, and the workers of a dead node are started elsewhere, up to the
+    numbers in the options. A worker that fails is started again twice, with a pause.
 
-    It does not promise to know what happens on the cluster: while a link is cut it answers with
-    what it heard last, and it stops in bounded time all the same. Workers that cannot be told end
-    when they see that nothing is left, or when their node notices that it was cut off; their
-    leases expire.
+    Not guaranteed: that it knows the state of the cluster. While a link is cut, it answers from the
+    last report, and it still stops in bounded time. Workers that cannot be reached end when nothing
+    is left, or when their node notices that it was cut off; their leases expire.
 
     Args:
-        options: The cluster, and the resources that workers ask for.
+        options: The cluster, and the resources that workers request.
 
     Attributes:
-        workers: As many as the options say at most.
+        workers: Most workers, according to the options.
 
     Raises:
         EngineError: Ray is not installed.
@@ -867,21 +881,21 @@ class RayEngine:
         note_job(paths, "ray", job_id, "workers", workers)
 
     def running(self) -> int:
-        """Return how many workers run or wait for a node, as a driver said last."""
+        """Return how many workers run or wait for a node, from the drivers' last reports."""
         return sum(driver.running() for driver in self._drivers)
 
     def failures(self) -> list[str]:
-        """Return one line a worker that failed, and one a driver."""
+        """Return one line per failed worker, and one per failed driver."""
         return [line for driver in self._drivers for line in driver.failures()]
 
     def stop(self) -> None:
-        """Ask all workers to hand back; after half a minute leave them to their leases."""
+        """Ask all workers to hand back; after half a minute, leave them to their leases."""
         for driver in self._drivers:
             driver.stop()
 
 
 def main() -> int:
-    """Run as a process; see the module's head."""
+    """Run as a process; see the module's docstring."""
     if len(sys.argv) > 1:
         _work_tied(int(sys.argv[1]), sys.argv[2:])
         return 0

@@ -15,21 +15,20 @@ from leconvert.run.engines.options import Site, SlurmOptions
 from leconvert.support.errors import EngineError
 from leconvert.workdir.records import RunPaths
 
-# Talks to SLURM: the only place that runs its commands.
-#
-# Two ways lead to the same jobs: `submit` hands a script to ``sbatch``, and `submission_script`
-# returns a shell script that calls ``sbatch`` with the very same words and scripts.
-#
-# submitit, which hides this behind Python calls, was looked at and not taken: it pickles a
-# function where a worker is a command line, has no ``afterany`` from an array to another job, and
-# learns of states through accounting, which small clusters do not have.
+# Only this part runs SLURM's commands.
+# There are two ways to the same jobs: `submit` passes a script to ``sbatch``, and
+# `submission_script` returns a shell script that calls ``sbatch`` with exactly the same words and
+# scripts.
+# submitit hides this behind Python calls, and was considered. It pickles a function, while a worker
+# is a command line. It has no ``afterany`` from an array to another job. It learns states through
+# accounting, which small clusters do not have.
 
 
 ENDED = frozenset((
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "REVOKED", "TIMEOUT",
 ))  # fmt: skip
-"""States that a job does not leave any more."""
+"""States that a job does not leave again."""
 
 _ANSWER_SECONDS = 60.0
 _END = "JOB"
@@ -39,11 +38,11 @@ _END = "JOB"
 class BatchJob:
     """The input of ``sbatch``."""
 
-    name: str  # names the job
-    words: tuple[str, ...]  # the command line, ``sbatch`` itself included
+    name: str  # the job's name
+    words: tuple[str, ...]  # the command line, including ``sbatch``
     script: str  # the standard input
-    # The position, in a list of jobs, of the one that must have ended before, however it ended;
-    # None for none.
+    # The position in the list of jobs of the job that must have ended before, in any way; None for
+    # none.
     after: int | None = None
 
 
@@ -52,7 +51,7 @@ class ElementState:
     """One job, or one element of an array."""
 
     job_id: str  # ``12``, or ``12_3`` in an array
-    state: str  # SLURM's word: ``PENDING``, ``RUNNING``, ``COMPLETED``,
+    state: str  # SLURM's word, such as ``PENDING``, ``RUNNING``, ``COMPLETED``
     reason: str  # why it waits or ended, in SLURM's words
 
     @property
@@ -62,7 +61,11 @@ class ElementState:
 
 
 def submit(jobs: Sequence[BatchJob]) -> list[str]:
-    """Submit jobs in order and return their ids."""
+    """Submit jobs in order and return their ids.
+
+    Raises:
+        EngineError: There is no ``sbatch`` here, or it refused a job.
+    """
     queued: list[str] = []
     for job in jobs:
         words = [*job.words]
@@ -73,7 +76,7 @@ def submit(jobs: Sequence[BatchJob]) -> list[str]:
 
 
 def submission_script(jobs: Sequence[BatchJob], *, log_dir: str) -> str:
-    """Return a shell script that submits the jobs as `submit` does, after making ``log_dir``."""
+    """Return a shell script that makes ``log_dir`` and submits the jobs as `submit` does."""
     lines = ["#!/bin/bash", "set -euo pipefail", f"mkdir -p {shlex.quote(log_dir)}"]
     for number, job in enumerate(jobs, start=1):
         line = shlex.join(job.words)
@@ -84,7 +87,7 @@ def submission_script(jobs: Sequence[BatchJob], *, log_dir: str) -> str:
             f"job{number}=$({line} <<'{_END}'",
             f"{job.script}{_END}",
             ")",
-            # With several clusters the answer is ID;CLUSTER.
+            # With several clusters, the answer is ID;CLUSTER.
             f"job{number}=${{job{number}%%;*}}",
             f'echo "$job{number} {job.name}"',
         ]
@@ -92,13 +95,13 @@ def submission_script(jobs: Sequence[BatchJob], *, log_dir: str) -> str:
 
 
 def job_states(job_ids: Iterable[str]) -> list[ElementState] | None:
-    """Ask the controller for the states of jobs, elements of arrays one by one.
+    """Ask the controller for the states of jobs, and of each element of arrays.
 
-    Jobs that it has forgotten (some minutes after their end) are left out. ``squeue`` is asked
-    rather than ``sacct``, which needs an accounting database.
+    Jobs that it has forgotten (some minutes after their end) are left out. ``squeue`` is used and
+    not ``sacct``, which needs an accounting database.
 
     Returns:
-        None where the controller does not answer, or there is no SLURM here.
+        The states; None if the controller does not answer, or there is no SLURM here.
     """
     states: list[ElementState] = []
     for job_id in job_ids:
@@ -125,9 +128,12 @@ def job_states(job_ids: Iterable[str]) -> list[ElementState] | None:
 
 
 def cancel(job_ids: Sequence[str]) -> None:
-    """End jobs: waiting ones are taken out, running ones get SIGTERM and some time.
+    """End jobs: waiting ones are removed, running ones get SIGTERM and some time.
 
-    One that has ended is none of ``scancel``'s errors.
+    ``scancel`` does not report jobs that have already ended as errors.
+
+    Raises:
+        EngineError: The scheduler does not answer, or refuses.
     """
     try:
         done = subprocess.run(
@@ -167,7 +173,7 @@ def _sbatch(words: Sequence[str], script: str, queued: Sequence[str]) -> str:
             if queued
             else "Check --account, --partition, --qos and what each job asks for.",
         )
-    return answer.partition(";")[0]  # with several clusters the answer is ID;CLUSTER
+    return answer.partition(";")[0]  # with several clusters, the answer is ID;CLUSTER
 
 
 def _last_line(said: str) -> str:
@@ -178,10 +184,10 @@ def _last_line(said: str) -> str:
 
 
 def script_head(site: Site) -> list[str]:
-    """Return the first lines of a job script, up to where the program can be called."""
+    """Return the first lines of a job script, after which the program can be called."""
     lines = ["#!/bin/bash"]
     if site.conda_env is not None:
-        # Conda's own scripts read unset variables: strictness begins behind them.
+        # Conda's own scripts read unset variables, so strict mode begins after them.
         lines += [
             'source "$(conda info --base)/etc/profile.d/conda.sh"',
             f"conda activate {shlex.quote(site.conda_env)}",
@@ -202,10 +208,18 @@ def sbatch_words(
     constraint: str | None = None,
     can_restart: bool = True,
 ) -> tuple[str, ...]:
-    """Return the ``sbatch`` command line of a job, but for what it writes where.
+    """Return the ``sbatch`` command line of a job, without the paths of its output.
 
     Args:
-        tasks: The number of processes that SLURM starts, and their nodes.
+        name: The job's name.
+        site: Account, partition and quality of service.
+        cpus: Cores per task.
+        mem: Memory per node, in the notation of ``--mem``.
+        time: Run time, in the notation of ``--time``.
+        tasks: The option for the number of processes that SLURM starts.
+        nodes: Number of nodes.
+        gpus: GPUs per node.
+        constraint: Features that a node must have, or None.
         can_restart: Whether SLURM may start it again, after a preemption or a node's failure; it
             then continues its old log.
     """
@@ -236,9 +250,9 @@ def worker_job(
 ) -> BatchJob:
     """Return the array of workers.
 
-    The script becomes the worker (``exec``), so that the signal before the time limit, and those of
-    a preemption, reach it: it hands its batch back and ends. An element that is preempted, or whose
-    node fails, is put back into the queue and comes as a new worker; its log goes on.
+    The script becomes the worker (``exec``). So the signal before the time limit, and the signals
+    of a preemption, reach the worker, which hands its batch back and ends. If an element is
+    preempted, or its node fails, it is queued again and returns as a new worker, with the same log.
     """
     words = (
         *_asked(options, _WORKERS),
@@ -255,8 +269,8 @@ def packer_job(
 ) -> BatchJob:
     """Return the packer's job.
 
-    It begins when every worker has ended, however that was, and waits for none: where batches are
-    missing it says which.
+    It begins when every worker has ended, in any way, and does not wait for others: it reports
+    missing batches.
     """
     words = (
         *_asked(options, _PACKER),
@@ -281,8 +295,8 @@ def _asked(options: SlurmOptions, name: str) -> tuple[str, ...]:
 def _script(options: SlurmOptions, arguments: Sequence[str]) -> str:
     lines = (
         *script_head(options.site),
-        # A job starts in the folder that it was submitted from: `python -m leconvert` must not
-        # take a user's inspect.py there for Python's own.
+        # A job starts in the folder from which it was submitted: `python -m leconvert` must not
+        # import a user's inspect.py there instead of Python's own.
         "export PYTHONSAFEPATH=1",
         f"exec {options.site.command(*arguments)}",
         "",
@@ -293,23 +307,23 @@ def _script(options: SlurmOptions, arguments: Sequence[str]) -> str:
 # Workers, and a packer after them, as jobs of a SLURM cluster.
 
 
-# A controller that hundreds of programs ask all the time gets slow.
+# A controller becomes slow if hundreds of programs ask it all the time.
 _SECONDS_BETWEEN_LOOKS = 5.0
 _GRACE_SECONDS = 90.0
 _FAILURES_SHOWN = 10
 
 
 class SlurmEngine:
-    """Starts an array of workers; whoever starts it watches the work dir meanwhile.
+    """Starts an array of workers; meanwhile the caller watches the work dir.
 
-    That is for ``convert``, whose own process packs. `submit` hands over the packer too.
+    This is for ``convert``, whose own process packs. `submit` also submits the packer.
 
     Args:
-        options: The resources that workers ask for.
+        options: The resources that workers request.
         clock: A monotonic clock in seconds.
 
     Attributes:
-        workers: As many as the options say.
+        workers: The number in the options.
     """
 
     def __init__(
@@ -324,7 +338,7 @@ class SlurmEngine:
         self._jobs: list[str] = []
         self._expected = 0
         self._logs_dir = Path()
-        # By id: a controller forgets an element some minutes after its end.
+        # By id, since a controller forgets an element some minutes after its end.
         self._ended_badly: dict[str, ElementState] = {}
         self._looked_at: float | None = None
 
@@ -342,8 +356,8 @@ class SlurmEngine:
     def running(self) -> int:
         """Return how many workers run or wait in the queue, as of some seconds ago.
 
-        While the controller does not answer, as while it is restarted, all that was there before
-        still is.
+        While the controller does not answer, for example during its restart, the last number is
+        kept.
         """
         if not self._jobs:
             return 0
@@ -360,11 +374,11 @@ class SlurmEngine:
         for state in states:
             if state.has_ended and state.state != "COMPLETED":
                 self._ended_badly[state.job_id] = state
-            else:  # it may have been put back into the queue
+            else:  # it may have been queued again
                 self._ended_badly.pop(state.job_id, None)
 
     def failures(self) -> list[str]:
-        """Return one line a worker that ended badly, with the end of its log."""
+        """Return one line per worker that failed, with the end of its log."""
         bad = list(self._ended_badly.values())
         lines = [
             f"job {state.job_id} ended as {state.state}: "
@@ -382,7 +396,7 @@ class SlurmEngine:
         try:
             cancel(self._jobs)
         except EngineError:
-            # They end by themselves when they see that nothing is left, or at their time limit.
+            # They end by themselves when nothing is left, or at their time limit.
             return
         deadline = self._clock() + _GRACE_SECONDS
         pause = threading.Event()
@@ -390,18 +404,18 @@ class SlurmEngine:
             states = job_states(self._jobs)
             if states is not None and all(state.has_ended for state in states):
                 break
-            pause.wait(1.0)  # the scheduler has no way to wake us
+            pause.wait(1.0)  # the scheduler cannot notify this process
         self._expected = 0
 
     def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str | None]:
         """Submit workers and a packer after them; see `leconvert.run.engines.Submitter`.
 
         `leconvert status` shows the jobs. Submitting again joins the same run: more workers share
-        what is left. One packer packs: a second that starts meanwhile is refused with exit code 12
-        (`BusyError`), and one that starts later finds the result in place.
+        the remaining work. Only one packer packs: a second one that starts meanwhile is refused
+        with exit code 12 (`BusyError`), and one that starts later finds the result in place.
 
         Raises:
-            EngineError: There is no ``sbatch`` here, or it refused.
+            EngineError: There is no ``sbatch`` here, or it refused a job.
         """
         paths.logs_dir.mkdir(parents=True, exist_ok=True)
         job_ids = submit(self._jobs_of(handover, paths))
@@ -414,7 +428,7 @@ class SlurmEngine:
         return workers, packer
 
     def script(self, handover: JobRequest, paths: RunPaths) -> str:
-        """Return a shell script that submits the very same."""
+        """Return a shell script that submits the same jobs."""
         return submission_script(self._jobs_of(handover, paths), log_dir=str(paths.logs_dir))
 
     def _jobs_of(self, handover: JobRequest, paths: RunPaths) -> list[BatchJob]:

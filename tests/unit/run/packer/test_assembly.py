@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.dataset.formats.v3 import output_path
+from leconvert.dataset.formats.v3 import USUAL_NAMES
 from leconvert.model.values import DATA_STREAM, OutputFile, Shard
 from leconvert.run.packer.assembly import Assembly
 from leconvert.support.errors import WorkDirError
@@ -43,7 +43,7 @@ def test_a_whole_file_is_linked_and_copied_only_where_links_do_not_reach(
     assembly = Assembly(planned, tree)
     assembly.add_file(FILE, [(Shard(DATA_STREAM, 0, 0, 5, whole=True), str(shard))])
     assert (assembly.linked, assembly.copied, assembly.joined) == (int(links), int(not links), 0)
-    placed = tree / output_path(FILE.stream, FILE.number)
+    placed = tree / USUAL_NAMES.path(FILE.stream, FILE.number)
     assert placed.read_bytes() == b"rows"
     assert placed.samefile(shard) is links
 
@@ -59,7 +59,7 @@ def test_parts_that_are_not_exactly_the_file_are_never_joined(
     parts = [part(first, stop, tmp_path) for first, stop in reversed(edges)]
     with pytest.raises(WorkDirError) as caught:
         Assembly(planned, tree).add_file(FILE, parts)
-    path = output_path(FILE.stream, FILE.number)
+    path = USUAL_NAMES.path(FILE.stream, FILE.number)
     assert caught.value.message == f"{planned.paths.batches} does not cover {path} without gaps."
     assert "--restart" in str(caught.value.next_step)
     assert list(tree.rglob("*")) == []
@@ -68,7 +68,7 @@ def test_parts_that_are_not_exactly_the_file_are_never_joined(
 def test_a_joined_file_of_a_packer_that_was_killed_is_kept(
     planned: OpenedRun, tree: Path, tmp_path: Path
 ) -> None:
-    there = tree / output_path(FILE.stream, FILE.number)
+    there = tree / USUAL_NAMES.path(FILE.stream, FILE.number)
     there.parent.mkdir(parents=True)
     there.write_bytes(b"joined before")
     assembly = Assembly(planned, tree)

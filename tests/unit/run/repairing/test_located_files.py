@@ -17,7 +17,7 @@ from tests.v3_by_hand import CAMERA, DERIVED, LOCATED, make_sound
 import leconvert
 from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
-from leconvert.dataset.formats.v3.located import fitted
+from leconvert.dataset.formats.v3.derived import fitted
 from leconvert.dataset.scan import scan_source
 from leconvert.loading import EpisodeStream
 from leconvert.model.repairs import RepairOptions

@@ -13,11 +13,15 @@ from leconvert.dataset.formats.stats import (
 )
 from leconvert.dataset.formats.v3.dataset import Dataset
 from leconvert.dataset.formats.v3.derived import (
+    NOTHING_LOCATED,
     Derived,
+    Located,
     derived_meta,
+    locate_files,
     refuse_derivable,
     refuse_misnamed,
     says_another_version,
+    streams_in_doubt,
 )
 from leconvert.dataset.formats.v3.episodes import (
     LOCATION_COLUMNS,
@@ -31,12 +35,6 @@ from leconvert.dataset.formats.v3.episodes import (
     read_episode_table,
     stats_of_rows,
     write_episodes,
-)
-from leconvert.dataset.formats.v3.located import (
-    NOTHING_LOCATED,
-    Located,
-    locate_files,
-    streams_in_doubt,
 )
 from leconvert.dataset.formats.v3.meta import (
     DATA_PATH_TEMPLATE,
@@ -57,7 +55,6 @@ from leconvert.dataset.formats.v3.meta import (
     episodes_path,
     kept_splits,
     names_of,
-    output_path,
     pandas_index,
     read_json_object,
     read_meta_record,
@@ -140,7 +137,6 @@ __all__ = [
     "locate_files",
     "names_of",
     "order_in_file",
-    "output_path",
     "own_frames",
     "pandas_index",
     "place_rows",

@@ -1,4 +1,4 @@
-"""``meta/info.json`` of a v3.0 dataset, its tasks and repairs, and where all other files lie."""
+"""``meta/info.json`` of a v3.0 dataset, its tasks and repairs, and the paths of all other files."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ REPAIRED_PATH = "meta/repaired.json"
 """The changes of `leconvert repair` in a v3.0 dataset; `REPAIRS_PATH` has a conversion's."""
 EPISODES_DIR = "meta/episodes"
 
-# The templates that info.json carries; readers fill them with str.format.
+# The templates in info.json; readers fill them with str.format.
 DATA_PATH_TEMPLATE = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH_TEMPLATE = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 
 def episodes_path(number: int) -> str:
-    """Return the path of the episodes table's file ``number``, counted from 0."""
+    """Return the path of file ``number`` of the episodes table, counted from 0."""
     chunk, file = divmod(number, FILES_PER_CHUNK)
     return f"{EPISODES_DIR}/chunk-{chunk:03d}/file-{file:03d}.parquet"
 
@@ -61,10 +61,10 @@ class FileNames(NamedTuple):
     """The names of the files of a dataset's streams, by their numbers from 0 on.
 
     Attributes:
-        data_path: Template of data files, as ``info.json`` has it.
+        data_path: Template of data files, as in ``info.json``.
         video_path: Template of video files.
-        files_per_chunk: Files of a stream in a chunk.
-        counts_on: Whether ``file_index`` counts on from chunk to chunk, as the episodes of v2.x do.
+        files_per_chunk: Number of files of a stream in a chunk.
+        counts_on: Whether ``file_index`` continues from chunk to chunk, as episodes of v2.x do.
     """
 
     data_path: str = DATA_PATH_TEMPLATE
@@ -84,7 +84,7 @@ class FileNames(NamedTuple):
         return template.format(video_key=camera_of(stream), chunk_index=chunk, file_index=file)
 
     def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
-        """Return the numbers of files by their indices; -1 for what no file of these names has."""
+        """Return the numbers of files by their indices; -1 for indices that no file can have."""
         if not self.counts_on:
             return chunk * self.files_per_chunk + file
         return np.where(chunk == file // self.files_per_chunk, file, -1)
@@ -95,7 +95,7 @@ USUAL_NAMES = FileNames()
 
 
 def names_of(info: Mapping[str, Any]) -> FileNames:
-    """Return how a result names its files: as leconvert does, or as its v2.x source did."""
+    """Return the naming of a result's files: leconvert's, or its v2.x source's."""
     usual = USUAL_NAMES
     data, video, size = (info.get(key) for key in ("data_path", "video_path", "chunks_size"))
     if not isinstance(data, str) or data == usual.data_path or template_problem(data, DATA_STREAM):
@@ -107,30 +107,30 @@ def names_of(info: Mapping[str, Any]) -> FileNames:
     return FileNames(data, usual.video_path if video is None else video, size, counts_on=True)
 
 
-def output_path(stream: str, number: int) -> str:
-    """Return the path of a stream's file ``number``, counted from 0, as leconvert names it."""
-    return USUAL_NAMES.path(stream, number)
-
-
 def stream_of(path: str) -> str | None:
-    """Return the stream that a file of a dataset is of, by its name; None for other files."""
+    """Return the stream of a dataset's file, by its name; None for other files."""
     stream, _, _ = path.rpartition("/")[0].rpartition("/")
     if stream == DATA_STREAM:
         return stream if path.endswith(".parquet") else None
     return stream if camera_of(stream) and path.endswith(".mp4") else None
 
 
-# JSON files, held to what LeRobot's readers take.
+# JSON files, read as strictly as LeRobot's readers do.
 
 
-# Python shows and compares what is nested less deeply than this, whoever asks it to.
+# Python can show and compare values that are nested less deeply than this, wherever it is called
+# from.
 _MOST_LEVELS = 100
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file.
+    """Return the object in a JSON file.
 
-    LeRobot opens these files as UTF-8 text, in which a byte order mark, or UTF-16, is no JSON.
+    LeRobot opens these files as UTF-8 text, so a byte order mark, or UTF-16, is invalid.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It holds no JSON object, or one that is nested too deeply.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no file", str(path))
@@ -160,7 +160,7 @@ def _inside(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
-# ``meta/info.json`` of a v3.0 dataset: what it declares, and what is wrong with that.
+# ``meta/info.json`` of a v3.0 dataset: its declarations, and the findings about them.
 
 
 _NO_DTYPE = "has no dtype"
@@ -171,7 +171,7 @@ _GIVE_DTYPE = (
 _NO_FOLDER_NAMES = {"", ".", ".."}
 _MAX_DIMENSIONS = 5
 _VISUAL = ("image", "video")
-# `datasets` has no type for any other; a misspelt type fails only when the data is read.
+# `datasets` has no type for any other; a misspelt type fails only when data is read.
 _NUMBER = re.compile(r"(bool|u?int(8|16|32|64)|float(16|32|64))")
 _OTHER_DTYPES = ("string", "language", *_VISUAL)
 # The format of a number in a template: none, or a few digits with leading zeros.
@@ -183,9 +183,9 @@ class Feature(NamedTuple):
 
     Attributes:
         key: Its name.
-        dtype: Such as ``float32``, ``video``, ``image``, ``string``.
-        shape: As declared.
-        raw: The declaration as it stands.
+        dtype: Its type, such as ``float32``, ``video``, ``image``, ``string``.
+        shape: Its declared shape.
+        raw: The declaration as stored.
     """
 
     key: str
@@ -212,13 +212,13 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The content of info.json, as far as it makes sense.
+    """The usable content of info.json.
 
     Attributes:
         raw: The file as parsed.
-        fps: Frames a second, the exact fraction of the decimal.
+        fps: Frames a second, as the exact fraction of the decimal.
         features: Usable features by key.
-        templates: Path template of each stream whose template can be used.
+        templates: Path template of each stream with a usable template.
     """
 
     raw: Mapping[str, Any]
@@ -228,7 +228,7 @@ class Declared:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every declared feature, usable or not, and the columns that all datasets have."""
+        """All declared features, usable or not, and the columns that all datasets have."""
         return frozenset({*self.raw["features"], *DEFAULT_COLUMNS})
 
     @property
@@ -244,9 +244,9 @@ class Declared:
 
 
 def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]:
-    """Return what a v3.0 info.json declares and what is wrong with it.
+    """Return the declarations of a v3.0 info.json and the findings about them.
 
-    The declaration is None where nothing can be checked by it.
+    The declaration is None if nothing can be checked by it.
     """
     findings: list[Finding] = []
 
@@ -271,7 +271,7 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
         problem = _feature_problem(key, entry)
         if problem is not None:
             wrong("feature", f"The feature {_shown(key)} {problem}.")
-            if problem == _NO_DTYPE:  # nothing reads it as it is
+            if problem == _NO_DTYPE:  # nothing can read it
                 findings[-1] = replace(findings[-1], remedy=_GIVE_DTYPE)
             continue
         feature = Feature(key, entry["dtype"], tuple(entry["shape"]), entry)
@@ -300,7 +300,7 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
 
 
 def split_findings(raw: Mapping[str, Any], num_episodes: int) -> Iterator[Finding]:
-    """Yield the splits that are no ranges of episodes."""
+    """Yield findings about splits that are no ranges of episodes."""
     splits = raw.get("splits") or {}
     if not isinstance(splits, Mapping):
         yield found("splits", f"splits is {_shown(splits)} and no table.", path=INFO_PATH)
@@ -341,7 +341,7 @@ def _has_axis_names(entry: Mapping[str, Any]) -> bool:
 
 
 def template_problem(template: object, stream: str) -> str | None:
-    """Say why LeRobot's loaders would not find a stream's files by a template."""
+    """Return why LeRobot's loaders would not find a stream's files by a template, or None."""
     if not isinstance(template, str):
         return "there is no template"
     wanted = {"chunk_index", "file_index"} | (set() if stream == DATA_STREAM else {"video_key"})
@@ -374,7 +374,7 @@ def _shown(value: object) -> str:
 # The ``meta/info.json`` that a conversion writes.
 
 
-# v2.x counted these; in v3.0 files and chunks are found through meta/episodes.
+# v2.x has these counts; in v3.0, files and chunks are found by meta/episodes.
 _DROPPED_KEYS = frozenset({"total_chunks", "total_videos"})
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
@@ -388,15 +388,15 @@ def converted_info(
     has_videos: bool,
     names: FileNames = USUAL_NAMES,
 ) -> dict[str, Any]:
-    """Return the v3.0 ``info.json`` of a v2.x one.
+    """Return the v3.0 ``info.json`` for a v2.x one.
 
-    The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
-    ``info`` is left alone.
+    The known keys come first, in LeRobot's order; unknown keys follow unchanged. ``info`` is not
+    modified.
     """
     rate = fps_number(totals.fps)
     features = written_features(info["features"])
     for feature in features.values():
-        # Video features carry the rate among the facts about their encoding.
+        # Video features hold the rate among the facts about their encoding.
         if feature.get("dtype") != "video":
             feature["fps"] = rate
     size = info.get("chunks_size")
@@ -424,12 +424,12 @@ def converted_info(
 
 
 def _table(splits: object) -> dict[str, Any]:
-    # LeRobot's readers ignore splits: a value that is not a table is no reason to stop.
+    # LeRobot's readers ignore splits, so a value that is not a table is no error.
     return dict(splits) if isinstance(splits, Mapping) else {}
 
 
 def kept_splits(splits: object, index: IntArray) -> dict[str, str]:
-    """Return splits by the result's numbering; those that are no range stay as they are."""
+    """Return splits in the result's numbering; values that are no ranges stay unchanged."""
     if not isinstance(splits, Mapping):
         return {}
     kept = {}
@@ -450,11 +450,11 @@ def write_info(root: str | os.PathLike[str], info: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(info, indent=4, ensure_ascii=False), encoding="utf-8")
 
 
-# ``meta/tasks.parquet``: the text of each task, which readers find by row position.
+# ``meta/tasks.parquet``: the text of each task, which readers find by row.
 
 
 SUBTASKS_PATH = "meta/subtasks.parquet"
-# The name that pandas gives to an index without one.
+# The name that pandas gives to a nameless index.
 _NAMELESS_INDEX = "__index_level_0__"
 
 
@@ -462,6 +462,9 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
     """Write ``meta/tasks.parquet`` below ``root``.
 
     pandas reads it as a frame with the column ``task_index`` and the index ``task``.
+
+    Raises:
+        SourceError: The task indices are not 0, 1, ..., in any order.
     """
     ordered = sorted((int(index), text) for index, text in tasks)
     indices = [index for index, _ in ordered]
@@ -492,14 +495,14 @@ def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
 
 
 def read_task_table(root: str | os.PathLike[str]) -> pa.Table:
-    """Read ``meta/tasks.parquet`` as it is stored."""
+    """Return ``meta/tasks.parquet`` as stored."""
     return _read_table(Path(root) / TASKS_PATH)
 
 
 def tasks_in(table: pa.Table, root: Path) -> list[tuple[int, str]]:
     """Return index and text of each row of a dataset's table of tasks.
 
-    The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
+    The column of texts is ``task``, or the nameless index that LeRobot wrote at first.
     """
     texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
     try:
@@ -514,7 +517,7 @@ def _read_table(path: Path) -> pa.Table:
     try:
         with_unique_names(reader.schema_arrow)
         table = reader.read_all(use_threads=False)
-        table.validate(full=True)  # texts are texts
+        table.validate(full=True)  # checks that texts are valid
     except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
     finally:
@@ -523,9 +526,10 @@ def _read_table(path: Path) -> pa.Table:
 
 
 def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | None, list[Finding]]:
-    """Read the table as LeRobot's readers take it: the text is the pandas index, by row.
+    """Read the table as LeRobot's readers do: the text is the pandas index, by row.
 
-    Return the text of each row (None: the table cannot be used), and what is wrong with it.
+    Returns:
+        The text of each row (None: the table cannot be used), and the findings.
     """
     try:
         table = read_task_table(root)
@@ -536,15 +540,15 @@ def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | Non
 
 
 def read_task_numbers(root: Path) -> list[object]:
-    """Return ``task_index`` of each row as it is stored."""
+    """Return ``task_index`` of each row as stored."""
     numbers: list[object] = read_task_table(root).column("task_index").to_pylist()
     return numbers
 
 
 def read_subtasks(root: str | os.PathLike[str]) -> list[str]:
-    """Return what each row of ``meta/subtasks.parquet`` is; nothing where there is no such table.
+    """Return the text of each row of ``meta/subtasks.parquet``; empty if there is no such table.
 
-    LeRobot 0.4.4 to 0.5.1 took the row that ``subtask_index`` counts, and its pandas index as text.
+    LeRobot 0.4.4 to 0.5.1 used ``subtask_index`` as the row, and the row's pandas index as text.
     """
     path = Path(root) / SUBTASKS_PATH
     if not path.exists():
@@ -557,7 +561,7 @@ def read_subtasks(root: str | os.PathLike[str]) -> list[str]:
 def check_task_table(
     table: pa.Table, info: Mapping[str, Any]
 ) -> tuple[list[str] | None, list[Finding]]:
-    """Return what `read_task_rows` does, of a table that was read."""
+    """Return the result of `read_task_rows` for a table that was read."""
     findings: list[Finding] = []
 
     def wrong(code: str, message: str, severity: str | None = None) -> None:
@@ -585,7 +589,7 @@ def check_task_table(
             wrong("task-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
     declared = info.get("total_tasks")
     if declared != len(texts):
-        # LeRobot opens the table only where the total says that there are tasks.
+        # LeRobot opens the table only if the total says that there are tasks.
         message = f"total_tasks is {declared!r}; there are {len(texts)}."
         is_number = isinstance(declared, int | float) and declared > 0
         severity = "warning" if is_number else "error"
@@ -594,7 +598,7 @@ def check_task_table(
 
 
 def _pandas_metadata() -> dict[str, Any]:
-    """Describe the frame for pandas; the key order is the one that pandas' writers use."""
+    """Return the description of the frame for pandas, with the key order of pandas' writers."""
 
     def column(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
         return {
@@ -638,13 +642,13 @@ def pandas_index(schema: pa.Schema) -> str | None:
     return names[0] if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
 
 
-# ``meta/repairs.json``: what a conversion changed beside the format; absent where nothing was.
+# ``meta/repairs.json``: a conversion's changes other than of format; absent if there are none.
 
 
 _FORMAT = "leconvert/repairs"
-# Version 1 had fewer fields, which are those of a source that is read as it stands. A result of
-# selected episodes has version 3: who does not know of selections would miss the others. One of
-# trimmed episodes has version 4, one of renamed features version 5, one of cast columns version 6.
+# Version 1 has fewer fields; the missing ones have the values of an unchanged source. Results with
+# selected episodes have version 3, because older readers would miss the others. Trimmed episodes
+# have version 4, renamed features version 5, cast columns version 6.
 _KNOWN_VERSIONS = (1, 2, 3, 4, 5, 6)
 
 
@@ -667,7 +671,18 @@ def read_meta_record[Record](
     *,
     next_step: str,
 ) -> Record | None:
-    """Return what a versioned record says, None where there is no such file."""
+    """Return the content of a versioned record; None if there is no such file.
+
+    Args:
+        path: The file.
+        format_name: Its ``format``.
+        versions: The known versions.
+        parse: Makes the content from the JSON object.
+        next_step: The next step for an error.
+
+    Raises:
+        UnreadableSourceError: The file is damaged or of an unknown version.
+    """
     try:
         record = read_json_object(path)
         if record["format"] != format_name or record["version"] not in versions:
@@ -682,7 +697,7 @@ def read_meta_record[Record](
 
 
 def read_repairs(root: str | os.PathLike[str]) -> Repairs:
-    """Return what was changed about the dataset below ``root``."""
+    """Return the changes of the dataset below ``root``; `NO_REPAIRS` without a record."""
     repairs = read_meta_record(
         Path(root) / REPAIRS_PATH,
         _FORMAT,

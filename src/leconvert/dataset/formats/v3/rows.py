@@ -1,6 +1,6 @@
-"""The rows of a v3.0 dataset: which files hold each episode's, and whether they are what they say.
+"""The rows of a v3.0 dataset: the files of each episode's rows, and the checks of these rows.
 
-Nothing is raised for what is wrong: it is a finding, and who looks decides what it means.
+Faults are not raised: they are findings, and the caller decides their meaning.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RoutedFile:
 
     Attributes:
         stream: Its stream.
-        path: Relative to the dataset.
+        path: The file, relative to the dataset.
         episodes: Rows of meta/episodes.
     """
 
@@ -65,7 +65,7 @@ def files_of(
 def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
     """Return the rows of each episode, and contradictions of the table to itself or info.json.
 
-    Lengths and ranges say the same thing twice. If they differ, the ones that add up to
+    Lengths and ranges state the same facts twice. If they differ, the ones that add up to
     ``total_frames`` count.
     """
     findings: list[Finding] = []
@@ -128,15 +128,15 @@ def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[R
 def first_frames(
     num_frames: int, begin_seconds: FloatArray, lengths: IntArray, fps: Fraction
 ) -> tuple[IntArray, bool]:
-    """Return the first frame of each episode of a video file, in the order of presentation.
+    """Return the first frame of each episode of a video file, in presentation order.
 
-    They are counted where the lengths add up to the file's frames, and told by ``from_timestamp``
-    where they do not, as in trimmed files. Whether they lie within the file is not looked at.
+    If the lengths add up to the file's frames, the frames are counted. Otherwise, as in trimmed
+    files, ``from_timestamp`` gives them. Whether they are inside the file is not checked.
 
     Args:
-        num_frames: Frames of the file.
-        begin_seconds: ``from_timestamp`` of its episodes, ascending by their numbers.
-        lengths: Frames of each.
+        num_frames: Number of frames of the file.
+        begin_seconds: ``from_timestamp`` of its episodes, in the order of their numbers.
+        lengths: Number of frames of each episode.
         fps: Frames a second.
 
     Returns:
@@ -182,17 +182,17 @@ def own_frames(
     end_seconds: FloatArray,
     fps: Fraction,
 ) -> IntArray:
-    """Return how many of each episode's frames are in a video file before the next one's begin.
+    """Return how many of each episode's frames come in a video file before the next one's begin.
 
-    All of them, unless its video is shorter than its rows: then it ends with the file, or where its
-    ``to_timestamp`` says that it ends and another episode begins.
+    All of them, unless its video is shorter than its rows. Then it ends with the file, or at its
+    ``to_timestamp`` if another episode begins there.
 
     Args:
-        num_frames: Frames of the file.
+        num_frames: Number of frames of the file.
         first: First frame of each episode, see `first_frames`, shape (n,).
-        lengths: Rows of each.
-        begin_seconds: ``from_timestamp`` of each.
-        end_seconds: ``to_timestamp`` of each.
+        lengths: Number of rows of each episode.
+        begin_seconds: ``from_timestamp`` of each episode.
+        end_seconds: ``to_timestamp`` of each episode.
         fps: Frames a second.
     """
     stop = first + lengths
@@ -204,17 +204,19 @@ def own_frames(
 
 
 def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the samples that are cut out of a video file for each of its episodes.
+    """Return the samples to cut out of a video file for each of its episodes.
 
-    They are an episode's own wherever these decode by themselves. A trimmed one also needs those
-    before it from a keyframe on, or some after it, which are taken if no episode has them.
+    These are the episode's own samples if they can be decoded by themselves. A trimmed episode also
+    needs the samples before it from a keyframe on, or some after it; they are taken if no episode
+    has them.
 
     Args:
-        first: First frame of each episode in the order of presentation, shape (n,).
-        stop: The one after its last; an episode without frames is passed over.
+        clip: The index of the file.
+        first: First frame of each episode in presentation order, shape (n,).
+        stop: The frame after its last; episodes without frames are skipped.
 
     Returns:
-        The first sample of each, -1 where it cannot be cut out, and the one after the last.
+        The first sample of each episode, -1 if it cannot be cut out, and the sample after its last.
     """
     begins, ends = first.copy(), stop.copy()
     order = np.lexsort((stop, first))
@@ -228,7 +230,7 @@ def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArr
 
 
 def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, IntArray]:
-    """Return where the rows of each episode begin by their column, -1 for nowhere, and how many."""
+    """Return each episode's first row by its column, -1 for none, and its number of rows."""
     first = np.full(len(episodes), -1, dtype=np.int64)
     rows = np.zeros(len(episodes), dtype=np.int64)
     if "episode_index" not in file.schema_arrow.names:
@@ -261,10 +263,10 @@ class PlacedRows(NamedTuple):
     """The places of episodes' rows in their data file, arrays of shape (K,).
 
     Attributes:
-        first: First row of each episode in the file, -1 for nowhere or several places.
-        rows: How many each has.
+        first: First row of each episode in the file, -1 for none or several places.
+        rows: Number of rows of each episode.
         is_whole: Whether all rows of an episode are there, side by side.
-        wrong: Code, episode or None, and a sentence for each number of rows that is wrong.
+        wrong: Code, episode or None, and a sentence for each wrong number of rows.
     """
 
     first: IntArray
@@ -273,7 +275,7 @@ class PlacedRows(NamedTuple):
     wrong: Sequence[tuple[str, int | None, str]]
 
     def whole(self, routed: RoutedFile) -> tuple[RoutedFile, IntArray]:
-        """Return the file with its whole episodes alone, and the first row of each, ascending."""
+        """Return the file with only its whole episodes, and the first row of each, ascending."""
         first = self.first[self.is_whole]
         order = np.argsort(first, kind="stable")
         episodes = routed.episodes[self.is_whole][order]
@@ -300,11 +302,11 @@ def place_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> P
     return PlacedRows(first, rows, is_whole, wrong)
 
 
-# The rows of one data file: the five columns that say which frame of which episode a row is.
+# The rows of one data file: the five columns that identify a row's frame and episode.
 
 
 ROWS_AT_A_TIME = 1 << 16
-"""Rows of five columns that are held at a time."""
+"""Number of rows of five columns that are in memory at a time."""
 
 _TOLERANCE_SECONDS = 1e-4
 ROW_CODES = {
@@ -314,12 +316,12 @@ ROW_CODES = {
     "timestamp": "timestamps",
     "task_index": "task-index",
 }
-"""The columns that say which frame of which episode a row is, and the finding of each."""
+"""The columns that identify a row's frame and episode, with the finding about each."""
 
 
 @dataclass(slots=True)
 class _Wrong:
-    """The rows of one column that are wrong: how many, in which episodes, and the first."""
+    """The wrong rows of one column: their number, their episodes, and the first."""
 
     count: int = 0
     episode: int = 0
@@ -335,7 +337,7 @@ class OtherTasks(NamedTuple):
 
 
 def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding:
-    """Say in which episodes of a data file rows have other tasks than ``meta/episodes`` lists."""
+    """Return the finding for episodes whose rows have other tasks than ``meta/episodes`` lists."""
     episode, tasks = next(iter(other.items()))
     listed = [
         task if task >= 0 else "one that is not in tasks.parquet" for task in sorted(tasks.listed)
@@ -351,16 +353,16 @@ def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding
 
 
 class RowCheck:
-    """Compares blocks of rows with what their place in the file demands.
+    """Compares blocks of rows with the values that their position in the file demands.
 
     Args:
         routed: The file and its episodes.
         table: The content of meta/episodes.
         ranges: The rows of each episode in the dataset.
         declared: The declarations of info.json.
-        num_tasks: Number of tasks, None where unknown.
-        first: First row of each of the file's episodes in it, ascending; by default they follow
-            each other from the first row to the last. Rows that no episode has are passed over.
+        num_tasks: Number of tasks, None if unknown.
+        first: First row of each of the file's episodes in it, ascending; by default they are
+            consecutive from the first row to the last. Rows of no episode are skipped.
         task_numbers: The number of each task in the rows, ascending; by default its row.
 
     Attributes:
@@ -395,14 +397,14 @@ class RowCheck:
 
     @property
     def untimed(self) -> IntArray:
-        """Episodes with timestamps that are not ``i / fps``, as far as rows were compared."""
+        """Episodes with timestamps other than ``i / fps``, as far as rows were compared."""
         if not self._untimed:
             return np.empty(0, np.int64)
         together: IntArray = np.concatenate(self._untimed)
         return np.unique(together)
 
     def wrong_in(self, column: str) -> dict[int, str]:
-        """Return the episodes with rows that are wrong in a column, and what the first has."""
+        """Return the episodes with wrong rows in a column, with the first wrong value."""
         wrong = self._wrong.get(column)
         return {} if wrong is None else dict.fromkeys(sorted(wrong.episodes), wrong.said)
 
@@ -416,12 +418,12 @@ class RowCheck:
         self._close_tasks(len(self._length))
 
     def check(self, file: pq.ParquetFile) -> Iterator[Finding]:
-        """Yield a finding for each column that is wrong somewhere: how often, and where first."""
+        """Yield a finding for each wrong column: how many rows are wrong, and the first of them."""
         self.read(file)
         for name, code in ROW_CODES.items():
             wrong = self._wrong.get(name)
             if wrong is not None:
-                # Without videos nothing is looked up by time.
+                # Without videos, no frame is found by its time.
                 mild = name == "timestamp" and not self._has_video
                 yield found(
                     code,
@@ -474,8 +476,8 @@ class RowCheck:
             self._unusable("timestamp", batch.column(at), place, frame)
             self._untimed.append(self._routed.episodes[np.unique(place)])
             return
-        # Single precision is coarser than the tolerance from 2,048 s on: the time that it stores
-        # for i / fps is right wherever it is.
+        # Single precision is coarser than the tolerance from 2,048 s on, so the time that it stores
+        # for i / fps is always right.
         wanted = (frame / self._fps).astype(np.float32).astype(np.float64)
         off = ~(np.abs(seconds - wanted) < _TOLERANCE_SECONDS)
         if off.any():
@@ -490,7 +492,7 @@ class RowCheck:
             return None
         column = batch.column(at)
         values: npt.NDArray[Any] | None = integers(column)
-        if pa.types.is_floating(column.type):  # LeRobot casts them, where they are whole
+        if pa.types.is_floating(column.type):  # LeRobot casts them if they are whole
             values = floats(column)
         if values is None:
             self._unusable(name, column, place, frame)
@@ -530,7 +532,7 @@ class RowCheck:
         wrong.episodes.update(self._routed.episodes[np.unique(place[bad])].tolist())
 
     def _gather_tasks(self, place: IntArray, tasks: npt.NDArray[Any]) -> None:
-        """Collect the tasks of each episode; one that is complete is compared."""
+        """Collect the tasks of each episode, and compare complete ones."""
         changes = np.flatnonzero((np.diff(place) != 0) | (np.diff(tasks) != 0)) + 1
         for at in [0, *changes.tolist()]:
             self._tasks_seen.setdefault(int(place[at]), set()).add(int(tasks[at]))

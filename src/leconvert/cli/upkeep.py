@@ -1,0 +1,226 @@
+"""``leconvert undo``, ``clean`` and ``release``: what becomes of a run and its leftovers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import add_json
+from leconvert.cli.output import table
+from leconvert.cli.progress import progress_for
+from leconvert.support.errors import BusyError, UsageError
+from leconvert.support.flags import some_seconds, whole
+from leconvert.support.text import count, shorten
+
+_REASON_WIDTH = 60
+
+
+def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "dataset",
+        type=Path,
+        metavar="DATASET",
+        help="the dataset that was converted or repaired in place, or a result that was replaced",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="compare the two and show what would be done"
+    )
+    add_json(parser)
+
+
+def run_undo(options: argparse.Namespace) -> int:
+    """Put the kept source back, and say where the result is."""
+    from leconvert.run.upkeep import newest_kept, undo_conversion
+    from leconvert.workdir.swap import overlaid_meta
+
+    dataset = options.dataset.resolve()
+    kept = newest_kept(dataset)
+    with stop_on_signals() as stop:
+        report = undo_conversion(
+            dataset,
+            dry_run=options.dry_run,
+            stop=stop,
+            progress=progress_for(quiet=options.json),
+        )
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+        return 0
+    if report.was_undone:
+        print(f"{dataset} is back already; what had taken its place is {report.result}.")
+        return 0
+    compared = (
+        f"{count(report.episodes, 'episode')}, {count(report.rows, 'frame')}, "
+        f"{count(report.camera_frames, 'camera frame')}"
+    )
+    print(f"Source and result hold the same: {compared}.")
+    if options.dry_run:
+        place = dataset / "meta" if overlaid_meta(dataset) else dataset
+        print(f"would put {kept} back as {place}")
+        print(f"would keep the result as {report.result}")
+        return 0
+    print(f"  dataset  {dataset}")
+    print(f"  kept     {report.result}")
+    return 0
+
+
+def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "work_dir",
+        type=Path,
+        nargs="?",
+        metavar="WORK_DIR|DATASET",
+        help="the work dir, or a dataset beside it",
+    )
+    parser.add_argument(
+        "--of", type=Path, metavar="DATASET",
+        help="the same as DATASET, where it must not be taken for a work dir",
+    )  # fmt: skip
+    parser.add_argument(
+        "--give-up",
+        action="store_true",
+        help="discard the unfinished run too, if nobody works on it",
+    )
+    parser.add_argument(
+        "--old", action="store_true",
+        help="with DATASET: remove DATASET_old and former states, each if every byte of it is "
+        "proven to be in DATASET; with a fleet's WORK_DIR: former states of its results likewise",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
+    add_json(parser)
+
+
+def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
+    """Return the work dir, and the dataset at its target where that is what was given."""
+    from leconvert.workdir.run import find_work_dir, work_dirs_of
+    from leconvert.workdir.swap import codebase_version, work_dir_beside
+
+    if options.of is not None:
+        target = options.of.resolve()
+        return work_dir_beside(target), target
+    given = options.work_dir.resolve()
+    own = work_dir_beside(given)
+    if codebase_version(given) is None and not own.is_dir():
+        return given, None
+    others = [root for root in work_dirs_of(given) if root != own]
+    if others and not own.is_dir():
+        return find_work_dir(given), None
+    return own, given
+
+
+def run_clean(options: argparse.Namespace) -> int:
+    """Remove leftovers, and name what stays and why."""
+    from leconvert.run.upkeep import clean_kept_source, clean_work_dir
+    from leconvert.workdir.records import WorkDir
+
+    if (options.work_dir is None) == (options.of is None):
+        raise UsageError("Give one folder: WORK_DIR, DATASET or --of DATASET.")
+    root, target = _places(options)
+    progress = progress_for(quiet=options.json)
+    if options.old and target is None:
+        if not WorkDir(root).is_fleet():
+            raise UsageError(
+                "--old goes with a dataset that was converted, or with the work dir of a fleet.",
+                next_step="Give DATASET instead of this work dir.",
+            )
+        from leconvert.fleet import clean_fleet
+
+        report = clean_fleet(root, dry_run=options.dry_run, progress=progress)
+    else:
+        report = clean_work_dir(
+            root, target=target, give_up=options.give_up, dry_run=options.dry_run
+        )
+    if options.old and target is not None:
+        report += clean_kept_source(target, dry_run=options.dry_run, progress=progress)
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+        return 0
+    did = "would remove" if options.dry_run else "removed"
+    for row in report.removed:
+        print(f"{did} {row.kind} {row.path}: {row.reason}")
+    for row in report.kept:
+        # A kept source is called so.
+        print(f"kept {row.kind.removeprefix('kept ')} {row.path}: {row.reason}")
+    if not report.removed:
+        # A name with a slip in it must not pass for one that is clean.
+        missing = target is not None and not report.kept and not target.exists()
+        why = f": {target} does not exist, nor does a run of it" if missing else ""
+        print(f"There is nothing to remove{why}.")
+    return 0
+
+
+def add_release_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "work_dir",
+        type=Path,
+        metavar="WORK_DIR|DATASET",
+        help="the work dir, or a dataset beside it",
+    )
+    parser.add_argument(
+        "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"
+    )
+    parser.add_argument("--failed", action="store_true", help="all that failed")
+    parser.add_argument(
+        "--stuck", action="store_true", help="all whose worker ended or shows no sign of life"
+    )
+    parser.add_argument(
+        "--force", action="store_true",
+        help="take batches from workers on other hosts at once, without watching for signs of life",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
+        help="how long a worker must be silent to count as gone; not less than the workers' own "
+        "(default: 60)",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
+    add_json(parser)
+
+
+def run_release(options: argparse.Namespace) -> int:
+    """Give batches back, and say why or why not."""
+    from leconvert.run.upkeep import release_batches
+    from leconvert.workdir.activity import record_invocation
+    from leconvert.workdir.run import find_work_dir, open_run
+
+    def tell(count: int) -> None:
+        print(
+            f"Watching {count} held batches for signs of life, up to {options.lease_seconds:g} s.",
+            file=sys.stderr,
+        )
+
+    root = find_work_dir(options.work_dir.resolve())
+    opened = open_run(root, allow_mixed_versions=True)
+    if not options.dry_run:
+        record_invocation(opened.paths, opened.manifest.run_id, "release", options.command_line)
+    report = release_batches(
+        opened,
+        options.batches,
+        failed=options.failed,
+        stuck=options.stuck,
+        force=options.force,
+        dry_run=options.dry_run,
+        lease_seconds=options.lease_seconds,
+        on_watch=tell,
+    )
+    code = BusyError.exit_code if report.refused else 0
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+        return code
+    rows: list[list[object]] = [["batch", "", "why", "host", "process"]]
+    rows += [
+        [b.batch_id, b.verdict, shorten(b.reason, _REASON_WIDTH), b.host or "-", b.pid or "-"]
+        for b in report.batches
+    ]
+    print(table(rows) if report.batches else "There is nothing to release.")
+    if options.dry_run:
+        print("Nothing was written.")
+    elif any(b.verdict == "released" for b in report.batches):
+        again = f"leconvert work {shlex.quote(str(root))}"
+        print(f"Workers that run will take them; start one with: {again}")
+    return code
