@@ -1,4 +1,4 @@
-"""Processes on a platform that offers nothing beyond POSIX; see ``site/sitecustomize.py``."""
+"""Processes on a platform that offers nothing beyond POSIX; see ``python/sitecustomize.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SITE = Path(__file__).with_name("site")
+SITE = Path(__file__).with_name("python")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
