@@ -346,7 +346,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.plain:
         options.really_exec = True
-        site = kit.REPOSITORY / "tests" / "plain_platform" / "site"
+        site = kit.REPOSITORY / "tests" / "plain_platform" / "python"
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *sys.path])
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
     rows: list[dict[str, Any]] = []

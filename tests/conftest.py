@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -24,6 +25,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Before NumPy, Arrow and torch are imported: tests run beside each other, their arrays are tiny,
 # and threads of several processes that wait for each other took longer than the work itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# As on macOS; LeRobot's recorder starts processes.
+if not hasattr(os, "fork"):
+    multiprocessing.set_start_method("spawn", force=True)
 
 # The same examples every time, so that a change is judged by what it changed. Others are searched
 # with --hypothesis-profile search. No example fails for the time that it takes.

@@ -1,4 +1,4 @@
-"""Processes on a platform that offers nothing beyond POSIX; see ``site/sitecustomize.py``."""
+"""Processes on a platform that offers nothing beyond POSIX; see ``python/sitecustomize.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SITE = Path(__file__).with_name("site")
+SITE = Path(__file__).with_name("python")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -40,6 +40,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
     run.folder = link  # type: ignore[attr-defined]
     yield run
-    left = [path.name for path in behind.iterdir() if not path.name.endswith(".alive")]
+    left = [path.name for path in behind.glob("leconvert-*") if path.suffix != ".alive"]
     shutil.rmtree(behind)
     assert left == []

@@ -112,8 +112,8 @@ def test_all_that_is_held_against_lerobot_gives_the_bytes_that_it_gives_elsewher
         if case.limits is not None:
             data, video = case.limits
             words += ["--data-file-size-in-mb", data, "--video-file-size-in-mb", video]
-        plain(*words, there)
-        subprocess.run([sys.executable, *map(str, words), str(here)], check=True)
+        plain(*words, "--output", there)
+        subprocess.run([sys.executable, *map(str, words), "--output", str(here)], check=True)
         assert digest_of(there) == digest_of(here), name
         compared += 1
         for folder in (source, there, here):
