@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from docutils import nodes
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -24,6 +26,8 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 4  # links to headings as the Git forges know them
 html_theme = "furo"
 html_title = f"leconvert {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_copyright = html_show_sphinx = html_copy_source = False
 # A record or a terminal is shown as it is.
 highlight_language = "none"
@@ -33,6 +37,9 @@ smartquotes = False  # `--` in a text is an option, not a dash
 _MAPS = ("index", "formats/index")
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+# `--video-file-size-in-mb` is as long as a code may be that no line breaks.
+_SHORT_CODE = 24
+_UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs|min|h|[kKMGT]i?B|%|Hz)\b|%)")
 
 
 def _complete(app: Sphinx, page: str, text: list[str]) -> None:
@@ -69,8 +76,19 @@ def _contents(text: str) -> str:
     return "".join(tables)
 
 
+def _keep_together(_app: Sphinx, page: nodes.document) -> None:
+    """Let no line break a short piece of code, or part a number and its unit."""
+    for code in page.findall(nodes.literal):
+        if len(code.astext()) <= _SHORT_CODE:
+            code["classes"].append("short")
+    for text in list(page.findall(nodes.Text)):
+        if _UNIT.search(text) and not isinstance(text.parent, nodes.literal | nodes.literal_block):
+            text.parent.replace(text, nodes.Text(_UNIT.sub("\N{NO-BREAK SPACE}", text)))
+
+
 def setup(app: Sphinx) -> None:
     """Write the pages that come from the code, before any page is read."""
     write_pages()
     (DOCS / "changelog.md").write_text(_moved(README.with_name("CHANGELOG.md")), "utf-8")
     app.connect("source-read", _complete)
+    app.connect("doctree-read", _keep_together)

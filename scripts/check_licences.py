@@ -5,7 +5,7 @@
 Every package that is reached from leconvert's own requirements and those of its extras counts, as
 far as it is installed. A package passes if its SPDX expression, its classifiers or, where it has
 neither, its licence field names a licence that lets leconvert be used and handed on as it is.
-What a wheel carries besides, such as PyAV's its FFmpeg, is not looked at.
+Libraries inside a wheel, such as the FFmpeg in PyAV's, are not looked at.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OF_NVIDIA = ("cuda-", "nvidia-")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a package says of its licence.
+    """The licence that a package declares.
 
     Attributes:
         name: The package.
@@ -70,7 +70,7 @@ class Declared:
 
     @property
     def says(self) -> str:
-        """What there is, in the order in which it counts."""
+        """The first of expression, classifiers and licence field that the package has."""
         first_line = self.field.strip().split("\n")[0][:60]
         return self.expression or ", ".join(self.classifiers) or first_line or "nothing"
 
@@ -96,7 +96,7 @@ def is_allowed(declared: Declared, *, is_needed: bool = True) -> bool:
     """Tell whether a package may be depended on.
 
     Args:
-        declared: What it says.
+        declared: The licence that the package declares.
         is_needed: Whether every installation has it, not only one with an extra.
     """
     if not is_needed and declared.name.startswith(_OF_NVIDIA):

@@ -12,8 +12,9 @@ command that ``doctor`` prints for a missing extra is run, in the environment an
 ``--extras`` gives each extra that it names an environment of its own, with the newest versions, and
 tries what the extra is for; ``all`` are some 8 GB.
 
-It fails where a file is missing from an archive or should not be in it, where the version is not
-the one of ``_version.py``, or where an installed program does not do what it is told.
+It fails if a file is missing from an archive or should not be in it, if the package index would
+refuse the metadata (``twine check``), if the version is not the one of ``_version.py``, or if an
+installed program does not do what it is told.
 """
 
 from __future__ import annotations
@@ -186,9 +187,9 @@ class _Installation:
     """The wheel in an environment of its own, as a user has it.
 
     Attributes:
-        name: What it is called in messages.
+        name: Its name in messages.
         folder: Holds the environment and all that is made there.
-        environment: Of its programs: nothing of the caller's that concerns Python or the Hub.
+        environment: The variables of its programs, without the caller's for Python and the Hub.
     """
 
     name: str
@@ -366,8 +367,10 @@ def main() -> int:
             trouble = trouble_in_wheel(opened.namelist())
             name = next(name for name in opened.namelist() if name.endswith("/METADATA"))
             metadata = opened.read(name).decode()
-        with tarfile.open(archives / f"leconvert-{_version()}.tar.gz") as packed:
+        sdist = archives / f"leconvert-{_version()}.tar.gz"
+        with tarfile.open(sdist) as packed:
             trouble += trouble_in_sdist(packed.getnames())
+        _run(_UV, "tool", "run", "--quiet", "twine", "check", "--strict", wheel, sdist, cwd=folder)
 
         def install(name: str, *words: object) -> _Installation:
             return _Installation.make(name, folder / name, python, *words)

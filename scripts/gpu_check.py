@@ -29,7 +29,7 @@ from benches import kit
 
 CAMERAS = ("front", "left_wrist", "right_wrist")
 PACKAGES = ("torch", "torchcodec", "lerobot", "accelerate", "pynvml", "av")
-# What decides which documents are kept short: raw repeats of thousands of batches are not needed.
+# Keys left out of the documents that are kept: raw repeats of thousands of batches are not needed.
 DROPPED = frozenset({"raw", "host", "versions", "dataset", "options"})
 
 
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is here."""
+    """The GPUs of this machine."""
 
     gpus: tuple[str, ...]
     missing: str | None  # why there are none

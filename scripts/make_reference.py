@@ -1,14 +1,18 @@
-"""Writes the pages of docs/reference that the code says: commands, Python, exit codes, findings.
+"""Writes the pages of docs/reference that the code says.
 
-docs/conf.py calls it whenever the site is built. The Python interface is read by griffe and never
-imported, so torch is not needed.
+The pages are commands, Python, exit codes, findings, damages and modules. docs/conf.py calls it
+whenever the site is built. The Python interface is read by griffe and never imported, so torch is
+not needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
+import sys
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
@@ -28,18 +32,18 @@ FOLDER = ROOT / "docs/reference"
 _COMMANDS = """\
 # Command line reference
 
-Every command and option, as `leconvert COMMAND --help-all` has them, or `--help` where there is no
-`--help-all`. Options that several commands share are described [once](#shared-options); each
-command names those that it takes. [The command line](../cli.md) says how they are used, [exit
-codes](exit-codes.md) what a command ends with. Underscores may stand for hyphens.
+This page lists every command and option, as `leconvert COMMAND --help-all` does. Each command names
+the [shared options](#shared-options) that it takes; their table is at the end. [The command
+line](../cli.md) explains what needs more words, [exit codes](exit-codes.md) the end of a command.
+Underscores may replace hyphens.
 
-`--slurm`, `--ray` and `--method` stand for several options, one a key. Each key is also an option
-of its own, which is not listed: `--slurm nodes=8` and `--nodes 8` mean the same.
+`--slurm`, `--ray` and `--method` take several options, one a key. Each key is also an unlisted
+option of its own: `--slurm nodes=8` and `--nodes 8` mean the same.
 """
 _SHARED = """\
 ## Shared options
 
-Each command that takes an option of this section names it.
+Each command names the options of this section that it takes.
 """
 # An option is described once where so many commands have it, word for word.
 _SHARED_BY = 3
@@ -179,7 +183,7 @@ def _escaped(text: str) -> str:
 _EXIT_CODES = """\
 # Exit codes
 
-What a command ends with; `leconvert explain CODE` says the same.
+This page lists the codes that a command ends with; `leconvert explain CODE` prints the same text.
 
 | code | meaning | what to do |
 |---|---|---|
@@ -189,8 +193,8 @@ _ERRORS_IN_PYTHON = """\
 
 ## Errors in Python
 
-Every error that `leconvert` raises is a `LeconvertError` with `message`, `path`, `next_step` and
-`details`, and has the code that a command ends with.
+Every error that leconvert raises is a `LeconvertError` with `message`, `path`, `next_step`,
+`details` and the exit code of a command.
 
 | code | error | meaning |
 |---|---|---|
@@ -198,8 +202,8 @@ Every error that `leconvert` raises is a `LeconvertError` with `message`, `path`
 
 _AFTER_ERRORS = """\
 
-An indented error is a special case of the one above it: `except` of that catches both. A wrong
-command line ends with 2 as well. With `--json` the error is a JSON document on stdout.
+An indented error is a special case of the error above it, so `except` for the upper one catches
+both. A wrong command line also ends with 2. With `--json` the error is a JSON document on stdout.
 """
 
 
@@ -245,13 +249,14 @@ def _by_code(error: type[LeconvertError]) -> tuple[int, str]:
 _FINDINGS = """\
 # Codes of findings
 
-What severities mean and what repairs do: [findings](../findings.md) for the source of a
-conversion, [check](../check.md) for a v3.0 dataset by itself.
+This page lists the codes. [Findings](../findings.md) explains severities and repairs for the source
+of a conversion, [check](../check.md) for a v3.0 dataset by itself.
 
 ## In a source
 
-What `plan` and `convert` find before any work, and `check` in a v2.x dataset. The last column says
-what helps: first what loses nothing, then the options of `convert`, the one that loses least first.
+`plan` and `convert` report these findings before any work, and `check` in a v2.x dataset. The last
+column begins with a remedy that loses nothing; then follow options of `convert`, the one that loses
+least first.
 
 | code | severity | what was seen | what helps |
 |---|---|---|---|
@@ -260,7 +265,7 @@ what helps: first what loses nothing, then the options of `convert`, the one tha
 _V30 = """
 ## In a v3.0 dataset
 
-What `leconvert check` finds in a v3.0 dataset.
+`leconvert check` reports these findings in a v3.0 dataset.
 
 | code | severity | what was seen |
 |---|---|---|
@@ -283,6 +288,56 @@ def _finding(kind: Kind) -> str:
     return f"| `{kind.code}` | {kind.severity} | {kind.meaning} | {helps} |\n"
 
 
+_DAMAGES = """\
+# Damages that verify finds
+
+The tests do each of these {number} damages to a good result. [`leconvert verify`](../verify.md)
+finds those marked "structure", and with `--bytes` all of them. The tests also check that the
+message names the file, the episode, and the expected and found values.
+"""
+
+
+def damages_page() -> str:
+    """Return the page: the damages are those of the tests."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/run/proof")]
+    from mutations import MUTATIONS  # type: ignore[import-not-found]
+
+    page = _DAMAGES.format(number=sum(map(len, MUTATIONS.values())))
+    for heading, mutations in MUTATIONS.items():
+        rows = "".join(f"| {each.title} | {each.depth} |\n" for each in mutations)
+        page += f"\n## {heading}\n\n| damage | found by |\n|---|---|\n{rows}"
+    return page
+
+
+_MODULES = """\
+# Modules
+
+This page lists the modules of leconvert, with the first lines of their docstrings. A module imports
+only modules below it in its table; an import linter in CI checks this rule. [How it
+works](../architecture.md) explains the words.
+"""
+
+
+def modules_page() -> str:
+    """Return the page: the order is that of the import linter's contracts."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    page = _MODULES
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        if contract.get("exhaustive"):
+            (package,) = contract["containers"]
+            names = [name for layer in contract["layers"] for name in re.split(" [|:] ", layer)]
+            rows = "".join(f"| `{name}` | {_first_lines(package, name)} |\n" for name in names)
+            page += f"\n## In `{package}`\n\n| module | holds |\n|---|---|\n{rows}"
+    return page
+
+
+def _first_lines(package: str, name: str) -> str:
+    path = ROOT / "src" / package.replace(".", "/") / name
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return _in_a_cell(_escaped(text.split("\n\n", 1)[0].replace("\n", " ").replace("``", "`")))
+
+
 def write_pages() -> None:
     """Write the pages, each only where it says something new."""
     for name, text in (
@@ -290,6 +345,8 @@ def write_pages() -> None:
         ("api.md", api_page(ROOT / "src")),
         ("exit-codes.md", errors_page()),
         ("findings.md", findings_page()),
+        ("damages.md", damages_page()),
+        ("modules.md", modules_page()),
     ):
         page = FOLDER / name
         if not page.is_file() or page.read_text("utf-8") != text:

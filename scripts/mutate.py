@@ -12,7 +12,7 @@ against the copy, the cheapest first, until one fails.
 
 A mutant is one of: a comparison flipped, a constant off by one, a call left out, a condition
 negated. Half of the mutants are in the core (`CORE`). A row says ``caught``, ``survived``,
-``timeout`` (a test did not end, which a person would notice), or ``not covered``. What survived is
+``timeout`` (a test did not end, which a person would notice), or ``not covered``. A survivor is
 not always a fault of the tests: some mutants do the same as the original.
 
 Mutants run with the rights of the caller, and a broken program may delete what it can reach: use a
@@ -60,7 +60,7 @@ FLIPPED = {
 OPERATOR = re.compile(r"not\s+in\b|is\s+not\b|\bin\b|\bis\b|[<>=!]=|[<>]")
 # Calls with one argument that the program may run without, so that a test has to notice the value.
 WRAPPERS = {"sorted", "reversed", "abs"}
-# What a person reads is not tested word by word.
+# Texts for people are not tested word by word.
 WORDS_FOR_PEOPLE = {"help", "metavar", "description", "epilog", "title"}
 TELLING = {"print", "debug", "info", "warning", "warn", "exception", "log"}
 
@@ -476,7 +476,7 @@ def _fill(
 
 
 class TestMap:
-    """Which tests reach a line."""
+    """The tests that reach each line."""
 
     def __init__(self, path: Path, source: Path) -> None:
         """Open a map.
@@ -498,7 +498,7 @@ class TestMap:
     def covering(self, mutant: Mutant) -> list[tuple[str, float]]:
         """Return the tests that reach a mutant and their seconds, the cheapest first.
 
-        What runs when its module is imported is reached by all tests that reach the module.
+        Code that runs at the import of its module is reached by all tests that reach the module.
         """
         bits = 0
         if mutant.in_function:
@@ -611,7 +611,7 @@ def try_all(
 
     Args:
         mutants: The mutants.
-        map_: Of the suite.
+        map_: The map of the suite.
         source: The sources, which stay as they are.
         suite: The folder of the tests.
         jobs: How many at a time.

@@ -33,9 +33,9 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
 _HEAD = """\
 # Python reference
 
-What is meant for others. `leconvert` itself holds what most programs need; the other modules are
-for those that start workers, load a result or make datasets of their own. Errors are in
-[exit codes](exit-codes.md).
+This page describes the public modules. `leconvert` itself has the functions that most programs
+need. The other modules start workers, load a result, or make datasets. [Exit codes](exit-codes.md)
+lists the errors.
 """
 
 # Sections whose entries have a name.

@@ -63,7 +63,7 @@ class ConversionStorm(Storm):
         work_dir: A planned work dir.
         chance: Decides who, what and when.
         kills: Kills at most.
-        options: Of the command line.
+        options: The options of the command line.
     """
 
     def __init__(

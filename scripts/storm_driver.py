@@ -1,4 +1,4 @@
-"""What `storm.py` and `storm_fleet.py` share: processes that die at random, rounds, and rows.
+"""Parts that `storm.py` and `storm_fleet.py` share: processes that die at random, rounds, and rows.
 
 Processes are forked from one that has the program loaded, so that they die at work and not while
 Python starts.
@@ -34,7 +34,7 @@ class Member:
 
     Attributes:
         role: The command that it runs, such as ``work``.
-        log: Where its output goes.
+        log: The file of its output.
         continues_at: When it is continued, on the monotonic clock; None unless it is stopped.
     """
 
@@ -48,9 +48,9 @@ class Storm(ABC):
 
     Attributes:
         kills: Processes killed.
-        troubles: What should not have happened.
+        troubles: Events that should not have happened.
         members: The living processes by their ids.
-        end_signal: What ends the members that are left when the work is done.
+        end_signal: The signal that ends the remaining members when the work is done.
 
     Args:
         logs: A folder for what they say.
@@ -58,7 +58,7 @@ class Storm(ABC):
         kills: Kills at most.
         pace_seconds: Mean time between two blows.
         most_seconds: It is given up after so long.
-        really_exec: Start Python anew for each process.
+        really_exec: Start a new Python for each process.
     """
 
     end_signal: ClassVar[signal.Signals] = signal.SIGKILL

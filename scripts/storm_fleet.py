@@ -213,7 +213,7 @@ DEFECTS: Mapping[str, tuple[int, Callable[[Path], object]]] = {
     ),
     "elsewhere": (5, elsewhere),
 }  # fmt: skip
-"""What is wrong with datasets in the wild: the kind that it is made of, and what makes it."""
+"""Faults of datasets in the wild: the kind of the fault, and the function that makes it."""
 
 
 def made(folder: Path, kind: int) -> Path:
@@ -388,7 +388,7 @@ class FleetStorm(Storm):
         folder: Holds the fleet's list and its work dir.
         words: The command line of the fleet.
         chance: Decides who and when.
-        options: Of this script's command line.
+        options: The options of this script's command line.
     """
 
     end_signal = signal.SIGTERM

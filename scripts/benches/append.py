@@ -1,4 +1,4 @@
-"""Measure appending a few episodes to a result against converting the grown source anew.
+"""Measure appending a few episodes to a result against a new conversion of the grown source.
 
     python scripts/bench.py append --repeats 3
 

@@ -63,7 +63,7 @@ def loop_mounted(kind: str, folder: Path, size_bytes: int) -> Iterator[Path]:
 
     Args:
         kind: ``xfs`` or ``btrfs``.
-        folder: Where the image goes.
+        folder: The folder of the image.
         size_bytes: Its size, allocated at once.
 
     Raises:

@@ -92,7 +92,7 @@ class Bench:
 
     @property
     def output(self) -> Path:
-        """Where ours and the copy go; the reference replaces a copy that is there."""
+        """Our output and the copy go here; the reference replaces a copy that is there."""
         return self.run_dir / "dataset"
 
     def command(self, runner: Runner) -> list[str]:

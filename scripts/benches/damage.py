@@ -89,7 +89,7 @@ def trial(clip: Path, damaged: Path, drawn: random.Random) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Damage clips of each codec, and print what is found of it."""
+    """Damage clips of each codec, and print which damages are found."""
     parser = kit.parser(__doc__, repeats=5)
     parser.add_argument("clips", nargs="*", metavar="NAME=CLIP")
     parser.add_argument("--trials", type=int, default=40)

@@ -39,8 +39,8 @@ class Runner:
 
     Attributes:
         name: Task and tool.
-        command: What is measured.
-        made: What it writes, removed after each repeat.
+        command: The command that is measured.
+        made: Paths that it writes, removed after each repeat.
         copied: A copy of the dataset that it works on, made before each repeat.
         environment: Variables for it.
     """

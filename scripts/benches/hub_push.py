@@ -5,9 +5,9 @@
 For each shape of dataset: a v2.1 dataset is made and uploaded with the real client to the stand-in
 of the tests, whose large files go through `hf_xet` to a `local://` store; it is converted; the
 result is pushed to the same repo. Twice: with the client's cache of shards as the upload left it
-(warm), and without it (cold). What the store grew by is what was sent. Prints a JSON line a push,
-after one that says what it ran on. The upload and each push are processes of their own, as for a
-user.
+(warm), and without it (cold). The store grows by the bytes that were sent. The first line of the
+output is the machine, then comes a JSON line a push. The upload and each push are processes of
+their own, as for a user.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def run(command: Sequence[object], endpoint: str, folder: Path, **more: str) -> 
     """Run a process as a user who is logged in at the stand-in; return what it printed.
 
     Args:
-        command: What to run.
+        command: The command to run.
         endpoint: The stand-in's address.
         folder: Holds the client's home.
         more: Further environment variables.

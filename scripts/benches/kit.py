@@ -256,7 +256,7 @@ def rows_in_turns[Runner](
     Args:
         log: A log that does not exist yet.
         head: Its first line.
-        runners: What takes turns.
+        runners: The programs that take turns.
         repeats: How often.
         run: Measures one runner.
     """
@@ -415,7 +415,7 @@ def table(
     """Return medians, spread, memory and ratios of medians as a Markdown table, a row a runner.
 
     Args:
-        rows: Of a log.
+        rows: The rows of a log.
         faster: By title of a column, the runner whose time is divided by each runner's.
         slower: By title of a column, the runner by whose time each runner's is divided.
     """

@@ -4,11 +4,13 @@
     python scripts/bench.py loaders --peer lance=DIR --peer mosaic=DIR   # where pip put them
 
 A dataset of 96 short episodes with two cameras is made, each of whose pictures says which frame it
-is. It is converted into a few MP4s a camera (*few*), into one an episode (*many*), into Lance's
-tables by ``lerobot-lance-convert``, and into MosaicML's shards (*mds*: its frames as JPEG, since
-that format holds no video). The store speaks S3 on loopback: 20 ms a request, 100 MB/s together.
+is. It is converted into a few MP4s a camera (*few*), into one a camera (*one*, which LeRobot's
+streaming class needs), into one an episode (*many*), into Lance's tables by
+``lerobot-lance-convert``, and into MosaicML's shards (*mds*: its frames as JPEG, since that format
+holds no video). The store speaks S3 on loopback: 20 ms a request, 100 MB/s together.
 
-Every run is a process of its own: batches of 32, shuffled, uint8, no windows. CPU time is that of
+Every run is a process of its own: batches of 32, shuffled, uint8, no windows (``--chunk 100``: with
+100 steps of ``action``, as ACT has them; MosaicML's rows hold one). CPU time is that of
 the process and its workers in the second half of the timed samples; memory is the sum of their
 proportional sets (PSS); the first batch counts from the opening of the dataset, after all imports.
 Then five batches more are taken untimed, and every picture of theirs is compared with what the
@@ -40,19 +42,22 @@ from urllib.request import urlopen
 from benches import kit
 
 CAMERAS = ("observation.images.top", "observation.images.wrist")
+FPS = 30
 CHECKED_BATCHES = 5
 # Every loader with the form of the dataset that it reads; LeRobot's classes read no bucket.
 LOCAL = (
-    *(("ours", "few"), ("lerobot", "few"), ("lerobot-streaming", "few"), ("lance", "few-lance")),
-    *(("mosaic", "mds"), ("ours", "many"), ("lerobot", "many"), ("lance", "many-lance")),
+    *(("ours", "few"), ("lerobot", "few"), ("lerobot-pyav", "few"), ("lerobot-streaming", "one")),
+    *(("lance", "few-lance"), ("mosaic", "mds")),
+    *(("ours", "many"), ("lerobot", "many"), ("lance", "many-lance")),
 )
 STORE = tuple(pair for pair in LOCAL if not pair[0].startswith("lerobot"))
-# Of each loader, and what it imports when it first opens a dataset.
+# Modules of each loader, and the modules that it imports when it first opens a dataset.
 IMPORTS = {
     "ours": ("leconvert.loading", "leconvert.loading.stream", "av", "pyarrow.parquet", "fsspec"),
     "lance": ("lerobot_lancedb",),
     "mosaic": ("streaming", "PIL.Image"),
     "lerobot": ("lerobot.datasets.lerobot_dataset", "torchcodec.decoders"),
+    "lerobot-pyav": ("lerobot.datasets.lerobot_dataset", "av"),
     "lerobot-streaming": ("lerobot.datasets.streaming_dataset", "torchcodec.decoders"),
 }
 _SENT = "/-/sent"
@@ -81,6 +86,7 @@ def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> dict[str, str
         make_dataset(source, spec)
     for name, layout in (
         ("few", leconvert.LayoutOptions(video_file_size_in_mb=12)),
+        ("one", leconvert.LayoutOptions(video_file_size_in_mb=10_000)),
         ("many", leconvert.LayoutOptions(layout="episode-files")),
     ):
         if not (folder / name).exists():
@@ -143,6 +149,7 @@ def environment(peer: str | None) -> dict[str, str]:
 def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Iterator[Any]]:
     """Open a loader's dataset, and return what begins an epoch of its batches."""
     place, size, workers = options.place, options.batch_size, options.workers
+    windows = {"action": [step / FPS for step in range(options.chunk)]} if options.chunk else None
     if options.here == "ours":
         import fsspec
 
@@ -150,7 +157,14 @@ def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Itera
 
         if options.endpoint:
             fsspec.config.conf["s3"] = {"endpoint_url": options.endpoint}
-        stream = EpisodeStream(place, return_uint8=True, rank=0, world_size=1, cache_dir=scratch)
+        stream = EpisodeStream(
+            place,
+            return_uint8=True,
+            rank=0,
+            world_size=1,
+            cache_dir=scratch,
+            delta_timestamps=windows,
+        )
         ours = StreamLoader(stream, batch_size=size, num_workers=workers)
         return lambda: iter(ours)
     from torch.utils.data import DataLoader
@@ -163,6 +177,7 @@ def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Itera
             repo_id="local/dataset" if not options.endpoint else None,
             root=place,
             return_uint8=True,
+            delta_timestamps=windows,
             storage_options=store if options.endpoint else None,
         )
         more["multiprocessing_context"] = peer.lance_mp_context() if workers else None
@@ -182,14 +197,22 @@ def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Itera
         where = {"remote": place, "local": scratch} if options.endpoint else {"local": place}
         dataset = Frames(shuffle=True, batch_size=size, **where)
         more = {}
-    elif options.here == "lerobot":
+    elif options.here in {"lerobot", "lerobot-pyav"}:
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-        dataset = LeRobotDataset("local/dataset", root=place, return_uint8=True)
+        dataset = LeRobotDataset(
+            "local/dataset",
+            root=place,
+            return_uint8=True,
+            delta_timestamps=windows,
+            video_backend="pyav" if options.here == "lerobot-pyav" else "torchcodec",
+        )
     else:
         from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
 
-        dataset = StreamingLeRobotDataset("local/dataset", root=place, return_uint8=True)
+        dataset = StreamingLeRobotDataset(
+            "local/dataset", root=place, return_uint8=True, delta_timestamps=windows
+        )
         more = {}
     loader: Any = DataLoader(dataset, batch_size=size, num_workers=workers, **more)
     return lambda: iter(loader)
@@ -279,6 +302,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--episodes", type=int, default=96)
+    parser.add_argument("--chunk", type=int, default=0, help="steps of action in a sample")
     parser.add_argument("--request-ms", type=float, default=20)
     parser.add_argument("--mb-per-s", type=float, default=100)
     for name in ("here", "place", "endpoint", "serve", "write-mds", "out"):
@@ -323,6 +347,7 @@ def compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             where, loader, form = run
             row: kit.Row = {"repeat": repeat, "where": where, "loader": loader, "form": form}
             row |= {"workers": options.workers, "batch_size": options.batch_size}
+            row |= {"chunk": options.chunk}
             row |= {"samples": 2 * options.samples + CHECKED_BATCHES * options.batch_size}
             row["load"] = round(os.getloadavg()[0], 1)
             found = (
@@ -355,7 +380,7 @@ def one_run(
             str(options.scratch),
         ),
         *("--workers", str(options.workers), "--batch-size", str(options.batch_size)),
-        *("--samples", str(options.samples)),
+        *("--samples", str(options.samples), "--chunk", str(options.chunk)),
         *(["--whole-epoch"] if options.whole_epoch else []),
     ]
     server = None

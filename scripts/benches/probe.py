@@ -19,7 +19,7 @@ are read once beforehand. The limit of the first two is measured in every repeat
 the first. Then frames of our stream in every mode, and of the released one in the first, are
 compared with LeRobot's map-style loader (``--check``), untimed. Raw rows go to
 ``bench_logs/<date>-probe-<kind>-<file system>.jsonl``: a header line, then one line a run;
-``bench.py show`` makes tables of them. A run that fails is a row with its error, and is not
+``bench.py show`` prints them as tables. A run that fails is a row with its error, and is not
 repeated.
 """
 
@@ -52,7 +52,7 @@ SINGLE, SARM = MODES = ("single", "sarm")
 FILES_A_CAMERA = 5
 OURS, STREAMING, ONE_FILE = ("ours", "streaming", "one-file")
 CONVERSIONS = (REFERENCE, OURS, STREAMING, ONE_FILE)
-# What of a result is measured; the rest is said once, in the header.
+# The measured keys of a result; the header says the others once.
 METRICS = (
     "samples_per_s", "frames_per_s_node", "window_frames_per_s", "pct_of_limit",
     "first_batch_latency_s", "p50_sample_latency_ms", "p95_sample_latency_ms",
@@ -157,7 +157,7 @@ def convert_all(kind: str, source: Path, scratch: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where the results are, and how long each run takes."""
+    """The folders of the results, and the length of each run."""
 
     scratch: Path
     results: Mapping[str, Path]

@@ -23,7 +23,7 @@ class Run(NamedTuple):
     Attributes:
         conversion: Who converted the dataset, and how its files are laid out.
         loader: Its name.
-        mode: What a sample is; empty for the limit.
+        mode: The kind of a sample; empty for the limit.
         workers: Processes of the loader.
     """
 
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a line of text calls it."""
+        """Its name in a line of text."""
         parts = [self.conversion, self.loader]
         return " ".join([*parts, *([self.mode, f"w{self.workers}"] if self.mode else [])])
 

@@ -36,7 +36,7 @@ SETUPS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {"threads": 1, "dtypes": ("bf16",), "batch_sizes": (128,)},
     "training": {"threads": 1, "batch_sizes": (64,), "loaders": True, "end_to_end": True},
 }
-"""What is changed in the default options."""
+"""Changes of the default options."""
 
 COPIES = 200
 PACKAGES = ("torch", "numpy", "h5py")

@@ -241,7 +241,7 @@ def measure(part: str, size: tuple[Any, ...], folder: Path) -> dict[str, Any]:
 
     Args:
         part: The part.
-        size: What grows: episodes, with the layout, or workers and batches.
+        size: The size that grows: episodes, with the layout, or workers and batches.
         folder: An empty folder for it.
     """
     if part == "lease":

@@ -2,8 +2,8 @@
 
     python scripts/benches/slow_worker.py SECONDS_A_BYTE WORK_DIR [options of `leconvert work`]
 
-The work is `leconvert work`, unchanged. Where that would move its progress bar, after it has dealt
-with so many bytes, this one sleeps. It is what `bench.py strong` starts.
+This is `leconvert work`, but it sleeps each time the progress bar moves, in proportion to the bytes
+that were dealt with. `bench.py strong` starts it.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def run_once(source: Path, folder: Path, workers: int, seconds_a_byte: float) ->
         "wall_seconds": round(wall_seconds, 4),
         **_window(folder / "work"),
         "stage_seconds": {name: round(s, 4) for name, s in report.stage_seconds.items()},
-        # Of this process and of its workers, which have ended.
+        # The CPU time of this process and of its workers, which have ended.
         "cpu_seconds": round(sum(after[:4]) - sum(before[:4]), 4),
     }
 

@@ -1,4 +1,4 @@
-"""What the labs share: demands, waiting, programs of the system, rows, and a lab's own program."""
+"""Parts that the labs share: demands, waiting, system programs, rows, and a lab's own program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def wait_until(
     Args:
         ready: Tells whether it is.
         seconds: How long to wait.
-        what: What is waited for, to begin a sentence with.
+        what: The awaited event, as the beginning of a sentence.
         alive: Tells whether the host that should bring it about is on; None for none.
         look_seconds: How long to pause between looks; shorter where the time is measured.
 
@@ -76,7 +76,7 @@ def wait_until(
 SEARCHED = os.pathsep.join(
     (os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin")
 )
-"""Where programs are looked for that only root runs."""
+"""Folders that are searched for programs that only root runs."""
 
 
 def install(packages: Sequence[str]) -> None:
@@ -173,8 +173,8 @@ class Row:
 
     Attributes:
         scenario: Its name.
-        case: What was done to the hosts.
-        outcome: What was asserted and held, with figures.
+        case: The disturbance of the hosts.
+        outcome: The assertions that held, with figures.
     """
 
     scenario: str
@@ -193,7 +193,7 @@ class Transcript:
     """Prints what a lab says, and writes it to a file as well.
 
     Args:
-        path: The file, begun anew; None for none.
+        path: The file, which is overwritten; None for none.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -222,9 +222,9 @@ def lab_parser(
     """Return a parser of scenarios, a folder and a transcript.
 
     Args:
-        description: What the lab is for.
-        scenarios: Those that there are.
-        folder: Where the lab is built by default; None for a new temporary folder.
+        description: The purpose of the lab.
+        scenarios: The names of all scenarios.
+        folder: The default folder of the lab; None for a new temporary folder.
     """
     top = argparse.ArgumentParser(
         description=description, epilog=f"scenarios: {', '.join(scenarios)}"
@@ -248,7 +248,7 @@ def run_lab(
 
     Args:
         parser: As `lab_parser` makes it.
-        arguments: Of the command line; None for this process's own.
+        arguments: The arguments of the command line; None for this process's own.
         scenarios: All scenarios by name.
         build: Builds the lab in ``folder``, and provides what each scenario is called with.
     """

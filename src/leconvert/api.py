@@ -123,15 +123,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ConversionReport:
-    """What a conversion did.
+    """The report of a conversion.
 
     Attributes:
         source: The dataset: its folder, or its URL on the Hub, with the commit.
-        output: The result. Of a migration it is on the Hub alone, and this is where in the work dir
-            files stood for it.
-        kept_source: Where the replaced dataset is kept; None if nothing was replaced, or it was
-            removed.
-        removed_source: Where it was kept before it was removed on request.
+        output: The folder of the result. A migration has its result on the Hub alone; this is then
+            the folder of the work dir that stood for it.
+        kept_source: The folder that keeps the replaced dataset; None if nothing was replaced, or
+            the dataset was removed.
+        removed_source: The folder that kept it before it was removed on request.
         kept_because: Why it was kept although it was to be removed.
         run_id: The run.
         episodes: Episodes of the dataset.
@@ -165,7 +165,7 @@ class ConversionReport:
         kept_files: How many of the files are the source's own as they are; None in layouts that
             have none.
         kept_episodes: To how many episodes, whose files stay, the others were appended.
-        moves: Of a migration, what moved between here and the Hub, as it was planned; else None.
+        moves: The bytes that a migration moved between here and the Hub, as planned; else None.
     """
 
     source: str
@@ -381,8 +381,8 @@ def check_several(roots: Sequence[object]) -> None:
     """Refuse to merge fewer datasets than two."""
     if isinstance(roots, str | os.PathLike) or len(roots) < 2:
         raise UsageError(
-            "To merge takes two datasets at least.",
-            next_step="`leconvert convert` takes a single one.",
+            "A merge needs at least two datasets.",
+            next_step="Use `leconvert convert` for a single dataset.",
         )
 
 
@@ -411,8 +411,8 @@ def run_conversion(
     if probe_seconds is not None:
         if layout.to != TARGET_VERSIONS[0]:
             raise UsageError(
-                f"It is measured how v3.0 datasets load, not {layout.to}.",
-                next_step="Convert without a measurement (--probe).",
+                f"--probe measures only v3.0 datasets, not {layout.to}.",
+                next_step="Leave --probe out.",
             )
         from leconvert.bench import require_packages
 
@@ -455,7 +455,7 @@ def run_conversion(
                     run, planned_name(sources, arrival), conversion, control
                 )
         if run is None or packed is None:
-            # What the source is comes before what stands at the target.
+            # Faults of the source are reported before faults of the target.
             check_asked(sources, target, conversion)
             conversion.proof.check_source(is_outline=bool(arrival and arrival.outline))
             check_target = partial(conversion.check_target, source, target)
@@ -474,7 +474,7 @@ def run_conversion(
         with _report_on_exit(run, page):
             if packed is None:
                 watch = f"leconvert status {shlex.quote(str(folder))}"
-                progress.say(f"Working in {folder}. Watch it with: {watch}")
+                progress.say(f"The work dir is {folder}. Watch the progress with: {watch}")
                 _say_who_works(run, progress)
                 record_invocation(run.paths, run.manifest.run_id, "convert", control.command)
                 packed, spent = work_and_pack(run, conversion, control)
@@ -491,7 +491,7 @@ def run_conversion(
                 done = replace(done, push=_push_migrated(run, target, push, on_hub, control))
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
-        progress.say(f"{folder} could not be removed; nobody needs it any more.")
+        progress.say(f"{folder} could not be removed. It is no longer needed.")
     if push is not None and not migrates:
         from leconvert.remote.push import push_converted
 
@@ -508,12 +508,12 @@ def repair(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> RepairReport:
-    """Make right what a check of a v3.0 dataset finds and what follows from its files alone.
+    """Mend the findings of a check of a v3.0 dataset that its own files are enough to mend.
 
-    What does not follow from them is a conversion's, as of any source: for example
-    ``convert(root, repairs=RepairOptions(on_bad_episode="drop"))`` leaves out the episodes of files
-    that are gone, and ``RepairOptions(quantiles=True)`` computes quantiles of each episode, without
-    which LeRobot cannot go on recording.
+    `convert` mends the others, as for any source. For example
+    ``convert(root, repairs=RepairOptions(on_bad_episode="drop"))`` leaves out the episodes of
+    missing files, and ``RepairOptions(quantiles=True)`` computes the quantiles of each episode,
+    which LeRobot needs to go on recording.
 
     Args:
         root: The dataset.
@@ -554,7 +554,7 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
     if push.repo_id is None and (arrival is None or to != TARGET_VERSIONS[0]):
         raise UsageError(
-            "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
+            "No repo to push to is given.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
     if not push.dry_run:
         from leconvert.transfer.client import check_can_push
@@ -569,13 +569,15 @@ def _check_migration(
     origin = arrival.origin if arrival else None
     if origin is None or push is None or push.repo_id not in (None, origin.repo_id):
         raise UsageError(
-            "A result whose files stay on the Hub is pushed to the repo that has them.",
-            next_step="Give a folder for the result (--output), or push to "
-            f"{origin.repo_id if origin else 'that repo'}.",
+            "The files of this result stay on the Hub, so it can only be pushed to the repo that "
+            "has them.",
+            next_step=f"Push to {origin.repo_id if origin else 'that repo'}, or give a folder for "
+            "the result with --output.",
         )
     if probe_seconds is not None:
         raise UsageError(
-            "It is measured how a result loads from here, and its files stay on the Hub.",
+            "--probe measures results on this machine, but the files of this result stay on the "
+            "Hub.",
             next_step="Leave --probe out.",
         )
 
@@ -604,17 +606,20 @@ def _push_migrated(
     try:
         return push(result, options, on_hub=on_hub, pause=pause, progress=control.progress)
     except HubSourceChangedError as error:
-        # Whatever the Hub copies would be of the old dataset: this run can never be pushed.
+        # The Hub would copy files of the changed dataset: this run can never be pushed.
         give_up_run(run.work_dir.root, run.manifest.run_id)
-        error.next_step = "Run the same command again; it begins with what is there now."
+        error.next_step = (
+            "Run the same command again. It begins with the present state of the repo."
+        )
         if (stays := pinned_revision(Path(run.manifest.source))) is not None:
             error.next_step = (
-                f"{stays} still names the dataset that was converted. Run the same command with "
-                f"--revision {shlex.quote(options.branch)}, which begins with what is there now."
+                f"{stays} still leads to the dataset that was converted. Run the same command with "
+                f"--revision {shlex.quote(options.branch)} to begin with the present state of "
+                "that branch."
             )
         raise
     except LeconvertError as error:
-        helps = "Nothing is done twice: afterwards the same command goes on."
+        helps = "Then run the same command again. It continues where it stopped."
         error.next_step = f"{error.next_step or ''} {helps}".strip()
         raise
 
@@ -630,8 +635,8 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
     named = ", ".join(f"{number} on {host}" for host, number in sorted(hosts.items()))
     join = f"leconvert work {shlex.quote(str(run.work_dir.root))}"
     progress.say(
-        f"{count(len(workers), 'worker')} took part in this run before ({named}) and may still be "
-        f"at work. This command joins in; so does any host with: {join}"
+        f"{count(len(workers), 'worker')} of earlier commands ({named}) may still work on "
+        f"this run. This command helps them. Any other host helps with: {join}"
     )
 
 
@@ -639,10 +644,10 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
 def _another_may_finish(
     work_dir: Path, target: Path, to: str, *, own_place: bool
 ) -> Iterator[Callable[[OpenedRun], None]]:
-    """Say so where the same conversion, started elsewhere, was finished and its run removed.
+    """Tell the user if the same conversion, started elsewhere, was finished and its run removed.
 
     Yields:
-        What takes the run that this process joined.
+        A function that is given the run that this process joined.
     """
     runs: list[str] = []
     was_there = is_converted(target, to)
@@ -659,10 +664,10 @@ def _another_may_finish(
         if own_place:  # locks and records that this process made since
             remove_work_dir(work_dir, runs[-1] if runs else "", target)
         raise BusyError(
-            f"Another process did this conversion meanwhile; its result stands at {target}.",
+            f"Another process finished this conversion meanwhile. The result is {target}.",
             path=str(target),
-            next_step="There is nothing left to do. "
-            f"`leconvert check {shlex.quote(str(target))}` looks at the result.",
+            next_step=f"There is nothing left to do. `leconvert check {shlex.quote(str(target))}` "
+            "checks the result.",
         ) from error
 
 
@@ -732,7 +737,7 @@ def _finish(
     conversion: Conversion,
     control: Control,
 ) -> tuple[PackReport | None, bool]:
-    """End a run whose swap began; return its report, if there is one, and whether to begin anew.
+    """End a run whose swap began; return its report, if any, and whether to start over.
 
     A run answers only for a result that is there, from this source and these options.
     """
@@ -742,7 +747,7 @@ def _finish(
     def check() -> None:
         old = old_dir(manifest.exchanged)
         if not in_place:
-            helps = f"--force-conversion converts anew and keeps {target} as {old}."
+            helps = f"--force-conversion converts again and keeps {target} as {old}."
         elif old.is_dir():
             exchanged = manifest.exchanged
             places = (exchanged, result_aside(exchanged, manifest.to))
@@ -752,7 +757,7 @@ def _finish(
                 f"mv {shlex.quote(str(old))} {there}`, and convert again."
             )
         else:
-            helps = "Its source was removed; give the same options as before to end the run."
+            helps = "Its source was removed. Give the same options as before to finish the run."
         check_same_plan(run, source, target, conversion, helps=helps)
 
     try:
@@ -760,13 +765,13 @@ def _finish(
     except NoResultError as error:
         if in_place and not target.exists():
             raise
-        progress.say(f"{error.message} Converting anew.")
+        progress.say(f"{error.message} Converting again from the start.")
     except (PlanMismatchError, SourceChangedError, VerificationError) as error:
         # Episodes are appended to a result that is right alone.
         appends = conversion.layout.append and not isinstance(error, VerificationError)
         if in_place or not (proof.force_conversion or appends):
             raise
-        progress.say(f"{error.message} Converting anew.")
+        progress.say(f"{error.message} Converting again from the start.")
     return None, True
 
 
@@ -829,7 +834,7 @@ class SplitPart:
 
     Attributes:
         name: Its name.
-        output: Where it is, or would be.
+        output: Its folder, which a dry run does not make.
         episodes: Its episodes, by their numbers in the source, such as ``0-3,7``.
         plan: What its conversion comes to, where nothing was to be written; else None.
         report: What was done; None where the part was finished before, or nothing was to be
@@ -956,7 +961,7 @@ def split_dataset(
     done, taken = [], Counter[str]()
     for part in parts:
         if part.name in finished:
-            progress.say(f"{part.output} is finished: it has episodes {part.episodes}.")
+            progress.say(f"{part.output} is finished. It has the episodes {part.episodes}.")
             done.append(replace(part, verified=finished[part.name]))
         elif dry_run:
             summary = preview_plan(
@@ -999,16 +1004,16 @@ def trim(
 ) -> ConversionReport:
     """Cut frames off the beginning or the end of some episodes, without encoding a video.
 
-    It is a conversion of the whole dataset, in which these episodes have fewer rows, counted and
-    timed from 0 again. Of their videos the samples stay from which the frames decode: those from
-    the keyframe before the first, which no reader takes for the episode's. Their statistics are
-    computed anew, for which their frames are decoded.
+    This is a conversion of the whole dataset in which these episodes have fewer rows, counted and
+    timed from 0 again. Their videos keep every sample that a kept frame needs to decode. Samples
+    between a keyframe and the first kept frame stay in the file, but no reader shows them as part
+    of the episode. The statistics of these episodes are computed from their decoded frames.
 
     Args:
         root: The dataset folder.
         frames: The first frame that stays of an episode, counted from 0, and the one after the
             last, None for all that follow; by the episode's number.
-        output: Where the result goes; None for the source's place, as in `convert`.
+        output: The folder of the result; None for the source's place, as in `convert`.
         given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
             ``stop`` and ``progress``, see `convert`.
 
@@ -1022,7 +1027,10 @@ def trim(
     """
     intervals = [FrameInterval(episode, *interval) for episode, interval in frames.items()]
     if not intervals:
-        raise UsageError("It is not said which frames stay.", next_step="Give some of an episode.")
+        raise UsageError(
+            "No frames to keep are given.",
+            next_step="Give the frames to keep of at least one episode.",
+        )
     conversion, control = _asked(given, selection=EpisodeSelection(frames=tuple(intervals)))
     return run_conversion([Path(root)], conversion, control, output=output)
 
@@ -1031,7 +1039,7 @@ def trim(
 
 
 _DIFFERENCES_SHOWN = 20
-# What `info.json` of a result says of its files, where it was made with other options.
+# Keys of a result's `info.json` that differ if the result was made with other options.
 _LAYOUT_KEYS = ("data_files_size_in_mb", "video_files_size_in_mb", "data_path", "video_path")
 
 
@@ -1050,7 +1058,7 @@ def find_finished(
     Args:
         sources: As the conversion gets them. The source of a conversion in place is looked for
             where such a conversion keeps it.
-        target: Where the result goes.
+        target: The folder of the result.
         conversion: The conversion. Every byte is compared if its ``proof`` asks for that, else the
             structure.
         control: How to stop, and where to report.
@@ -1114,13 +1122,10 @@ def _nothing_to_compare(target: Path, kept: Path, to: str) -> SourceError:
     return SourceError(
         f"{target} is already {version}.",
         path=str(target),
-        details=[
-            f"It was not compared: a conversion in place keeps its source as {kept}, which is "
-            "not there."
-        ],
-        next_step="There is nothing to convert; give the v2.x dataset if you meant another folder. "
-        f"`leconvert check {shlex.quote(str(target))}` looks at the dataset by itself; --output "
-        "writes it anew, with other file sizes for example.",
+        details=[f"It could not be compared with its source, since {kept} does not exist."],
+        next_step="There is nothing to convert. If you meant another folder, give the v2.x "
+        f"dataset. `leconvert check {shlex.quote(str(target))}` checks this dataset. --output "
+        "DIR writes it again, for example with other file sizes.",
     )
 
 
@@ -1132,15 +1137,18 @@ def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> l
         made = [read_repairs(target)] if told is None else [each.repairs for each in told.sources]
         views = open_sources(scan.sources)
         if len(made) != len(views):
-            return [f"it was made from {count(len(made), 'dataset')}, not from {len(views)}"]
+            return [f"it was made from {count(len(made), 'dataset')}, but {len(views)} are given"]
         wanted = [each.repairs for each in scan.sources]
         if made != wanted:
-            found.append(f"changed: {_said_repairs(made)} there, {_said_repairs(wanted)} now")
+            found.append(
+                f"changed by the conversion: {_said_repairs(made)} then, "
+                f"{_said_repairs(wanted)} now"
+            )
         if told is not None and len(views) > 1:
             there = [each.meta_digest for each in told.sources]
             now = [each.meta_digest for each in scan.sources]
             if there != now and Counter(there) == Counter(now):
-                found.append("the datasets stand in another order")
+                found.append("the datasets are given in another order")
         if options.append:  # episodes that were appended lie in files of their own
             return found
         episodes = scan.num_episodes
@@ -1153,7 +1161,7 @@ def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> l
         )
         info = writes.info(views.info, totals, asdict(options))
         found += [
-            f"{key}: {result.info.get(key)} there, {info.get(key)} now"
+            f"{key}: {result.info.get(key)} in the result, {info.get(key)} asked for now"
             for key in _LAYOUT_KEYS
             if result.info.get(key) != info.get(key)
         ]
@@ -1182,12 +1190,12 @@ def _said_repairs(repairs: Sequence[Repairs]) -> str:
 
 def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetError:
     return TargetError(
-        f"{target} already holds a {to} dataset, and another one than this command makes.",
+        f"{target} already holds another {to} dataset than this command would make.",
         path=str(target),
         details=differences,
-        next_step="It was left as it is. Choose another place for the result; or "
-        f"--force-conversion replaces what is there and keeps it as {old_dir(target)}, and "
-        "--append adds episodes that the source has gained.",
+        next_step="Nothing was changed. Choose another --output. If the source has new episodes, "
+        "--append adds them. --force-conversion converts anew and keeps the old result as "
+        f"{old_dir(target)}.",
     )
 
 
@@ -1196,7 +1204,7 @@ def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetEr
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was submitted, or would be.
+    """The jobs of a submission, or of its dry run.
 
     Attributes:
         run_id: The run.
@@ -1240,14 +1248,14 @@ def submit_run(
             target under the same paths.
         engine: Who starts them, and how; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a run.
-        proof: What the packer proves, what it may replace and remove, and how long it waits for a
-            silent packer's lock.
-        scratch: Where workers keep files that they fetch, where the source is on the Hub.
+        proof: Options of the packer: the depth of its proof, the datasets that it may replace and
+            remove, and how long it waits for a silent packer's lock.
+        scratch: The folder for files that workers fetch from a source on the Hub.
         allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
         dry_run: Submit nothing.
 
     Returns:
-        What was asked for, or would be; nothing where all batches are done and packed.
+        The jobs; empty if all batches are done and packed.
 
     Raises:
         EngineError: There is no scheduler here, or it refused a job.
@@ -1275,18 +1283,18 @@ def submit_run(
     proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))
     if proof.keep_as_former:
         raise UsageError(
-            "keep_as_former cannot be told to a packer that is submitted.",
-            next_step="Leave it out: what is replaced is kept as "
+            "keep_as_former does not work with a submitted packer.",
+            next_step="Leave it out: the replaced result is kept as "
             f"{old_dir(Path(run.manifest.target))}.",
         )
     if _is_finished(run):
         if proof.delete_source and old_dir(run.manifest.exchanged).is_dir():
             raise UsageError(
-                f"The result of {root} is in place, so that nothing is submitted, and its source "
-                "is still kept.",
+                f"The result of {root} is in place already, so nothing is submitted. Its source is "
+                "still kept.",
                 path=str(root),
-                next_step=f"`leconvert pack {shlex.quote(str(root))} --delete-source` removes it "
-                "once every byte is proven.",
+                next_step=f"`leconvert pack {shlex.quote(str(root))} --delete-source` removes the "
+                "source once every byte of it is proven to be in the result.",
             )
         return Submission(run_id, True, 0, None, None, logs, "")
     workers = min(engine.workers, _batches_left(run, leases))
@@ -1304,9 +1312,10 @@ def check_may_submit(root: Path, one_host: OneHost | None) -> None:
     """Refuse to submit what one host alone may work on."""
     if one_host is not None:
         raise OneHostOnlyError(
-            f"Only {one_host.host.name} may work on {root}, so it cannot be submitted.",
+            f"Only the host {one_host.host.name} may work on {root}, so nothing can be submitted.",
             path=str(root),
-            next_step="Plan again in a work dir on a file system with hard links.",
+            next_step="Plan again with a --work-dir on a file system with hard links, such as "
+            "ext4, XFS or NFS.",
         )
 
 

@@ -37,7 +37,7 @@ def test_errors_are_a_table_that_fits_and_code_3(
     *table, last = checked.stdout.splitlines()
     assert all(len(line) <= columns for line in table)
     text = " ".join(" ".join(table).split())
-    for said in ("totals", "total_frames is 7;", "leconvert repair", "stray-file", "splits"):
+    for said in ("stale-total", "total_frames is 7;", "leconvert repair", "stray-file", "splits"):
         assert said in text
     assert "1 error, 2 warnings, 1 info in 5 episodes" in last
 
@@ -47,7 +47,8 @@ def test_json_holds_every_finding_and_the_counts(leconvert: Leconvert, broken: P
     report = json.loads(checked.stdout)
     assert (report["ok"], report["errors"], report["warnings"], report["infos"]) == (False, 1, 2, 1)
     assert [(found["severity"], found["code"]) for found in report["findings"]] == [
-        ("error", "totals"), ("warning", "totals"), ("warning", "stray-file"), ("info", "splits"),
+        ("error", "stale-total"), ("warning", "stale-total"),
+        ("warning", "stray-file"), ("info", "splits"),
     ]  # fmt: skip
     assert report["findings"][2]["path"] == "videos/left over.txt"
     assert all(found["message"] and found["remedy"] for found in report["findings"])

@@ -15,7 +15,7 @@ sys.modules["fcntl"] = None
 del os.copy_file_range
 sys.argv = ["leconvert", *{arguments!r}]
 """
-SENTENCE = "leconvert needs Linux, and this is {name}."
+SENTENCE = "leconvert needs Linux, but this is {name}."
 SYSTEMS = [("darwin", "macOS"), ("win32", "Windows"), ("freebsd14", "freebsd14")]
 
 
@@ -35,7 +35,7 @@ def test_a_command_says_so_before_anything_else(
     assert (done.returncode, done.stdout) == (19, "")
     assert done.stderr.splitlines() == [
         f"leconvert: {SENTENCE.format(name=name)}",
-        "  → Run it on a Linux machine or in a Linux container; on Windows, in WSL 2.",
+        ("  → Run leconvert on a Linux machine or in a Linux container; on Windows use WSL 2."),
     ]
 
 

@@ -274,15 +274,15 @@ def test_what_lerobots_tools_write_has_no_false_alarm(
     out = tmp_path / "out"
     run(request.getfixturevalue(source), out)
     # A keyframe where an episode begins is the encoder's choice after an edit.
-    assert said_of(out) - {"warning video-keyframe", "info streaming-video"} == expected
+    assert said_of(out) - {"warning no-keyframe", "info streaming-video"} == expected
 
 
 def test_both_parts_of_a_split_dataset_pass(with_videos: Path, tmp_path: Path) -> None:
     from lerobot.datasets.dataset_tools import split_dataset
 
     split_dataset(opened(with_videos), {"train": [0, 2], "val": [1]}, output_dir=tmp_path)
-    assert said_of(tmp_path / "train") - {"warning video-keyframe"} == ONE_GROUP
-    assert said_of(tmp_path / "val") - {"warning video-keyframe"} == set()
+    assert said_of(tmp_path / "train") - {"warning no-keyframe"} == ONE_GROUP
+    assert said_of(tmp_path / "val") - {"warning no-keyframe"} == set()
 
 
 def test_a_location_that_is_warned_of_breaks_lerobots_own_tools(

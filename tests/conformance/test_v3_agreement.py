@@ -99,7 +99,11 @@ class Alteration:
             (3, self.stats),
             (5, self.rows_cell),
             (2, self.rows_table),
+            (2, self.types),
+            (2, self.rows_of_nobody),
             (4, self.files),
+            (2, self.folder_of_a_camera),
+            (1, self.version),
         ]
         weights, changes = zip(*kinds, strict=True)
         self.chance.choices(changes, weights)[0]()
@@ -253,6 +257,70 @@ class Alteration:
         self._rewrite(path, change)
         self.said.append(f"{path.relative_to(self.root)}: {name} is {kind}")
 
+    def types(self) -> None:
+        """Store a column of some files in another type that holds the same values, or nearly."""
+        name = self.chance.choice([*COUNTED, "timestamp", "observation.state", "action"])
+        kinds = [pa.float64(), pa.float32()]
+        if name in COUNTED:
+            kinds += [pa.float16(), pa.int64(), pa.int32(), pa.int16()]
+        kind = self.chance.choice(kinds)
+        paths = sorted((self.root / "data").glob("*/*.parquet"))
+        paths = self.chance.sample(paths, self.chance.randint(1, len(paths)))
+        sizes = self.chance.choice([-1, None])
+
+        def change(table: pa.Table) -> pa.Table:
+            at = table.schema.get_field_index(name)
+            values = table.column(at).to_pylist()
+            if isinstance(values[0], list):
+                size = -1 if sizes is None else len(values[0])
+                return table.set_column(at, name, pa.array(values, pa.list_(kind, size)))
+            return table.set_column(at, name, pa.array(values).cast(kind, safe=False))
+
+        for path in paths:
+            self._rewrite(path, change)
+        self.said.append(f"{len(paths)} data files: {name} is {kind} ({sizes})")
+
+    def rows_of_nobody(self) -> None:
+        """Add rows at the end of a data file whose episode is not listed, or is none."""
+        path = self._data_file()
+        number = self.chance.choice([len(LENGTHS), 99, -1, None])
+        more = self.chance.choice([1, 3])
+
+        def change(table: pa.Table) -> pa.Table:
+            rows = table.slice(table.num_rows - 1).take([0] * more)
+            at = rows.schema.get_field_index("episode_index")
+            episodes = pa.array([number] * more, rows.schema.field(at).type)
+            return pa.concat_tables([table, rows.set_column(at, rows.schema.field(at), episodes)])
+
+        self._rewrite(path, change)
+        self.said.append(f"{path.relative_to(self.root)}: {more} rows of episode {number}")
+
+    def folder_of_a_camera(self) -> None:
+        camera = self.chance.choice([CAMERA, WRIST])
+        videos = self.root / "videos"
+        kind = self.chance.choice(["undeclared", "copied", "elsewhere", "renamed", "gone"])
+        if kind == "undeclared":
+            path = self.root / "meta/info.json"
+            info = json.loads(path.read_bytes())
+            del info["features"][camera]
+            path.write_text(json.dumps(info))
+        elif kind == "copied":
+            shutil.copytree(videos / camera, videos / "observation.images.other")
+        elif kind == "gone":
+            shutil.rmtree(videos / camera)
+        else:
+            to = self.root / "video" / camera if kind == "elsewhere" else videos / "other"
+            to.parent.mkdir(exist_ok=True)
+            (videos / camera).rename(to)
+        self.said.append(f"{camera}: {kind}")
+
+    def version(self) -> None:
+        path = self.root / "meta/info.json"
+        info = json.loads(path.read_bytes())
+        info["codebase_version"] = self.chance.choice(["v2.1", "v2.0", "v3.1", None])
+        path.write_text(json.dumps(info))
+        self.said.append(f"info.json: codebase_version = {info['codebase_version']}")
+
     def files(self) -> None:
         every = [path for path in sorted(self.root.rglob("*")) if path.is_file()]
         path = self.chance.choice(every)
@@ -306,23 +374,25 @@ class Truth:
         with_task: Whether the tasks are those of the sound dataset.
         with_pictures: Whether each video has the content that it had: nobody decodes it to check.
         all_rows: Whether none may be left out.
+        cameras: The cameras that are declared.
     """
 
     known: Known
     with_task: bool = True
     with_pictures: bool = True
     all_rows: bool = True
+    cameras: tuple[str, ...] = (CAMERA, WRIST)
 
 
 def _item_trouble(item: dict[str, Any], truth: Truth) -> str | None:
     known, with_task = truth.known, truth.with_task
-    if gone := {"observation.state", CAMERA, WRIST} - item.keys():
+    if gone := {"observation.state", *truth.cameras} - item.keys():
         return f"there is no {sorted(gone)[0]}"
     state = np.asarray(item["observation.state"], np.float32).tobytes()
     if state not in known:
         return "rows of no known state"
     episode, frame, task = known[state]
-    for camera in (CAMERA, WRIST) if truth.with_pictures else ():
+    for camera in truth.cameras if truth.with_pictures else ():
         picture = np.moveaxis(np.asarray(item[camera]), 0, -1)
         picture = picture * 255 if picture.dtype.kind == "f" else picture
         label = read_label(picture)
@@ -397,9 +467,12 @@ def disagreements(root: Path, result: Path, known: Known, said: list[str]) -> li
         known,
         with_task=not any("task" in each for each in said),
         with_pictures=not any(re.search(r"mp4: (exchanged|copied|renamed)", each) for each in said),
+        cameras=tuple(key for key in (CAMERA, WRIST) if f"{key}: undeclared" not in said),
     )
     is_wrong, codes = _checked(root)
     found = []
+    if not is_wrong and len(truth.cameras) < 2 and "undeclared-camera" not in codes:
+        found.append(f"nothing is said of the camera that is not declared ({sorted(codes)})")
     code, findings, told = converted(root, result)
     if code and not is_wrong and "episode-stats" in codes:
         # LeRobot loads it; a conversion wants to be told to compute what is missing.
@@ -430,7 +503,7 @@ def disagreements(root: Path, result: Path, known: Known, said: list[str]) -> li
             found.append(f"convert wrote {sorted(codes_now)} of {sorted(codes)}")
             return found
         told_of = {each["code"] for each in findings}
-        truth = replace(truth, all_rows=not told_of & {"stray-file", "rows-by-column"})
+        truth = replace(truth, all_rows=not told_of & {"stray-file", "stray-rows"})
         if trouble := why_lerobot_does_not(result, truth):
             found.append(f"convert's result of ({sorted(codes)}): {trouble}")
     return found

@@ -58,6 +58,8 @@ __all__ = [
     "after_kills",
     "after_trial",
     "overwriting_trial",
+    "run_scene",
+    "to_the_end",
 ]
 
 CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced", "renewed")
@@ -137,6 +139,7 @@ class Scene:
         datasets: The datasets.
         version: Which of them the source is now.
         removed: Whether it was removed, after a process compared it.
+        cleaned: Whether a command was asked to remove it once its conversion has its place.
         by_hand: Digests of trees that nobody but the user may remove.
         damaged: Digests of trees that somebody damaged.
         options: What is asked for besides the case's options.
@@ -147,6 +150,7 @@ class Scene:
     datasets: Datasets
     version: str = "planned"
     removed: bool = False
+    cleaned: bool = False
     by_hand: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
     options: dict[str, Any] = field(default_factory=dict)
@@ -188,7 +192,8 @@ class Scene:
         found = list(trees.values())
         count = found.count(self.datasets.digest[self.version])
         shown = trees.get(self.target)
-        if not count and shown == self.result and self.place.case.delete_source:
+        may_go = self.place.case.delete_source or self.cleaned
+        if not count and shown == self.result and may_go:
             self.removed = True
         if count != 1 and not (count == 0 and self.removed):
             yield f"the source lies in {count} places"
@@ -203,14 +208,18 @@ class Scene:
     def end(self, outcome: Outcome) -> Iterator[str]:
         """Say what is not as promised when a command has ended."""
         yield from self.moment()
-        if outcome.how == "refused" and outcome.exit_code not in _REFUSALS:
-            yield f"exit code {outcome.exit_code}: {outcome.said}"
-        if outcome.how in {"broke", "hung", "died"}:
-            yield f"it {outcome.how}: {outcome.said}"
+        yield from self.ended(outcome)
         # Once the source is removed nothing tells what the user changed from what was written.
         may_stand = {self.result} | (self.by_hand if self.removed else set())
         if outcome.how == "succeeded" and self.trees().get(self.target) not in may_stand:
             yield "it succeeded, and the result is not the conversion of the source"
+
+    def ended(self, outcome: Outcome) -> Iterator[str]:
+        """Say how a command should not end."""
+        if outcome.how == "refused" and outcome.exit_code not in _REFUSALS:
+            yield f"exit code {outcome.exit_code}: {outcome.said}"
+        if outcome.how in {"broke", "hung", "died"}:
+            yield f"it {outcome.how}: {outcome.said}"
 
 
 def _digest(tree: Path) -> str:
@@ -369,7 +378,7 @@ def _cleaned(scene: Scene) -> bool:
 
 def _second_conversion(scene: Scene) -> bool:
     work_dir = scene.place.root / "elsewhere"
-    outcome = _run(scene, work_dir=work_dir)
+    outcome = run_scene(scene, work_dir=work_dir)
     return outcome.how in {"succeeded", "refused"} or not list(scene.end(outcome))
 
 
@@ -412,12 +421,21 @@ class _Eyes:
             raise AssertionError(f"after {name} {' '.join(paths)}: {problem}")
 
 
-def _run(scene: Scene, *, killed_after: float | None = None, **more: Any) -> Outcome:
-    def act(disk: WatchedDisk) -> None:
+def run_scene(
+    scene: Scene,
+    act: Callable[[WatchedDisk], None] | None = None,
+    fault: Fault | None = None,
+    *,
+    killed_after: float | None = None,
+    **more: Any,
+) -> Outcome:
+    """Convert, or do something else, and look at the scene after each move."""
+
+    def convert(disk: WatchedDisk) -> None:
         scene.place.convert(disk, **scene.options | more)
 
     eyes = cast("PowerModel", _Eyes(scene))
-    outcome = in_a_process(scene.place, None, act, eyes, killed_after=killed_after)
+    outcome = in_a_process(scene.place, fault, act or convert, eyes, killed_after=killed_after)
     list(scene.moment())  # what the process removed, it removed after it compared
     scene.options.pop("restart", None)
     return outcome
@@ -451,13 +469,13 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
         if done:
             return True
     away = root / "moved-away"
-    if away.exists() and ("put the result back" in advice or "is not a folder" in outcome.said):
+    if away.exists() and ("Put the result back" in advice or "is not a folder" in outcome.said):
         away.rename(scene.target)
         return True
-    if "or move it away" in advice:
+    if "or move" in advice:
         _aside(scene.target)
         return True
-    if "give the same options as before" in advice:
+    if "Give the same options as before to finish the run" in advice:
         scene.options.clear()
         return True
     if "--force-conversion" in advice and not scene.options.get("force_conversion"):
@@ -466,7 +484,7 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
     if "--restart" in advice:
         scene.options["restart"] = True
         return True
-    if "Put the tree that you want to keep at the target" in advice:
+    if "Move the dataset that you want to keep to the target and the other folders away" in advice:
         source, kept = scene.source(), scene.replaced()
         for path in scene.trees():
             if path not in {source, kept}:
@@ -474,10 +492,10 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
         if kept is not None and kept != scene.target:
             kept.rename(scene.target)
         return True
-    if "move it to a name of its own" in advice:
-        _aside(Path(outcome.said.partition(" does not carry")[0]))
+    if "give it another name" in advice:
+        _aside(Path(outcome.said.partition(" does not have the mark of run")[0]))
         return True
-    if "Rename it; or `leconvert clean --of" in advice:
+    if "Or `leconvert clean --of" in advice:
         old = scene.target.with_name(f"{scene.target.name}_old")
         _aside(old)
         return True
@@ -600,7 +618,7 @@ def _aftermath(scene: Scene, row: Row, afterwards: str, kills: Sequence[float] =
         shutil.rmtree(scene.place.root)
         return None
     for seconds in kills:
-        stopped = _run(scene, killed_after=seconds)
+        stopped = run_scene(scene, killed_after=seconds)
         killed += stopped.how == "died"
         checked = scene.moment() if stopped.how == "died" else scene.end(stopped)
         problems += [f"after a kill: {problem}" for problem in checked]
@@ -609,24 +627,29 @@ def _aftermath(scene: Scene, row: Row, afterwards: str, kills: Sequence[float] =
 
 
 def _followed(scene: Scene, row: Row, problems: list[str], *, is_whole: bool = True) -> Row:
-    """Run the command again and do what messages say, until it succeeds or nothing is left."""
-    said: list[str] = []
     try:
-        again = outcome = _run(scene)
-        problems += [f"then: {problem}" for problem in scene.end(outcome)]
-        while outcome.how == "refused" and not any(end in _words(outcome) for end in _ENDS):
-            said.append(_words(outcome))
-            if len(said) > _MOST_REMEDIES or not _follow(scene, outcome):
-                problems.append(f"no end: {' | '.join(said)}")
-                break
-            outcome = _run(scene)
-            problems += [f"after the remedy {said[-1]}: {p}" for p in scene.end(outcome)]
-        if outcome.how == "succeeded" and (left := _left_over(scene, is_whole=is_whole)):
+        outcomes = to_the_end(scene, problems)
+        if outcomes[-1].how == "succeeded" and (left := _left_over(scene, is_whole=is_whole)):
             problems.append(f"left over: {left}")
     finally:
         shutil.rmtree(scene.place.root)
-    ended = "done" if outcome.how == "succeeded" else f"{outcome.error}"
-    return replace(row, again=again, problems=tuple(problems), ended=f"{ended} after {len(said)}")
+    ended = "done" if outcomes[-1].how == "succeeded" else f"{outcomes[-1].error}"
+    ended = f"{ended} after {len(outcomes) - 1}"
+    return replace(row, again=outcomes[0], problems=tuple(problems), ended=ended)
+
+
+def to_the_end(scene: Scene, problems: list[str]) -> list[Outcome]:
+    """Run the command and do what messages say, until it succeeds or nothing is left to do."""
+    outcomes = [outcome := run_scene(scene)]
+    problems += [f"then: {problem}" for problem in scene.end(outcome)]
+    while outcome.how == "refused" and not any(end in _words(outcome) for end in _ENDS):
+        if len(outcomes) > _MOST_REMEDIES or not _follow(scene, outcome):
+            problems.append(f"no end: {' | '.join(map(_words, outcomes))}")
+            break
+        outcomes.append(run_scene(scene))
+        said, outcome = _words(outcome), outcomes[-1]
+        problems += [f"after the remedy {said}: {p}" for p in scene.end(outcome)]
+    return outcomes
 
 
 def _words(outcome: Outcome) -> str:

@@ -451,7 +451,7 @@ def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
 @pytest.mark.parametrize(
     "before",
     ["open_or_plan", "_write", "record_invocation", "work_and_pack", "pack_run", "packer_lock",
-     "_acquire"],
+     "acquire_lock"],
 )  # fmt: skip
 def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
     source_copy: Path, frozen_before: Callable[..., Frozen], before: str, place: str
@@ -462,11 +462,11 @@ def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
     modules = {
         "open_or_plan": api, "_write": planner, "record_invocation": api,
         "work_and_pack": api, "pack_run": worker_pool, "packer_lock": packing,
-        "_acquire": locks,
+        "acquire_lock": locks,
     }  # fmt: skip
 
     def packs(*arguments: Any, **_: Any) -> bool:
-        return before != "_acquire" or arguments[0].name == "packer.lock"
+        return before != "acquire_lock" or arguments[0].name == "packer.lock"
 
     with frozen_before(call, modules[before], before, packs) as loser:
         if before == "_write":  # it holds the planner's lock
@@ -478,7 +478,7 @@ def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
         error = loser.thaw()
     assert isinstance(error, BusyError), error
     assert error.exit_code == 12
-    assert "Another process did this conversion meanwhile" in error.message
+    assert "Another process finished this conversion meanwhile" in error.message
     assert str(output or source_copy) in error.message
     wanted = {"small", "small_old"} if output is None else {"small", "out"}
     assert {path.name for path in source_copy.parent.iterdir()} == wanted

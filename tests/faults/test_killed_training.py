@@ -72,7 +72,9 @@ for number in range(1, operations + 1, every):
     killed = run(out_dir, number)[0]
     again = run(out_dir, 0)[0]
     last, found = end_of(out_dir)
-    told["trials"].append([number, killed, again, last, same(found, quiet)])
+    is_same = same(found, quiet)
+    is_left = Path(out_dir, "checkpoints/unfinished").exists()
+    told["trials"].append([number, killed, again, last, is_same and not is_left])
 Path(folder, "told.json").write_text(json.dumps(told))
 """
 

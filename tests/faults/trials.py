@@ -43,10 +43,10 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run import upkeep, worker_pool
 from leconvert.run.packer import run as packing
 from leconvert.run.repairing import apply as repairing
-from leconvert.support import parallel
+from leconvert.support import file_calls, parallel
 from leconvert.support.errors import LeconvertError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.workdir import fs, identity
+from leconvert.workdir import identity
 from leconvert.workdir import identity as host
 from leconvert.workdir.fs import FileSystem
 
@@ -746,7 +746,7 @@ def _proc_handed_down(birth: int) -> Iterator[None]:
         mock.patch.object(host, "boot_id", return_value=_BOOT),
         mock.patch.object(identity, "_boot", return_value=f"{_BOOT}/trials"),
         mock.patch.object(identity, "_start_time", start_time),
-        mock.patch.object(fs, "_mount_table", return_value=_MOUNT_TABLE),
+        mock.patch.object(file_calls, "_mount_table", return_value=_MOUNT_TABLE),
         mock.patch.object(parallel, "queued_seconds", return_value=0.0),
     ):
         yield

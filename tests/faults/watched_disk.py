@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from tests.faults.faulty_files import CrashError
 from tests.faults.power import Loss, PowerModel
 
-from leconvert.workdir import fs
+from leconvert.support import file_calls
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -459,7 +459,7 @@ def _replacements(watcher: WatchedDisk) -> Iterator[tuple[ModuleType, str, Any]]
         (os, "open", _os_open(watcher)),
         (fcntl, "flock", _flock(watcher)),
         (fcntl, "ioctl", _ioctl(watcher)),
-        (fs, "_renameat2", _renameat2(watcher)),
+        (file_calls, "_rename", _rename_by_flags(watcher)),
     ]
     opened = _watched_open(watcher)
     writer = _watched_parquet_writer(opened)
@@ -629,8 +629,8 @@ def _ioctl(watcher: WatchedDisk) -> Callable[..., Any]:
     return call
 
 
-def _renameat2(watcher: WatchedDisk) -> Callable[..., None]:
-    real = getattr(fs, "_renameat2")  # noqa: B009 - private to the package, not to us
+def _rename_by_flags(watcher: WatchedDisk) -> Callable[..., None]:
+    real = getattr(file_calls, "_rename")  # noqa: B009 - private to the package, not to us
 
     def call(source: Any, target: Any, flags: int) -> None:
         paths = (

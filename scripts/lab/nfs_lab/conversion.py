@@ -123,7 +123,7 @@ class Conversion:
         lab: The lab.
         name: Its folder on the share.
         source: The dataset, as the guests see it.
-        lease_seconds: Of its workers.
+        lease_seconds: The lease time of its workers.
         batches: Batches of the plan, once there is one.
         observed: Every worker that was started, dead or alive.
     """
@@ -166,7 +166,7 @@ class Conversion:
         self.batches = json.loads(done.out)["batches"]
 
     def target(self, *, in_place: bool = False) -> str:
-        """Where the result goes."""
+        """The path of the result."""
         return f"{self.folder}/{'dataset' if in_place else 'out'}"
 
     def leconvert(self, guest: Guest, *arguments: str, codes: Sequence[int] = (0,)) -> Finished:
@@ -237,7 +237,7 @@ class Conversion:
         """Remove the finished run on a host.
 
         Raises:
-            ScenarioFailedError: Something is left of it.
+            ScenarioFailedError: The work dir still holds files.
         """
         self.leconvert(guest, "clean", self.work_dir)
         left = guest.shell(f"find {self.work_dir} -mindepth 1 2>/dev/null || true").split()

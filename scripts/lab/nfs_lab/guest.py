@@ -32,7 +32,7 @@ from nfs_lab.network import Network
 from nfs_lab.requirements import preload
 
 MAILBOX = "/mnt/lab"
-"""Where a guest sees its own mailbox."""
+"""The path of a guest's own mailbox, as the guest sees it."""
 
 INSIDE = Path(__file__).resolve().parent / "inside"
 """Programs that run in a guest; it sees this machine's folders, read-only."""
@@ -49,8 +49,8 @@ class Finished:
 
     Attributes:
         code: Its exit code; negative for a signal.
-        out: What it wrote to stdout.
-        err: What it wrote to stderr.
+        out: Its stdout.
+        err: Its stderr.
         seconds: From sending it to seeing that it ended, on this machine's clock.
     """
 

@@ -24,10 +24,10 @@ DEFAULT_FOLDER = Path("/dev/shm/leconvert-nfs-lab")
 """Memory, so that the server's disk is not this machine's, which others use too."""
 
 MOUNT = "/mnt/work"
-"""Where every client has the share."""
+"""The mount point of the share on every client."""
 
 SHARED = "/mnt/shared"
-"""Where every guest sees the lab's folder ``shared``, read-only."""
+"""The mount point of the lab's folder ``shared`` in every guest, read-only."""
 
 _SERVER = "server"
 _SERVER_NUMBER = 20
@@ -38,11 +38,11 @@ _LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 @dataclass(frozen=True, slots=True)
 class LabOptions:
-    """What a lab looks like.
+    """The options of a lab.
 
     Attributes:
         clients: Hosts besides the server.
-        file_system: Of the export: ``ext4``, or ``xfs``, which shares extents.
+        file_system: The file system of the export: ``ext4``, or ``xfs``, which shares extents.
         mount_options: For ``mount -o`` on the clients; empty for the defaults.
         nfs_lease_seconds: After so long without a word the server may give a client's locks away,
             and so long it waits for its clients after a restart. A real server's default is 90.

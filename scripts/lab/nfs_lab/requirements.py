@@ -1,4 +1,4 @@
-"""What the machine must have before a lab can be built: root, a tap device, a few programs.
+"""The requirements for building a lab: root, a tap device, a few programs.
 
 On processors younger than the guests' kernel that kernel needs a library: see ``wide_registers.c``.
 """
@@ -12,7 +12,7 @@ import lab_kit
 from lab_kit import LabError, find_program, install, require_root, run_tool
 
 MODULES = Path("/usr/lib/uml/modules")
-"""Where Debian keeps the modules of its User-Mode-Linux kernel, a folder a version."""
+"""Debian's folder for modules of its User-Mode-Linux kernel, a folder a version."""
 
 _PACKAGES = {
     "linux.uml": "user-mode-linux",
@@ -62,7 +62,7 @@ def missing_packages(
     """Return the Debian packages whose programs are not on this machine, sorted.
 
     Args:
-        file_system: What the server's disk will be formatted with, ``ext4`` or ``xfs``.
+        file_system: The file system of the server's disk, ``ext4`` or ``xfs``.
         find: Returns a program's path, or None.
         wide_registers: See `prepare`, whose library must then be compiled; None asks
             this machine.

@@ -96,7 +96,7 @@ class RayCluster:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What processes on the hosts run with."""
+        """The environment of processes on the hosts."""
         # Workers must find this very leconvert, whether it is installed or not.
         package = Path(sys.modules["leconvert"].__path__[0]).parent
         return os.environ | _SETTINGS | {"PYTHONPATH": f"{self.folder / 'site'}:{package}"}

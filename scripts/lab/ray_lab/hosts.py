@@ -69,7 +69,7 @@ class Hosts:
         return f"{_SUBNET}.{int(host.removeprefix('h'))}"
 
     def set_link(self, host: str, *, up: bool) -> None:
-        """Cut a host off, or plug it in again. Connections hear nothing of it."""
+        """Cut a host off, or plug it in again. Open connections get no reset."""
         self._ip_at(self._networks[host], "link", "set", "eth0", "up" if up else "down")
 
     def start(

@@ -23,7 +23,7 @@ _SECONDS_A_BATCH = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where scenarios take place.
+    """The cluster and folders that scenarios use.
 
     Attributes:
         cluster: It runs.

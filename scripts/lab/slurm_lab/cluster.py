@@ -23,7 +23,7 @@ from lab_kit import LabError, find_program, install, require_root, wait_until
 _UP_SECONDS = 30.0
 _END_SECONDS = 20.0
 _HERE = "127.0.0.1"
-# What the controller writes of a job that it puts back into the queue.
+# The state that the controller writes for a job that it puts back into the queue.
 _REQUEUED = "PENDING"
 
 
@@ -139,7 +139,7 @@ class Node:
     """One node.
 
     Attributes:
-        name: What SLURM calls it.
+        name: Its name in SLURM.
         host: The name that its host has; several nodes may share one.
         address: IP address.
         port: TCP port of its daemon.
@@ -165,7 +165,7 @@ def configuration(
     small, and only SLURM's books matter.
 
     Args:
-        controller: Where the controller runs.
+        controller: The host of the controller.
         nodes: The nodes.
         folder: For each daemon's own files, the socket of munge among them.
         logs: For logs, and the list of jobs that have ended.
@@ -218,7 +218,7 @@ class SlurmCluster:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What SLURM's commands need to find this cluster and no other."""
+        """The variables by which SLURM's commands find this cluster and no other."""
         return os.environ | {"SLURM_CONF": str(self._configuration)}
 
     @property

@@ -27,7 +27,7 @@ _SETTLED = {DatasetState.CONVERTED, DatasetState.FINISHED, DatasetState.SET_ASID
 def fleet(ground: Ground) -> Iterator[Row]:
     """A node loses its power; the controller, and then the command itself, are killed.
 
-    What is left then is submitted, with nobody who watches.
+    The rest is then submitted, with nobody who watches.
     """
     expected = _make_datasets(ground)
     listed = ground.folder / "fleet.txt"

@@ -1,4 +1,4 @@
-"""Where scenarios take place, and what they demand."""
+"""The cluster and folders that scenarios use, and the demands that they share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTHS = (25, 17, 31, 9, 22, 13)
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where scenarios take place.
+    """The cluster and folders that scenarios use.
 
     Attributes:
         cluster: It runs.

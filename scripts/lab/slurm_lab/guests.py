@@ -1,7 +1,7 @@
 """SLURM on the hosts of the NFS lab: a head with the controller, and a node on each other host.
 
-Each host has a kernel, a clock and an NFS client of its own, and shares with the others nothing but
-the mount. The controller keeps its state there, so that it survives its host.
+Each host has a kernel, a clock and an NFS client of its own, and shares only the mount with the
+others. The controller keeps its state there, so that it survives its host.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GuestCluster:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a command on a host needs to find leconvert and this cluster."""
+        """The variables by which a command on a host finds leconvert and this cluster."""
         return self.lab.environment() | {"SLURM_CONF": f"{SHARED}/slurm/slurm.conf"}
 
     @property

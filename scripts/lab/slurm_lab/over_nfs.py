@@ -20,7 +20,7 @@ HOSTS = 4
 """A host for the controller and three nodes."""
 
 MEMORY_MB = 768
-"""Of each host, in MiB: two workers and a daemon."""
+"""Memory of each host, in MiB: two workers and a daemon."""
 
 _WORKER = Path(__file__).resolve().parent / "inside" / "node_worker.py"
 _PLACE = "leconvert.run.worker:ShardWriter.write#1"

@@ -1,4 +1,4 @@
-"""What is shown on the cluster, each with what must hold and a row of what was found."""
+"""Scenarios on the cluster: each asserts its promises, and returns a row of its findings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Benchmarks, beside the library that they measure: loaders (``probe``), and resampling.
+"""Benchmarks of the library: loaders (``probe``), and resampling.
 
-`Comparison` and `compare_with_map` are for everybody; the other names are for the command line, the
+`Comparison` and `compare_with_map` are public. The other names are for the command line, the
 report, and ``convert --probe``.
 """
 

@@ -1,13 +1,13 @@
-"""What decoding alone does: how fast it can be, and whether this machine can do it at all.
+"""The limit of decoding: how fast this machine can decode a dataset's videos, and whether it can.
 
-The videos are decoded on one core and on all of them, a process a core with one thread each, in two
-ways: frames one after the other, and single frames at random places, which is what training asks
-for. Files are opened, and read into the page cache as far as they are touched, before the clock
-starts. Rows, windows, shuffling and collation cost nothing here.
+The videos are decoded on one core and on all cores, with one process per core and one thread per
+process, in two ways: neighbouring frames one after another, and single frames at random positions
+as in training. Before the clock starts, the files are opened, and their touched parts are read into
+the page cache. Rows, windows, shuffling and collation take no part.
 
-The limit that loaders are held against is random access with all processes. A loader can pass it
-only where it decodes something cheaper than single random frames, such as the repeated frames of a
-window at an episode's end.
+The limit for loaders is random access with all processes. A loader can exceed it only if it decodes
+something cheaper than single random frames, such as the repeated frames of a window at an episode's
+end.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from leconvert import loading  # its names import torch, which a diagnosis may miss
+from leconvert import loading  # its names import torch, which may be missing in a diagnosis
 from leconvert.bench.environment import (
     PACKETS_LOOKED_AT,
     FoundFfmpeg,
-    cores,
     find_ffmpeg,
     host_record,
     versions_for_torchcodec,
@@ -43,6 +42,7 @@ from leconvert.bench.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
 from leconvert.support.errors import LeconvertError, ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.support.machine import allowed_cores
 
 if TYPE_CHECKING:
     from leconvert.loading import Backend, DatasetMeta, Files, OpenFile
@@ -50,30 +50,30 @@ if TYPE_CHECKING:
 Access = Literal["sequential", "random"]
 
 ACCESSES: tuple[Access, ...] = ("sequential", "random")
-"""Runs of neighbouring frames, as a player reads them; or one frame anywhere, then another."""
+"""Runs of neighbouring frames, as a player reads them; or single frames at random positions."""
 
-# How long a process waits for the others, importing torch included.
+# How long a process waits for the others; importing torch takes time.
 _PATIENCE_SECONDS = 300.0
 _RUN_FRAMES = 32
 # Each open decoder costs memory in each process.
 _MOST_FILES = 48
 
 Stretch = tuple[int, float]
-"""What one process did in one stretch: frames decoded, and the seconds that they took."""
+"""The work of one process in one stretch: frames decoded, and seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitPlan:
     """How the limit is measured."""
 
-    processes: int  # how many decode at once; one process is measured too
-    seconds: float  # length of each of the stretches
+    processes: int  # processes that decode at once; one process is measured, too
+    seconds: float  # length of each stretch
     backend: Backend
-    device: str = "cpu"  # what decodes: ``cpu``, ``cuda`` or ``cuda:N``
+    device: str = "cpu"  # the decoding device: ``cpu``, ``cuda`` or ``cuda:N``
     seed: int = 0  # of random access
 
     def stretches(self) -> list[tuple[Access, int]]:
-        """Return access and number of processes of each stretch."""
+        """Return the access and the number of processes of each stretch."""
         numbers = sorted({1, self.processes})
         return [(access, number) for number in numbers for access in ACCESSES]
 
@@ -90,14 +90,26 @@ def run_limit(
 ) -> dict[str, Any]:
     """Measure how fast the videos of a dataset decode.
 
+    Args:
+        root: The dataset, a folder or URL.
+        data_files_root: Folder or URL of ``data/`` and ``videos/``, if not ``root``.
+        revision: Branch, tag or commit on the Hub.
+        processes: Number of processes; one per core by default.
+        duration_s: Seconds of each stretch.
+        decode_device: ``cpu``, ``cuda`` or ``cuda:N``.
+        seed: Seed of random access.
+
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it.
+
+    Raises:
+        ProbeError: The dataset has no videos, or a decoding process failed.
     """
     document = begin_document("limit")
     backend = loading.choose_backend("auto", decode_device)
     meta, files = opened_dataset(root, data_files_root, revision)
     paths = videos_to_decode(meta)
-    plan = LimitPlan(processes or cores(), duration_s, backend, decode_device, seed)
+    plan = LimitPlan(processes or allowed_cores(), duration_s, backend, decode_device, seed)
     rates = measure_limit(files, paths, plan)
     return document | {
         "limit_frames_per_s": limit_of(rates),
@@ -129,13 +141,17 @@ def opened_dataset(
 
 
 def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
-    """Return relative paths of video files: of every camera in turn, spread over its files."""
+    """Return relative paths of video files, spread over the files of every camera.
+
+    Raises:
+        ProbeError: There are no videos.
+    """
     cameras = [files.paths for files in meta.table.cameras.values() if files.paths]
     if not cameras:
         raise ProbeError(
-            f"{meta.root} has no videos, so nothing limits it that could be measured.",
+            f"{meta.root} has no videos, so there is no decode limit to measure.",
             path=meta.root,
-            next_step="Measure a loader instead: leconvert probe run.",
+            next_step="Measure a loader instead, with `leconvert probe run`.",
         )
     each = max(1, most // len(cameras))
     return [path for paths in cameras for path in paths[:: -(-len(paths) // each)]]
@@ -144,10 +160,11 @@ def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
 def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[dict[str, Any]]:
     """Measure every stretch of a plan and return its rates.
 
-    Of remote datasets the files are fetched whole first.
+    Files of remote datasets are downloaded whole first.
     """
     context = get_context("forkserver")
-    # One process imports torch, and the others are forked from it: many would wait for the disk.
+    # One process imports torch, and the others are forked from it; otherwise many would wait for
+    # the disk.
     preload = [decode_stretches.__module__, loading.open_decoder.__module__]
     context.set_forkserver_preload(preload)
     barrier = context.Barrier(plan.processes)
@@ -166,7 +183,7 @@ def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[d
             process.start()
             sender.close()
             at_the_end.callback(process.join)
-            # Only where something went wrong here is a process left that has not ended by itself.
+            # Processes end by themselves unless an error occurred here.
             at_the_end.callback(barrier.abort)
             answers.append(answer)
         done = _answers(answers)
@@ -177,7 +194,7 @@ def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[d
 
 
 def _answers(answers: Sequence[Connection]) -> list[list[Stretch | None]]:
-    """Return what each process says; the first that fails ends it, whoever it is."""
+    """Return the answer of each process; raise the first failure of any process."""
     waiting = dict.fromkeys(answers)
     done = []
     while waiting:
@@ -192,7 +209,7 @@ def _answer(answer: Connection) -> list[Stretch | None]:
     try:
         said: list[Stretch | None] | str | UsageError = answer.recv()
     except EOFError:
-        said = "it ended without a word, perhaps for lack of memory"
+        said = "it ended without a message, perhaps for lack of memory"
     if isinstance(said, UsageError):
         raise said
     if isinstance(said, str):
@@ -228,21 +245,21 @@ def known_limit(
     *,
     backend: Backend,
 ) -> dict[str, Any] | None:
-    """Return the limit of a run: measured now if asked for, else from a result at hand."""
+    """Return the limit for a run: measured now if asked for, else from an earlier result."""
     if not meta.video_keys:
         return None
     if not options.with_limit:
         return find_limit(results_dir, meta, options.decode_device) if results_dir else None
     plan = LimitPlan(
-        cores(), options.limit_duration_s, backend, options.decode_device, options.seed
+        allowed_cores(), options.limit_duration_s, backend, options.decode_device, options.seed
     )
     return _limit_record("measured", measure_limit(files, videos_to_decode(meta), plan))
 
 
 def find_limit(folder: Path, meta: DatasetMeta, device: str) -> dict[str, Any] | None:
-    """Return the newest limit in a folder that was measured on this host, data set and device.
+    """Return the newest limit in a folder for this host, dataset and device.
 
-    Fewer processes than cores decode less than the host could: they are no limit.
+    Results with fewer processes than cores are ignored, since the host could decode more.
     """
     fitting = [
         (document["started"], path.name, document["rates"])
@@ -251,13 +268,13 @@ def find_limit(folder: Path, meta: DatasetMeta, device: str) -> dict[str, Any] |
         and document["host"]["name"] == platform.node()
         and document["dataset"]["fingerprint"] == meta.fingerprint()
         and document["options"]["decode_device"] == device
-        and document["options"]["processes"] >= cores()
+        and document["options"]["processes"] >= allowed_cores()
     ]
     return _limit_record(*max(fitting, key=lambda found: found[:2])[1:]) if fitting else None
 
 
 def _limit_record(origin: str, rates: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the limit and where it is from: ``measured`` for now, or a result's file."""
+    """Return the limit and its origin: ``measured`` for now, or a result's file."""
     frames_per_s = limit_of(rates)
     if frames_per_s is None:
         return None
@@ -269,13 +286,14 @@ def decode_stretches(
 ) -> None:
     """Run a process of a plan: open the files, then decode in step with the others.
 
-    Sends a list of `Stretch` (None where it only waited), or a sentence that says what failed.
+    It sends a list of `Stretch` (None for a stretch in which it only waited), or a sentence about
+    its failure.
     """
     try:
         opened = [_Clip(path, plan.backend, plan.device) for path in paths]
         clips = [clip for clip in opened if clip.num_frames]
         if not clips:
-            raise ValueError("no video file holds a frame")
+            raise ValueError("no video file contains a frame")
         done: list[Stretch | None] = []
         for access, processes in plan.stretches():
             calls = _calls(clips, access, plan.seed + number)
@@ -295,7 +313,7 @@ def decode_stretches(
 
 
 class _Clip:
-    """A file, and what `EpisodeStream` decodes it with."""
+    """A file, opened with the decoder of `EpisodeStream`."""
 
     def __init__(self, path: str, backend: Backend, device: str) -> None:
         opened = loading.files_at(Path(path).parent).open(Path(path).name)
@@ -319,7 +337,7 @@ def _calls(
                 clip = clips[number]
                 frame = place - (int(ends[number]) - clip.num_frames)
                 yield 1, partial(clip.run, frame, frame + 1)
-    # Processes begin with different files, as workers would.
+    # Processes begin with different files, as workers do.
     for clip in cycle([*clips[seed % len(clips) :], *clips[: seed % len(clips)]]):
         for first in range(0, clip.num_frames, _RUN_FRAMES):
             stop = min(first + _RUN_FRAMES, clip.num_frames)
@@ -345,11 +363,11 @@ def timed_decoding(
 
 
 def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
-    """Return what is known about a dataset, with how each camera's first video is coded."""
+    """Return a description of a dataset, with the coding of each camera's first video."""
     table = meta.table
     videos: dict[str, Any] = {}
     for key, camera in table.cameras.items():
-        # All files of a camera are coded alike: players could not follow otherwise.
+        # Players require that all files of a camera are coded alike.
         videos[key] = _facts_of(files, camera.paths[0]) if camera.paths else None
     first: Mapping[str, Any] = next((facts for facts in videos.values() if facts), {})
     return {
@@ -369,7 +387,7 @@ def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
 
 
 def _facts_of(files: Files, path: str) -> dict[str, Any] | None:
-    """Return how a video is coded; None where it is no video."""
+    """Return how a video is coded; None if it is no video."""
     try:
         opened = files.open(path)
     except LeconvertError:
@@ -396,7 +414,7 @@ def _coded(opened: OpenFile) -> dict[str, Any] | None:
 
 
 def _fetch_beginning(opened: OpenFile) -> None:
-    """Fetch what tells how a video is coded; a whole one may have hundreds of megabytes."""
+    """Fetch the part that describes the coding; the whole file may have hundreds of megabytes."""
     index = loading.open_clip(opened, keep_index=True).index
     if index is not None:
         runs = index.byte_runs(0, min(PACKETS_LOOKED_AT, index.num_samples))
@@ -410,11 +428,17 @@ def diagnose_decoding(
     revision: str | None = None,
     decode_device: str = "cpu",
 ) -> dict[str, Any]:
-    """Look at what is installed and, of a dataset, decode the first frame of its first video.
+    """Look at the installation, and decode the first frame of a dataset's first video.
+
+    Args:
+        root: The dataset, a folder or URL; None to look at the installation only.
+        data_files_root: Folder or URL of ``data/`` and ``videos/``, if not ``root``.
+        revision: Branch, tag or commit on the Hub.
+        decode_device: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it. ``ok`` is false if
-        the frame could not be decoded as asked; ``missing`` says what to install.
+        the frame could not be decoded; ``missing`` lists what to install.
     """
     document = begin_document("diagnose")
     versions = versions_record()
@@ -422,7 +446,7 @@ def diagnose_decoding(
     if versions["torch"] is not None:
         import torch
 
-        # What the modules say names the build too, such as +cpu.
+        # The modules' own versions also name the build, such as +cpu.
         versions["torch"] = torch.__version__
         if torch.cuda.is_available():
             gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
@@ -486,43 +510,46 @@ def missing_pieces(
     cuda: bool,
     wants_cuda: bool,
 ) -> list[str]:
-    """Return what to install or mend, a sentence each, the most important first.
+    """Return what to install or repair, a sentence each, the most important first.
 
     Args:
-        torch: Its version; None if it is missing.
-        torchcodec: Likewise.
-        torchcodec_trouble: Why it does not load; None if it does, or is missing.
+        torch: The version of torch; None if it is missing.
+        torchcodec: The version of torchcodec; None if it is missing.
+        torchcodec_trouble: Why torchcodec does not load; None if it does, or is missing.
         ffmpeg: The FFmpeg that torchcodec finds.
         built_for: The FFmpeg versions that torchcodec is built for, ascending.
         cuda: Whether torch can use a GPU.
-        wants_cuda: Whether the GPU is to decode.
+        wants_cuda: Whether the GPU shall decode.
     """
     missing = []
     if torch is None:
-        missing.append(f"torch is not installed: run `{command_for_extra('probe')}`.")
+        missing.append(f"torch is not installed. Install it with `{command_for_extra('probe')}`.")
     if torchcodec is None:
         missing.append(
-            "torchcodec is not installed; decoding on a GPU and LeRobot's loaders need it: run "
-            f"`{command_for_extra('probe')}`."
+            "torchcodec is not installed. Decoding on a GPU and LeRobot's loaders need it. "
+            f"Install it with `{command_for_extra('probe')}`."
         )
     elif ffmpeg is None:
         first, last = built_for[0], built_for[-1]
         missing.append(
-            f"torchcodec {torchcodec} finds no FFmpeg that it is built for; decoding on a "
-            f"GPU and LeRobot's loaders need it, PyAV decodes all the same: install FFmpeg {first} "
-            f"to {last} with its shared libraries (apt install ffmpeg), or a PyAV whose wheel "
-            "carries one of these (av 15 carries FFmpeg 7, av 16 to 18 carry 8, av 19 carries 9)."
+            f"torchcodec {torchcodec} finds no suitable FFmpeg. Decoding on a GPU and "
+            "LeRobot's loaders need torchcodec; PyAV decodes without it. Install "
+            f"FFmpeg {first} to {last} with shared libraries (apt install ffmpeg), or a "
+            "PyAV whose wheel contains one of these versions (av 15: FFmpeg 7, av 16 "
+            "to 18: FFmpeg 8, av 19: FFmpeg 9)."
         )
     elif torchcodec_trouble is not None:
         missing.append(
-            f"torchcodec does not load ({torchcodec_trouble}): install the version that "
-            f"belongs to torch {torch}."
+            f"torchcodec cannot be imported ({torchcodec_trouble}). Install the version "
+            f"that belongs to torch {torch}."
         )
     if wants_cuda and not cuda:
-        missing.append("torch sees no GPU: check nvidia-smi, and install a torch build for CUDA.")
+        missing.append(
+            "torch sees no GPU. Check nvidia-smi, and install a build of torch for CUDA."
+        )
     if wants_cuda and (torchcodec or "").endswith("+cpu"):
         missing.append(
-            f"torchcodec {torchcodec} decodes on the CPU only: install its build for CUDA."
+            f"torchcodec {torchcodec} decodes only on the CPU. Install its build for CUDA."
         )
     return missing
 

@@ -1,8 +1,7 @@
-"""What a figure was measured with, and what it cost: versions, host, memory, use of a GPU."""
+"""The environment of a measurement, and its costs: versions, host, memory, use of a GPU."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import importlib.util
@@ -21,11 +20,11 @@ from typing import Any, BinaryIO, Self
 
 from leconvert._version import __version__
 from leconvert.support.extras import missing_package
-from leconvert.support.machine import home_folder
+from leconvert.support.machine import allowed_cores, cpu_name, descendants, home_folder
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
 PACKETS_LOOKED_AT = 500
-"""Packets of a video that tell how far apart keyframes are."""
+"""Number of packets of a video from which the distance of keyframes is determined."""
 
 
 _EXTRAS = {
@@ -36,7 +35,7 @@ _EXTRAS = {
 
 
 def require_packages(*names: str) -> None:
-    """Fail with what to install if a package is missing."""
+    """Raise an error that names what to install if a package is missing."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             title, extra = _EXTRAS[name]
@@ -47,8 +46,8 @@ def video_facts(file: BinaryIO) -> dict[str, Any]:
     """Read how a video is coded from its header and its first packets; nothing is decoded.
 
     ``codec`` and ``pixel_format`` are FFmpeg's names, such as ``av1`` and ``yuv420p``. ``gop`` is
-    the commonest distance of keyframes in frames, None with one keyframe. ``has_b_frames`` says
-    whether frames are shown in another order than they are stored.
+    the most frequent distance of keyframes in frames, None with one keyframe. ``has_b_frames`` is
+    true if frames are shown in another order than they are stored.
     """
     from leconvert.media.pyav import open_container
 
@@ -83,7 +82,7 @@ def package_version(package: str) -> str | None:
 
 
 def versions_record(version_of: Callable[[str], str | None] = package_version) -> dict[str, Any]:
-    """Return the versions of everything that loads, None for what is not installed."""
+    """Return the versions of all packages in use, None for missing ones."""
     return {
         "leconvert": __version__,
         "python": platform.python_version(),
@@ -91,55 +90,36 @@ def versions_record(version_of: Callable[[str], str | None] = package_version) -
     }
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS has no affinity
-        return os.cpu_count() or 1
-
-
 def usable_gpus() -> int:
-    """Return how many GPUs torch can use."""
+    """Return the number of GPUs that torch can use."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def host_record() -> dict[str, Any]:
-    """Return what is known about this machine."""
+    """Return a description of this machine."""
     import psutil
 
     return {
         "name": platform.node(),
-        "cpu": _cpu_name(),
-        "cores": cores(),
+        "cpu": cpu_name(),
+        "cores": allowed_cores(),
         "memory_bytes": int(psutil.virtual_memory().total),
         "kernel": platform.release(),
     }
 
 
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-# Lets torchcodec find FFmpeg: the system's, or the one that PyAV's wheel carries.
+# Helps torchcodec find FFmpeg: the system's, or the one in PyAV's wheel.
 #
-# torchcodec loads FFmpeg's shared libraries by their plain names (``libavcodec.so.61``) when it
-# is imported; the wheel has them under names of its own (``libavcodec-7ee0753d.so.61.19.101``).
-# Links with the plain names in a folder, and that folder and the wheel's on ``LD_LIBRARY_PATH``,
-# make it load. The dynamic loader reads the variable when a process starts, so a program that
-# finds out too late starts itself once more, with the variable set.
+# torchcodec loads FFmpeg's shared libraries by their plain names (``libavcodec.so.61``) when it is
+# imported. The wheel has them under names of its own (``libavcodec-7ee0753d.so.61.19.101``). So a
+# folder gets links with the plain names, and ``LD_LIBRARY_PATH`` gets this folder and the wheel's.
+# The dynamic loader reads the variable when a process starts; a program that runs without it starts
+# itself again, with the variable set.
 
 
-# The seven libraries of FFmpeg itself; the wheel brings dozens more, which need no plain name.
+# The seven libraries of FFmpeg itself; the wheel has dozens more, which need no plain name.
 _LIBRARY = re.compile(
     r"(?P<name>lib(?:avcodec|avdevice|avfilter|avformat|avutil|swresample|swscale))"
     r"-[0-9a-f]+\.so\.(?P<major>\d+)[.\d]*"
@@ -164,7 +144,7 @@ class FoundFfmpeg:
 def versions_for_torchcodec() -> list[int]:
     """Return the FFmpeg versions that the installed torchcodec is built for, ascending.
 
-    Where none is installed, those that any is built for.
+    If torchcodec is not installed, return the versions that any torchcodec is built for.
     """
     spec = importlib.util.find_spec("torchcodec")
     folders = [] if spec is None else spec.submodule_search_locations or []
@@ -192,7 +172,7 @@ def find_ffmpeg(
             load(f"libavutil.so.{libavutil}")
         except OSError:
             continue
-        # The links stand first on the path, but nothing says that they are what answered.
+        # The links are first on the path, but the library may still come from the system.
         on_path = any(
             (Path(folder) / f"libavutil.so.{libavutil}").resolve().parent.name == "av.libs"
             for folder in environment.get(_SEARCH_PATH, "").split(os.pathsep)
@@ -214,9 +194,9 @@ def wheel_libraries() -> Path:
 
 
 def link_plain_names(libraries: Path, links: Path) -> list[Path]:
-    """Link FFmpeg's libraries to their plain names; links that are there are renewed.
+    """Link FFmpeg's libraries to their plain names; existing links are renewed.
 
-    Several processes may do so at once: each link is replaced in one step.
+    Several processes may do this at once: each link is replaced in one step.
     """
     links.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = []
@@ -231,14 +211,14 @@ def link_plain_names(libraries: Path, links: Path) -> list[Path]:
         fresh.replace(link)
         made.append(link)
     if not made:
-        raise FileNotFoundError(f"{libraries} holds no FFmpeg libraries")
+        raise FileNotFoundError(f"{libraries} contains no FFmpeg libraries")
     return sorted(made)
 
 
 def search_path(links: Path, libraries: Path) -> str:
     """Return the value for ``LD_LIBRARY_PATH``.
 
-    The wheel's own folder is part of it: there its libraries find what they need themselves.
+    It includes the wheel's own folder, where its libraries find their dependencies.
     """
     return f"{links.resolve()}{os.pathsep}{libraries}"
 
@@ -246,7 +226,7 @@ def search_path(links: Path, libraries: Path) -> str:
 def links_folder(libraries: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the user's own folder for the links to one wheel's libraries.
 
-    It is in the user's cache: in a folder that others can write to, anyone could put libraries.
+    It is in the user's cache: anyone could put libraries into a folder that others can write to.
     """
     home = environment.get("XDG_CACHE_HOME")
     cache = Path(home) if home else home_folder() / ".cache"
@@ -255,11 +235,11 @@ def links_folder(libraries: Path, environment: Mapping[str, str] = os.environ) -
 
 
 def restart_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str] | None:
-    """Link the wheel's libraries and return the environment to start again with.
+    """Link the wheel's libraries and return the environment for starting again.
 
     Returns:
-        None where that would change nothing: it was done already, torchcodec is not installed,
-        PyAV's wheel has no libraries, or the links cannot be written.
+        None if starting again would change nothing: it was done already, torchcodec is not
+        installed, PyAV's wheel has no libraries, or the links cannot be written.
     """
     if environment.get(_STARTED_AGAIN) or importlib.util.find_spec("torchcodec") is None:
         return None
@@ -284,9 +264,9 @@ def start_again_with_ffmpeg(
     find: Callable[[], FoundFfmpeg | None] = find_ffmpeg,
     execute: Callable[[str, list[str], dict[str, str]], object] = os.execve,
 ) -> None:
-    """Replace this process by itself with FFmpeg in reach, if that is needed and possible.
+    """Replace this process by itself with FFmpeg on the search path, if needed and possible.
 
-    Returns where FFmpeg is found already or cannot be; decoding then falls back to PyAV.
+    It returns if FFmpeg is already found, or cannot be; decoding then falls back to PyAV.
     """
     if not sys.platform.startswith("linux") or find() is not None:
         return
@@ -299,20 +279,22 @@ def start_again_with_ffmpeg(
     execute(sys.executable, [sys.executable, *arguments], environment)
 
 
-# What a machine does while something else runs: memory of a process tree, and the use of a GPU.
+# Measurements while something else runs: memory of a process tree, and the use of a GPU.
 #
-# RSS counts a page in every process that maps it, so forked workers count shared pages again and
-# again. PSS divides a page among its processes, and is what the machine really spends. Only Linux
+# RSS counts a page in every process that maps it, so shared pages of forked workers count many
+# times.
+# PSS divides a page among its processes, and is the memory that the machine really spends. Only
+# Linux
 # knows PSS.
 
 
 class Sampler[Sample]:
-    """Reads something again and again from a thread, until ``with`` ends.
+    """Calls a function repeatedly in a thread, until the ``with`` block ends.
 
-    Not guaranteed: a peak between two samples goes unseen. A reader that fails is asked no more.
+    A peak between two samples is missed. After an error the function is not called again.
 
     Attributes:
-        seen: What was read.
+        seen: The returned values.
     """
 
     def __init__(self, read: Callable[[], Sample], *, every_seconds: float) -> None:
@@ -323,11 +305,11 @@ class Sampler[Sample]:
         self.seen: list[Sample] = []
 
     def sample(self) -> None:
-        """Look once; call it where a peak is expected, such as before workers end."""
+        """Sample once; call it when a peak is expected, such as before workers end."""
         self.seen.append(self._read())
 
     def start(self) -> None:
-        """Begin, if it has not begun."""
+        """Start the thread, if it has not started."""
         if self._thread.ident is None:
             self._thread.start()
 
@@ -343,17 +325,17 @@ class Sampler[Sample]:
         while not self._ended.is_set():
             try:
                 self.sample()
-            except Exception:  # noqa: BLE001 - NVML's own errors among them; what was seen counts
+            except Exception:  # noqa: BLE001 - NVML's own errors among them; earlier samples count
                 return
             self._ended.wait(self._every_seconds)
 
 
 class TreeMemory(Sampler[tuple[int, int | None]]):
-    """Keeps the peaks of a process tree, from `start` on.
+    """Records the peaks of a process tree, from `start` on.
 
-    It starts once all processes that are forked from here are there: forking beside threads is
-    asking for trouble. Shared memory that workers hand tensors over in counts as soon as a process
-    has touched it.
+    Call `start` after all processes have been forked, since forking is unsafe while threads run.
+    Shared memory through which workers hand over tensors counts as soon as a process has touched
+    it.
     """
 
     def __init__(self, pid: int | None = None, *, every_seconds: float = 0.5) -> None:
@@ -367,7 +349,7 @@ class TreeMemory(Sampler[tuple[int, int | None]]):
 
     @property
     def peak_pss_bytes(self) -> int | None:
-        """The largest sum of proportional sets; None where unknown."""
+        """The largest sum of proportional sets; None if not known."""
         return max((pss for _, pss in self.seen if pss is not None), default=None)
 
 
@@ -379,7 +361,7 @@ class GpuUse(Sampler[float]):
 
     @property
     def mean_pct(self) -> float | None:
-        """Mean use in percent; None where nothing can tell it."""
+        """Mean use in percent; None if it cannot be measured."""
         return sum(self.seen) / len(self.seen) if self.seen else None
 
     def __enter__(self) -> Self:
@@ -396,7 +378,7 @@ def _utilization(device: str) -> float:
 def tree_memory(pid: int) -> tuple[int, int | None]:
     """Return RSS and PSS of a process and its descendants, in bytes.
 
-    A process that ends meanwhile is left out. PSS is None where the system does not tell it.
+    A process that ends meanwhile is left out. PSS is None if the system does not report it.
     """
     import psutil
 
@@ -404,9 +386,9 @@ def tree_memory(pid: int) -> tuple[int, int | None]:
         return 0, None
     rss = 0
     pss: int | None = 0
-    for each in (pid, *_descendants(pid)):
+    for each in (pid, *descendants(pid)):
         try:
-            # One look gives both; it walks the page tables, some milliseconds a gigabyte.
+            # One call returns both; it walks the page tables, some milliseconds a gigabyte.
             memory = psutil.Process(each).memory_full_info()
         except psutil.Error:
             continue
@@ -414,26 +396,3 @@ def tree_memory(pid: int) -> tuple[int, int | None]:
         share = getattr(memory, "pss", None)
         pss = None if share is None or pss is None else pss + share
     return rss, pss
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the ids of a process's children, their children and so on, parents first.
-
-    Linux lists the children of each thread, so that looking twice a second costs what the tree
-    costs, not what the machine runs. psutil reads the state of every process that there is, which
-    is left for systems without such lists.
-    """
-    import psutil
-
-    if not Path(f"/proc/self/task/{threading.get_native_id()}/children").exists():
-        try:
-            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-    found = [pid]
-    for each in found:
-        for children in Path(f"/proc/{each}/task").glob("*/children"):
-            # A thread or process that ended meanwhile has no list any more.
-            with contextlib.suppress(OSError):
-                found.extend(int(child) for child in children.read_text("ascii").split())
-    return found[1:]

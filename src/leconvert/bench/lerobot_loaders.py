@@ -1,7 +1,7 @@
 """LeRobot's own loaders under test: the map-style dataset, and the released streaming one.
 
-They are measured as a user would use them, but for two things: their decoder caches are replaced by
-ones that count, and each batch says which worker made it.
+They are measured as a user would use them, except for two things: counting caches replace their
+decoder caches, and each batch says which worker made it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from leconvert.support.errors import UsageError
 _COUNTED = ("cache_hits", "cache_misses", "cache_evictions", "cache_size")
 _HITS, _MISSES, _EVICTIONS, _SIZE = range(len(_COUNTED))
 _DECODING = "_query_videos"
-# What the released streaming dataset takes where nothing is said.
+# Defaults of the released streaming dataset.
 _FRAMES_BUFFERED = 1000
 _MOST_SHARDS = 16
 _LOCAL_NAME = "local/dataset"
-# Begins a sample's key that says why a camera's picture is black.
+# Prefix of a sample's key that holds the reason for a camera's black picture.
 _FAILED = "_failed."
 
 
@@ -54,7 +54,8 @@ class _CountingCache(VideoDecoderCache):  # type: ignore[misc]
         was_open, size = video_path in self, self.size()
         decoder = super().get_decoder(video_path)
         row[_HITS if was_open else _MISSES] += 1
-        # Threads of one sample open decoders side by side: a difference may show another's too.
+        # Threads of one sample open decoders in parallel, so a difference may include another
+        # thread's.
         row[_EVICTIONS] += 0 if was_open else max(0, size + 1 - self.size())
         row[_SIZE] = self.size()
         return decoder
@@ -84,13 +85,13 @@ def _shared(*shape: int) -> torch.Tensor:
 
 
 def _taken_out(sample: dict[str, Any]) -> list[tuple[str, str]]:
-    """Remove from a sample what it says about cameras that failed: camera and reason."""
+    """Remove the marks of failed cameras from a sample, and return camera and reason of each."""
     marks = [key for key in sample if key.startswith(_FAILED)]
     return [(key.removeprefix(_FAILED), sample.pop(key)) for key in marks]
 
 
 class _ShuffledShare(Sampler[int]):
-    """A new permutation of all frames each epoch, of which a rank takes its share."""
+    """A new permutation of all frames each epoch; each rank takes its share."""
 
     def __init__(self, length: int, seed: int, rank: int, world_size: int) -> None:
         self._length = length
@@ -109,7 +110,7 @@ class _ShuffledShare(Sampler[int]):
 
 
 class _LeRobotUnderTest(LoaderUnderTest):
-    """What both have in common."""
+    """The common part of both loaders."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -140,12 +141,12 @@ class _LeRobotUnderTest(LoaderUnderTest):
         return _CountingCache(self._counts, self.subject.options.video_decoder_cache_size)
 
     def _place(self) -> dict[str, Any]:
-        """Return the arguments that say where the dataset is."""
+        """Return the arguments for the dataset's location."""
         options = self.subject.options
         if options.data_files_root is not None:
             raise UsageError(
-                f"The loader {options.loader} knows no --data-files-root.",
-                next_step="Choose --loader stream, or leave the option out.",
+                f"The loader {options.loader} does not support --data-files-root.",
+                next_step="Use --loader stream, or leave --data-files-root out.",
             )
         root = str(options.root)
         if "://" not in root:
@@ -153,7 +154,7 @@ class _LeRobotUnderTest(LoaderUnderTest):
         name = root.removeprefix("hf://datasets/").strip("/")
         if "://" in name:
             raise UsageError(
-                f"The loader {options.loader} does not read {root}.",
+                f"The loader {options.loader} cannot read {root}.",
                 next_step="Choose --loader stream, or give a local folder or hf://datasets/….",
             )
         revision = {} if options.revision is None else {"revision": options.revision}
@@ -161,7 +162,7 @@ class _LeRobotUnderTest(LoaderUnderTest):
 
 
 class MapUnderTest(_LeRobotUnderTest):
-    """``LeRobotDataset`` with a global shuffle, a share a rank."""
+    """``LeRobotDataset`` with a global shuffle, and a share for each rank."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -205,15 +206,15 @@ class MapUnderTest(_LeRobotUnderTest):
 
 
 class StreamingUnderTest(_LeRobotUnderTest):
-    """``StreamingLeRobotDataset`` as released; it knows neither ranks nor chosen episodes."""
+    """``StreamingLeRobotDataset`` as released; it supports neither ranks nor chosen episodes."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         options = subject.options
         if subject.episodes is not None:
             raise UsageError(
-                "The loader stream-lerobot reads all episodes, whatever is asked of it.",
-                next_step="Leave out --max-episodes and --num-partitions.",
+                "The loader stream-lerobot always reads all episodes.",
+                next_step="Leave --max-episodes and --num-partitions out.",
             )
         if (options.world_size or 1) > 1:
             self.notes += ("stream-lerobot ignores ranks: every process loads everything",)
@@ -238,7 +239,7 @@ class StreamingUnderTest(_LeRobotUnderTest):
 
     @override
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
-        del epoch  # it goes on drawing from its own generator
+        del epoch  # the dataset goes on drawing from its own generator
         if self._loader is None:
             self._loader = DataLoader(
                 self.dataset,
@@ -260,7 +261,7 @@ class StreamingUnderTest(_LeRobotUnderTest):
             yield sample, unreadable
 
     def _query_each(self, times: Mapping[str, Sequence[float]], episode: int) -> dict[str, Any]:
-        """Decode each camera by itself; one that fails gives black pictures, and says why."""
+        """Decode each camera by itself; a camera that fails gives black pictures and the reason."""
         frames: dict[str, Any] = {}
         for camera, seconds in times.items():
             try:

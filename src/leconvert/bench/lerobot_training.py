@@ -1,16 +1,16 @@
-"""LeRobot's own training program, with an `EpisodeStream` where it takes its streaming dataset.
+"""LeRobot's own training program, with an `EpisodeStream` in place of its streaming dataset.
 
 ``lerobot-train`` knows two classes of datasets and makes torch's `DataLoader` of either, which
-accelerate then shares out. Two names are replaced while it runs: the streaming class, by a stream
-of the same dataset, and the method of accelerate that takes a `DataLoader`, which makes a
-`StreamLoader` of one whose dataset is a stream: ranks share that out themselves. Everything else
-is LeRobot's: options, policies, processors, checkpoints.
+accelerate then divides among ranks. Two names are replaced while it runs. The streaming class
+becomes a stream of the same dataset. The method of accelerate that takes a `DataLoader` returns a
+`StreamLoader` if the dataset is a stream, which the ranks divide themselves. Everything else is
+LeRobot's: options, policies, processors, checkpoints.
 
 With ``also`` the stream is a `MixedStream` of LeRobot's dataset and others.
 
-Its checkpoints say the step, the batch size and the number of processes; where all ranks stood in
-the order follows from these, so ``--resume=true`` goes on with the sample that would have come
-next, with any number of ranks.
+LeRobot's checkpoints hold the step, the batch size and the number of processes. The position of all
+ranks in the order follows from these, so ``--resume=true`` continues with the sample that would
+have come next, with any number of ranks.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
     """Run ``lerobot-train`` with its own arguments on an `EpisodeStream`.
 
     Args:
-        arguments: LeRobot's.
+        arguments: LeRobot's arguments.
         also: Datasets to mix with LeRobot's, each with its share of the samples, between 0 and 1;
-            LeRobot's has the rest.
+            LeRobot's dataset has the rest.
+
+    Raises:
+        UsageError: The shares leave nothing for LeRobot's dataset, or it is missing.
+        InstallationError: LeRobot's training does not load.
     """
     if any(share <= 0 for _, share in also) or sum(share for _, share in also) >= 1:
         raise UsageError(
-            "The shares of --also must be above 0, and below 1 together: the dataset of "
-            "--dataset.root has the rest."
+            "Each share of --also must be above 0, and all together must be below 1. The "
+            "dataset of --dataset.root gets the rest."
         )
     try:
         program = importlib.import_module("lerobot.scripts.lerobot_train")
@@ -49,7 +53,7 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
         accelerate = importlib.import_module("accelerate")
     except ImportError as error:
         raise InstallationError(
-            f"LeRobot's training does not load: {error}.",
+            f"LeRobot's training program cannot be imported: {error}.",
             next_step=f"Run `{install_command(_NEEDED)}`.",
         ) from error
     run = _Run(program, also)
@@ -70,7 +74,7 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
 
 
 class _Run:
-    """One training: what LeRobot asks for on the way."""
+    """One training: the functions that LeRobot calls on the way."""
 
     def __init__(self, program: Any, also: Sequence[tuple[str, float]]) -> None:
         self._program = program
@@ -82,16 +86,16 @@ class _Run:
         """Make the datasets of a configuration, as LeRobot does."""
         root = config.dataset.root
         if root is not None and not (Path(root) / INFO_PATH).is_file():
-            # LeRobot would fetch --dataset.repo_id into it, its tables first and the rest later.
+            # LeRobot would download --dataset.repo_id into it, the tables first and the rest later.
             raise UsageError(
-                f"--dataset.root: {root} holds no dataset; it has no {INFO_PATH}.",
+                f"{root} (--dataset.root) is not a dataset: it has no {INFO_PATH}.",
                 path=str(root),
-                next_step="Give the folder of a v3.0 dataset; without --dataset.root the dataset "
-                "of --dataset.repo_id is streamed.",
+                next_step="Give the folder of a v3.0 dataset. Without --dataset.root, the "
+                "dataset of --dataset.repo_id is streamed.",
             )
         if config.dataset.eval_split:
             raise UsageError(
-                "A stream is not split for an evaluation (--dataset.eval_split).",
+                "--dataset.eval_split does not work with a stream.",
                 next_step="Split the dataset first: leconvert split DATASET --output-dir DIR "
                 "--into train=0.9,val=0.1.",
             )
@@ -112,7 +116,7 @@ class _Run:
         repo_type: str = "dataset",
         **others: Any,
     ) -> SampleStream:
-        """Open what LeRobot would open with its streaming class, and what is mixed with it."""
+        """Open the dataset of LeRobot's streaming class, and mix in the others."""
         from lerobot.utils.constants import HF_LEROBOT_HOME
 
         place = Path(root) if root is not None else Path(HF_LEROBOT_HOME) / repo_id
@@ -124,7 +128,7 @@ class _Run:
             "tolerance_s": tolerance_s,
             "return_uint8": return_uint8,
         }
-        # LeRobot's next class has these; other arguments of its class of today mean nothing here.
+        # LeRobot's next class has these; other arguments of today's class mean nothing here.
         of_next = {name: value for name, value in others.items() if name.startswith("streaming_")}
         stream = EpisodeStream(
             place if is_local else f"hf://{repo_type}s/{repo_id}",
@@ -136,7 +140,7 @@ class _Run:
             **of_next,
         )
         if stream.commit is not None:
-            # Checkpoints hold the options, so that --resume=true reads the same commit.
+            # Checkpoints hold the options, so --resume=true reads the same commit.
             self._config.dataset.revision = stream.commit
         if not self._also:
             return stream
@@ -144,7 +148,7 @@ class _Run:
         return MixedStream([(stream, rest), *self._also], seed=seed, repeat=True, **options)
 
     def make_loader(self, loader: Any) -> StreamLoader:
-        """Make the loader of a stream of what LeRobot would have torch's do."""
+        """Make the loader of a stream with the settings of torch's loader."""
         from torch.utils.data import default_collate
 
         made = StreamLoader(

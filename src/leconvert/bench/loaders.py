@@ -1,13 +1,13 @@
-"""The loaders that a run can measure, behind one face, and how they are timed.
+"""The loaders that a run can measure, behind one interface, and how they are timed.
 
-Timing begins with the latency of the first batch. The time that counts begins when the last
-warm-up batch has arrived, and ends with the first batch that arrives when ``duration_s`` have
-passed, so it holds whole batches and nothing else. A loader that comes to its end within it starts
-its next epoch; this counts, since training pays for it too.
+Timing begins with the latency of the first batch. The time that counts begins when the last warm-up
+batch has arrived. It ends with the first batch that arrives after ``duration_s``, so it holds whole
+batches only. A loader that reaches its end within this time starts its next epoch; this counts,
+since training pays for it too.
 
-Two latencies are told apart. A *batch wait* is how long the consumer stood still for a batch; with
-workers ahead of it most waits are short and some are long. A *sample latency* is the wait of its
-batch divided by the samples in it.
+There are two latencies. A *batch wait* is how long the consumer waited for a batch; with workers
+ahead of it most waits are short and some are long. A *sample latency* is the wait of its batch
+divided by the samples in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, override
 
 import numpy as np
 
-from leconvert.bench.environment import cores, require_packages
+from leconvert.bench.environment import require_packages
 from leconvert.bench.options import Deltas, RunOptions, mode_deltas, read_deltas
 from leconvert.loading import (
     DatasetMeta,
@@ -39,16 +39,17 @@ from leconvert.loading import (
 )
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
+from leconvert.support.machine import allowed_cores
 
 _PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What is kept of a batch."""
+    """The facts that are kept about a batch."""
 
-    samples: int  # its samples
-    episodes: int  # distinct episodes among them
+    samples: int  # number of its samples
+    episodes: int  # number of distinct episodes among them
     worker: int  # the worker that made it; 0 without workers
     frames: int = 0  # camera frames that were decoded for it
 
@@ -57,31 +58,31 @@ class BatchFacts:
 class Measured:
     """One timed pass."""
 
-    first_batch_latency_s: float  # from before the iterator was asked for to the first batch
-    wallclock_s: float  # from there to the last batch, warm-up included
-    steady_window_s: float  # the stretch that counts
+    first_batch_latency_s: float  # from the request for the iterator to the first batch
+    wallclock_s: float  # from that request to the last batch, warm-up included
+    steady_window_s: float  # the time that counts
     epochs: int  # passes over the data that were begun
     facts: tuple[BatchFacts, ...]  # of every batch that counts, in order of arrival
     waits_s: tuple[float, ...]  # the wait for each of them, in seconds
 
     @property
     def samples(self) -> int:
-        """Samples that count."""
+        """Number of samples that count."""
         return sum(fact.samples for fact in self.facts)
 
     @property
     def frames(self) -> int:
-        """Decoded camera frames that count."""
+        """Number of decoded camera frames that count."""
         return sum(fact.frames for fact in self.facts)
 
     @property
     def frames_per_s(self) -> float:
-        """Decoded camera frames a second over the stretch that counts; 0 if it is empty."""
+        """Decoded camera frames a second in the time that counts; 0 if it is empty."""
         return self.frames / self.steady_window_s if self.steady_window_s > 0 else 0.0
 
     @property
     def samples_per_s(self) -> float:
-        """Samples a second over the stretch that counts; 0 if it is empty."""
+        """Samples a second in the time that counts; 0 if it is empty."""
         return self.samples / self.steady_window_s if self.steady_window_s > 0 else 0.0
 
     @property
@@ -91,7 +92,7 @@ class Measured:
         return sum(shares) / len(shares) if shares else 0.0
 
     def of_workers(self, num_workers: int) -> tuple[list[int], list[int]]:
-        """Return samples and frames that each worker made; one entry where there are none."""
+        """Return samples and frames that each worker made; one entry if there are no workers."""
         samples: Counter[int] = Counter()
         frames: Counter[int] = Counter()
         for fact in self.facts:
@@ -101,7 +102,7 @@ class Measured:
         return [samples[worker] for worker in workers], [frames[worker] for worker in workers]
 
     def sample_latencies_s(self) -> list[float]:
-        """Return each sample's share of the wait for its batch."""
+        """Return each sample's share of the wait for its batch, in seconds."""
         return [
             wait / fact.samples
             for fact, wait in zip(self.facts, self.waits_s, strict=True)
@@ -123,16 +124,16 @@ def measure[Batch](
 
     Args:
         open_epoch: Returns the batches of an epoch.
-        facts_of: Returns what is kept of a batch.
-        warmup_batches: Batches that do not count.
-        duration_s: Seconds that count, at least.
-        num_batches: Batches that count, at most; None for no limit.
-        clock: Tells the time in seconds.
-        on_batch: Hears of every batch that counts, with the seconds since the stretch began.
+        facts_of: Returns the facts to keep about a batch.
+        warmup_batches: Number of batches that do not count.
+        duration_s: Minimum of seconds that count.
+        num_batches: Maximum of batches that count; None for no limit.
+        clock: Returns the time in seconds.
+        on_batch: Called for every batch that counts, with the seconds since the counted time began.
 
     Returns:
-        What was measured; with no facts at all if the loader gave fewer batches than the warm-up
-        took, which only happens when an epoch is empty.
+        The measurement. It has no facts if the loader gave no batch after the warm-up, which
+        happens only if an epoch is empty.
     """
     started = clock()
     batches = iter(open_epoch(0))
@@ -181,7 +182,7 @@ def measure[Batch](
 
 
 def percentiles_ms(seconds: Iterable[float]) -> dict[str, float | None]:
-    """Return p50, p95 and p99 in milliseconds; None each where there is nothing to rank."""
+    """Return p50, p95 and p99 in milliseconds; None each if there are no values."""
     values = np.fromiter(seconds, np.float64)
     if not len(values):
         return {f"p{rank}": None for rank in _PERCENTILES}
@@ -198,10 +199,10 @@ NO_SINGLE_PASS: dict[str, float | None] = dict.fromkeys(
 def timed_calls(
     owner: Any, method: str, *, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Callable[[], float]]:
-    """Time every call of a method while the block runs, and put it back.
+    """Time every call of a method while the block runs, and restore the method.
 
     Yields:
-        What returns the seconds of all calls so far.
+        A function that returns the seconds of all calls so far.
     """
     spent = 0.0
     original = getattr(owner, method)
@@ -233,17 +234,17 @@ def time_single_pass(
     num_samples: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float | None]:
-    """Draw samples one by one, in one process and without batches, and return rate and shares.
+    """Draw samples one by one, in one process and without batches; return the rate and shares.
 
-    ``decode_pct`` is the share of time inside the frame decoder, opening it included; ``fetch_pct``
-    is the rest: reading rows and bytes, windows, putting the sample together.
+    ``decode_pct`` is the share of time inside the frame decoder, opening included. ``fetch_pct`` is
+    the rest: reading rows and bytes, windows, assembling the sample.
 
     Args:
         samples: The samples.
-        decoding_s: Returns the seconds spent on decoding so far; None where nothing decodes.
-        num_warmup: How many are not timed.
-        num_samples: How many are timed after these.
-        clock: Tells the time in seconds.
+        decoding_s: Returns the seconds spent on decoding so far; None if nothing is decoded.
+        num_warmup: Number of samples that are not timed.
+        num_samples: Number of samples that are timed after these.
+        clock: Returns the time in seconds.
     """
     drawn = iter(samples)
     for _ in islice(drawn, num_warmup):
@@ -262,44 +263,45 @@ def time_single_pass(
     }
 
 
-# The loaders. Each gives batches for the timing, samples in this process for the pass that tells
-# reading from decoding, and the counters of its decoder caches. What a loader of LeRobot's cannot
-# do (shares of several processes, decoding on a GPU) is refused or noted, never left out unsaid.
+# The loaders. Each gives batches for the timing, samples in this process for the pass that
+# separates reading from decoding, and the counters of its decoder caches. Abilities that a loader
+# of LeRobot's lacks (shares of several processes, decoding on a GPU) are refused or noted, never
+# silently ignored.
 
 
 Sample = Mapping[str, Any]
 
 WORKER_KEY = "_worker"
-"""Under this key a batch says which worker made it."""
+"""The key of a batch under which it says which worker made it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """What a loader is opened on."""
+    """The dataset and options on which a loader is opened."""
 
-    options: RunOptions  # the run's, with every default filled in
+    options: RunOptions  # the options of the run, with every default filled in
     meta: DatasetMeta  # the dataset's metadata
     deltas: Deltas  # windows in seconds by feature; empty for none
-    episodes: Sequence[int] | None  # indices of the episodes of this node's share; None for all.
+    episodes: Sequence[int] | None  # indices of the episodes of this node's share; None for all
 
     def windows(self) -> dict[str, list[float]] | None:
-        """Return the windows as LeRobot takes them."""
+        """Return the windows in LeRobot's form."""
         return {key: list(seconds) for key, seconds in self.deltas.items()} or None
 
 
 SampleToCheck = tuple[Sample, Mapping[str, str]]
-"""A sample, and the cameras with a frame in it that could not be decoded: which frame, or why."""
+"""A sample, and the cameras with a frame that could not be decoded, each with the reason."""
 
 
 class LoaderUnderTest(ABC):
-    """A loader, opened.
+    """An opened loader.
 
     Attributes:
-        num_shards: Pieces that its workers can take side by side.
-        loaded_episodes: Episodes that this process loads.
-        pool_size: What it mixes: episodes, or of LeRobot's streaming class frames; None where all
-            frames are shuffled.
-        notes: What the reader of a result should know.
+        num_shards: Number of pieces that its workers can take in parallel.
+        loaded_episodes: Number of episodes that this process loads.
+        pool_size: Number of episodes that it mixes (frames for LeRobot's streaming class); None if
+            all frames are shuffled.
+        notes: Remarks for the reader of a result.
     """
 
     num_shards: int
@@ -309,7 +311,7 @@ class LoaderUnderTest(ABC):
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        # Whether times suit the frame rate is for the loader to say.
+        # The loader itself decides whether times suit the frame rate.
         self._windows = make_windows(
             subject.deltas,
             fps=subject.meta.fps,
@@ -321,7 +323,7 @@ class LoaderUnderTest(ABC):
     @property
     @abstractmethod
     def unreadable_frames(self) -> int:
-        """Frames that could not be decoded so far; loaders that stop at the first say 0."""
+        """Frames that could not be decoded so far; 0 for loaders that stop at the first."""
 
     @abstractmethod
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
@@ -329,7 +331,7 @@ class LoaderUnderTest(ABC):
 
     @abstractmethod
     def cache_counts(self) -> dict[str, float | int | None] | None:
-        """Return the counters of all workers' decoder caches; None where nothing is decoded."""
+        """Return the counters of all workers' decoder caches; None if nothing is decoded."""
 
     @abstractmethod
     def close_workers(self) -> None:
@@ -337,17 +339,17 @@ class LoaderUnderTest(ABC):
 
     @abstractmethod
     def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Callable[[], float]]]:
-        """Return samples made in this process, and what returns the seconds of their decoding."""
+        """Return samples made in this process, and a function for the seconds of their decoding."""
 
     @abstractmethod
     def to_check(self) -> Iterator[SampleToCheck] | None:
-        """Return samples made in this process to be compared; None for the reference itself."""
+        """Return samples made in this process for comparison; None for the reference itself."""
 
     def facts_of(self, batch: Sample) -> BatchFacts:
-        """Return what is kept of a batch.
+        """Return the facts to keep about a batch.
 
-        Of each sample the distinct frames of its windows count, as they are decoded once. Steps
-        beyond an episode's end all show its last frame, which is one of them.
+        The distinct frames of a sample's windows count, since each is decoded once. Steps beyond an
+        episode's end all show its last frame, which is one of them.
         """
         places = self._places_of(batch["episode_index"].numpy())
         table = self.subject.meta.table
@@ -359,13 +361,13 @@ class LoaderUnderTest(ABC):
         return BatchFacts(len(at), len(np.unique(places)), int(batch.get(WORKER_KEY, 0)), frames)
 
     def _places_of(self, episodes: IntArray) -> IntArray:
-        """Return where the table of episodes has those of these indices."""
+        """Return the rows of the episode table for some episode indices."""
         order = self._by_index
         return order[np.searchsorted(self.subject.meta.table.index, episodes, sorter=order)]
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:
-    """Open the loader that the options name; nothing is read yet by any worker."""
+    """Open the loader that the options name; no worker reads yet."""
     name = subject.options.loader
     require_packages("torch", *(("lerobot", "datasets") if name != "stream" else ()))
     if name == "stream":
@@ -383,8 +385,8 @@ def open_loader(subject: Subject) -> LoaderUnderTest:
 def loader_settings(options: RunOptions) -> dict[str, Any]:
     """Return the arguments of a torch ``DataLoader`` that all loaders share.
 
-    Pinned memory speeds up copies to a GPU, but frames that are decoded there are there already,
-    and CUDA must not be used in a process that was forked.
+    Pinned memory speeds up copies to a GPU. Frames that are decoded on the GPU need no copy, and
+    CUDA must not be used in a forked process.
     """
     decodes_on_gpu = options.decode_device != "cpu"
     settings: dict[str, Any] = {
@@ -401,7 +403,7 @@ def loader_settings(options: RunOptions) -> dict[str, Any]:
 
 
 def _unreadable_in(stream: EpisodeStream, sample: Sample) -> dict[str, str]:
-    """Return which cameras' frames of the sample that was drawn last could not be decoded."""
+    """Return the cameras whose frames in the sample drawn last could not be decoded."""
     seen = f"in the window of episode {int(sample['episode_index'])}"
     unreadable = {
         camera: f"{camera} {seen}, frame {int(sample['frame_index'])}"
@@ -415,7 +417,7 @@ def _unreadable_in(stream: EpisodeStream, sample: Sample) -> dict[str, str]:
 
 
 class StreamUnderTest(LoaderUnderTest):
-    """`EpisodeStream` through `StreamLoader`; frames that do not decode count in a check."""
+    """`EpisodeStream` through `StreamLoader`; in a check, frames that do not decode are counted."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -460,11 +462,11 @@ class StreamUnderTest(LoaderUnderTest):
         stream = self._opened(self.subject)
         for sample in stream:
             yield sample, _unreadable_in(stream, sample)
-            stream.reset_facts()  # what is counted from here on is the next sample's
+            stream.reset_facts()  # the next counts belong to the next sample
 
     @staticmethod
     def _opened(subject: Subject) -> EpisodeStream:
-        # Black frames cost no decoding: they may count only where a check reports them, and fails.
+        # Black frames cost no decoding, so they may count only if a check reports them, and fails.
         return open_stream(
             subject.options,
             subject.deltas,
@@ -474,7 +476,7 @@ class StreamUnderTest(LoaderUnderTest):
 
 
 def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStream:
-    """Open the stream that options ask for; what they leave open is the stream's to choose."""
+    """Open the stream that options ask for; the stream chooses what they leave open."""
     chosen: dict[str, Any] = {
         "episode_pool_size": options.episode_pool_size,
         "video_decoder_cache_size": options.video_decoder_cache_size,
@@ -490,7 +492,7 @@ def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStre
         decode_device=options.decode_device,
         rank=options.rank,
         world_size=options.world_size,
-        return_uint8=True,  # as the other loaders are asked to, and as fast as it goes
+        return_uint8=True,  # as for the other loaders, and the fastest
         **{name: value for name, value in chosen.items() if value is not None},
         **more,
     )
@@ -501,7 +503,9 @@ def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
     rank, world_size = find_rank(options.rank, options.world_size)
     if options.decode_device == "cuda" and world_size > 1:
         options = replace(options, decode_device=f"cuda:{local_rank()}")
-    options = options.placed().resolved(cores=cores(), cameras=1, rank=rank, world_size=world_size)
+    options = options.placed().resolved(
+        cores=allowed_cores(), cameras=1, rank=rank, world_size=world_size
+    )
     deltas: Deltas = {}
     if options.mode != "single" or options.deltas is not None:
         deltas = windows_of(

@@ -1,19 +1,19 @@
 """Pipelines from trajectories to a resampled batch, each with a clock on every stage.
 
 ============  ==================================================================================
-``baseline``  NumPy, one trajectory after the other, then collated into a padded batch
-``batched``   trajectories that lie apart are packed (copied into one table), moved, resampled
-``table``     the set was packed once when it was loaded; a batch is a choice of its rows
+``baseline``  NumPy, one trajectory after another, then collated into a padded batch
+``batched``   separate trajectories are packed (copied into one table), moved, resampled
+``table``     the set was packed once when it was loaded; a batch selects its rows
 ============  ==================================================================================
 
-All three end with the same thing: padded tensors and lengths on the host, so on a GPU the result's
-way back is timed as well. Before a clock is read the device has finished.
+All three end with padded tensors and lengths on the host, so on a GPU the copy of the result back
+to the host is timed as well. Before a clock is read, the device has finished.
 
-For every batch each pipeline runs once, and the first changes from batch to batch: whatever else
-the machine does, and whatever the one before left in the caches, falls on all of them alike. A
-repeat is ``num_epochs`` passes over the set in full batches; figures are medians over repeats,
-ratios medians of the ratios within a repeat. Beside the clock on the wall the processor's time of
-this process is taken: work of others on the same cores lengthens the one far more than the other.
+For every batch each pipeline runs once, and another one runs first each time. So other load on the
+machine, and the state of the caches, affect all of them alike. A repeat is ``num_epochs`` passes
+over the set in full batches. Figures are medians over repeats; ratios are medians of the ratios
+within a repeat. Besides wall-clock time, the CPU time of this process is measured: other processes
+on the same cores lengthen wall-clock time far more than CPU time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 
 # The baseline searches a trajectory's times once, then takes and mixes whole rows in their own
-# type, which takes less time than `numpy.interp` for each column.
+# type. This takes less time than `numpy.interp` for each column.
 
 BASELINE = "rows"
 
@@ -51,9 +51,9 @@ _NEARLY_PARALLEL = 1e-6
 class Collated(NamedTuple):
     """Resampled trajectories as a batch."""
 
-    columns: Mapping[str, Array]  # of shape (B, M, ...); zeros beyond a trajectory's length
-    lengths: npt.NDArray[np.int64]  # of shape (B,)
-    mask: npt.NDArray[np.bool_]  # of shape (B, M); whether there is a sample
+    columns: Mapping[str, Array]  # shape (B, M, ...); zeros beyond a trajectory's length
+    lengths: npt.NDArray[np.int64]  # shape (B,)
+    mask: npt.NDArray[np.bool_]  # shape (B, M); whether there is a sample
 
 
 def resample_one(trajectory: Trajectory, targets: FloatArray, methods: Methods) -> dict[str, Array]:
@@ -70,7 +70,7 @@ def resample_one(trajectory: Trajectory, targets: FloatArray, methods: Methods) 
     gaps[gaps == 0] = 1
     weight = targets - begins
     weight /= gaps
-    # Where times repeat at the very end there is no gap, and the last sample counts.
+    # If times repeat at the very end, there is no gap, and the last sample counts.
     weight[targets >= times[-1]] = 1
     np.clip(weight, 0, 1, out=weight)
     results = {}
@@ -98,7 +98,7 @@ def resample_one(trajectory: Trajectory, targets: FloatArray, methods: Methods) 
 def slerp_rows(first: Array, second: Array, weight: FloatArray) -> FloatArray:
     """Return unit quaternions between two rows of quaternions, along the shorter arc.
 
-    As the batched kernel's, in float64.
+    The formula is that of the batched kernel, in float64.
     """
     one = first.astype(np.float64)
     other = second.astype(np.float64)
@@ -119,12 +119,12 @@ def slerp_rows(first: Array, second: Array, weight: FloatArray) -> FloatArray:
 def one_by_one(
     task: ResampledBatches, trajectories: Sequence[Trajectory]
 ) -> list[dict[str, Array]]:
-    """Resample by NumPy, one trajectory after the other."""
+    """Resample with NumPy, one trajectory after another."""
     return [resample_one(one, one.targets(task.hz), task.methods) for one in trajectories]
 
 
 def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
-    """Put resampled trajectories into one padded batch."""
+    """Combine resampled trajectories into one padded batch."""
     keys = list(results[0])
     lengths = np.array([len(result[keys[0]]) for result in results], np.int64)
     longest = int(lengths.max())
@@ -139,7 +139,7 @@ def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
 
 
 def tensors(batch: Collated) -> dict[str, Tensor]:
-    """Return a batch's columns for torch."""
+    """Return a batch's columns as torch tensors."""
     return {key: torch.from_numpy(values) for key, values in batch.columns.items()}
 
 
@@ -165,12 +165,13 @@ class Stages:
 
 
 class Pipeline(ABC):
-    """One pipeline; `run` is called for one batch after the other."""
+    """One pipeline; `run` is called for each batch."""
 
     name: str  # see the module
     dtype: str = "fp32"  # or bf16
     device: str = "cpu"
-    kernel_stage: str = "kernel"  # the one that resamples, beside loading, packing and copies
+    # the stage that resamples, as opposed to loading, packing and copies
+    kernel_stage: str = "kernel"
 
     @abstractmethod
     def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
@@ -178,12 +179,12 @@ class Pipeline(ABC):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells pipelines apart."""
+        """The key that distinguishes pipelines."""
         return self.name, self.dtype, self.device
 
 
 class BaselinePipeline(Pipeline):
-    """NumPy, one trajectory after the other, then collated."""
+    """NumPy, one trajectory after another, then collated."""
 
     name = "baseline"
     kernel_stage = "resample"
@@ -203,7 +204,7 @@ class BaselinePipeline(Pipeline):
 
 
 class BatchedPipeline(Pipeline):
-    """See the module. With ``is_table`` all is packed and moved here, outside of all clocks."""
+    """See the module. With ``is_table`` the set is packed and moved here, outside all clocks."""
 
     def __init__(
         self, task: ResampledBatches, dtype: str, device: str, *, is_table: bool = False
@@ -218,7 +219,7 @@ class BatchedPipeline(Pipeline):
             self._table = pack(task.load(range(len(task)))).to(self._place, self._kind)
 
     def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
-        """Pack, move (or cast), or choose rows; resample, and fetch the result."""
+        """Pack and move (or cast), or select rows; resample, and copy the result to the host."""
         is_cuda = self._place.type == "cuda"
         stages = Stages(wait=lambda: wait_for(self.device))
         if self._table is not None:
@@ -240,18 +241,22 @@ class BatchedPipeline(Pipeline):
 
 
 def find_device(name: str) -> torch.device:
-    """Return a device."""
+    """Return a device.
+
+    Raises:
+        ProbeError: torch cannot use it.
+    """
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ProbeError(
-            f"There is no device {name} that torch {torch.__version__} can use.",
+            f"torch {torch.__version__} cannot use the device {name}.",
             next_step="Leave --device out, or install a torch build for CUDA.",
         )
     return device
 
 
 def wait_for(device: str) -> None:
-    """Wait until a GPU has done what it was given; nothing to wait for elsewhere."""
+    """Wait until a GPU has finished its work; do nothing for other devices."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
@@ -264,7 +269,7 @@ def _load(task: ResampledBatches, indices: Sequence[int], stages: Stages) -> lis
 
 
 def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
-    """Yield the full batches of a pass, shuffled; a function of its arguments alone."""
+    """Yield the full batches of a pass, shuffled; they depend on the arguments alone."""
     order = np.random.default_rng([seed, epoch]).permutation(count)
     for start in range(0, count - batch_size + 1, batch_size):
         yield order[start : start + batch_size].tolist()
@@ -274,7 +279,7 @@ STAGES = ("load", "pack", "copy_in", "kernel", "copy_out", "resample", "collate"
 """Every stage that a pipeline can have, in order."""
 
 _COPIES = ("copy_in_s", "copy_out_s")
-# The processor's clock may stand still for what is shorter.
+# Shorter times may be 0 on the processor's clock.
 _TICK_S = 1e-9
 
 
@@ -285,7 +290,7 @@ def measure_batch_size(
     batch_size: int,
     stage: Stage,
 ) -> list[dict[str, Any]]:
-    """Return a row a pipeline; their key ``raw`` holds what each repeat took."""
+    """Return a row for each pipeline; its key ``raw`` holds the times of each repeat."""
     errors = {pipeline.key: 0.0 for pipeline in pipelines}
     for number, indices in enumerate(batches_of(len(task), batch_size, options.seed, 0)):
         if number == options.warmup_batches:
@@ -315,6 +320,9 @@ def measure_batch_size(
                         took["seconds"] += waits[pipeline.key][-1]
                         for name, taken in seconds.items():
                             took[f"{name}_s"] = took.get(f"{name}_s", 0.0) + taken
+            for key, repeats_of in raw.items():
+                middle, late = np.percentile(waits[key][-batches:], (50, 95)).tolist()
+                repeats_of[-1] |= {"p50_batch_s": middle, "p95_batch_s": late}
             stage.advance(1)
     return [
         {
@@ -338,7 +346,7 @@ def _figures(
     batches: int,
     batch_size: int,
 ) -> dict[str, Any]:
-    """Return medians over the repeats, each of so many batches."""
+    """Return medians over the repeats, each with this many batches."""
     kernel = f"{pipeline.kernel_stage}_s"
     total = median(took["seconds"] for took in raw)
     count = batches * batch_size
@@ -366,11 +374,11 @@ def _without_copies(took: Mapping[str, float]) -> float:
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return how many times as fast as the baseline each other pipeline is, by batch size.
+    """Return the speedup of each other pipeline over the baseline, by batch size.
 
-    ``with_packing`` compares everything, the baseline's collation included; ``kernel`` the
-    resampling alone on both sides; ``without_copies`` leaves the ways to and from a GPU out, and
-    ``cpu_time`` compares the processor's time for everything.
+    ``with_packing`` compares everything, the baseline's collation included. ``kernel`` compares
+    only the resampling on both sides. ``without_copies`` leaves out the copies to and from a GPU.
+    ``cpu_time`` compares the CPU time for everything.
     """
     found = []
     baselines = {row["batch_size"]: row for row in rows if row["way"] == "baseline"}
@@ -390,6 +398,7 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {key: row[key] for key in ("way", "dtype", "device", "batch_size")}
             | {name: median(repeat[name] for repeat in compared) for name in compared[0]}
+            | {"raw": compared}
         )
     return found
 

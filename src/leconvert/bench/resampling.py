@@ -1,18 +1,18 @@
-"""``probe resample``: the set, the document of what was measured, loaders and a training on them.
+"""``probe resample``: the set, the result document, and loaders and a training on the set.
 
 ============  ==================================================================================
-``baseline``  workers resample a batch one trajectory after the other with NumPy, and collate it
+``baseline``  workers resample a batch one trajectory after another with NumPy, and collate it
 ``batched``   workers pack the trajectories of a batch and resample them at once
-``table``     no workers: the set lies packed on the device, and a batch is resampled there
+``table``     no workers: the set is packed on the device, and a batch is resampled there
 ============  ==================================================================================
 
-The set and the order are the same on all paths; on the first two also the workers and the way back
-to this process.
+Set and order are the same on all paths. The first two paths also have the same workers and the same
+way back to this process.
 
-Of a training, data time is what it stands still for: from asking for a batch until it is there.
-What workers do meanwhile is not, and what they have not done in time is. Model time is the step,
-from the batch to the new weights, the device having finished; moving the batch to the device
-belongs to it.
+The data time of a training is the time for which it waits: from the request for a batch until the
+batch is there. Work that workers do meanwhile does not count, unless the training has to wait for
+it. The model time is the step, from the batch to the new weights, until the device has finished;
+moving the batch to the device belongs to it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 
 
 class _OneByOne(ResampledBatches):
-    """Batches by NumPy, one trajectory after the other."""
+    """Batches by NumPy, one trajectory after another."""
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         """Return a padded batch."""
@@ -93,7 +93,7 @@ class _Order:
 
 
 class _Table:
-    """Batches of a set that lies packed on a device, where they stay."""
+    """Batches of a set that is packed on a device; the batches stay there."""
 
     def __init__(self, task: ResampledBatches, device: torch.device, order: _Order) -> None:
         self._task = task
@@ -130,7 +130,7 @@ def open_loader(
         collate_fn=ResampledBatches.collate,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
-        generator=torch.Generator(),  # so that it draws nothing from what the policy draws from
+        generator=torch.Generator(),  # the loader must draw nothing from the policy's generator
     )
 
 
@@ -192,10 +192,12 @@ def _compared_loaders(
 
 # A diffusion policy that is small enough to train anywhere.
 #
-# The recipe is C. Chi et al., *Diffusion Policy* (RSS 2023), without pictures: from the present
-# state a chunk of actions is predicted by taking noise out of it; the network learns to tell
-# which noise was put in. Noise follows the squared-cosine schedule of A. Nichol and P. Dhariwal
-# (ICML 2021). The network sees state, noisy chunk and step as one row of numbers.
+# The recipe is C. Chi et al., *Diffusion Policy* (RSS 2023), without pictures. A chunk of actions
+# is
+# predicted from the present state by removing noise; the network learns to predict the noise that
+# was
+# added. Noise follows the squared-cosine schedule of A. Nichol and P. Dhariwal (ICML 2021). The
+# network sees state, noisy chunk and step as one row of numbers.
 
 
 ACTION = "action"
@@ -240,10 +242,10 @@ class SmallDiffusionPolicy(nn.Module):
 def windows(
     state: Tensor, action: Tensor, lengths: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return a random state of each trajectory and the chunk of actions that begins with it.
+    """Return a random state of each trajectory, and the chunk of actions that begins with it.
 
-    Where a trajectory ends before the chunk its last action is repeated. Which states are chosen
-    does not depend on where the batch is.
+    If a trajectory ends before the chunk does, its last action is repeated. The choice of states
+    does not depend on the device of the batch.
     """
     where = lengths.device
     share = torch.rand(len(lengths), generator=generator).to(where)
@@ -255,7 +257,7 @@ def windows(
 
 
 def _kept_share() -> Tensor:
-    """Return how much of the clean variance is left after each step."""
+    """Return the share of the clean variance that is left after each step."""
 
     def level(step: int) -> float:
         share = (step / _NOISE_STEPS + _OFFSET) / (1 + _OFFSET)
@@ -279,14 +281,18 @@ _LEARNING_RATE = 1e-3
 def train_on_paths(
     options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Train the same policy on the same batches in the same order; return a row a path."""
+    """Train the same policy on the same batches in the same order; return a row a path.
+
+    Raises:
+        UsageError: The set lacks the features for a training.
+    """
     first = task.source.load(0)
     states = [STATE] if STATE in first.columns else _observations(first)
     if ACTION not in first.columns or not states:
         missing = STATE if ACTION in first.columns else ACTION
         raise UsageError(
-            f"The training needs the feature {missing}, which the set lacks.",
-            next_step="Choose a set that has it, or leave --end-to-end out.",
+            f"The training needs the feature {missing}, which the trajectories do not have.",
+            next_step="Use a dataset with this feature, or leave --end-to-end out.",
         )
     rows: list[dict[str, Any]] = []
     ways = [
@@ -329,7 +335,8 @@ def _trained(
                 ready = time.perf_counter()
                 losses.append(learner.learn(batch))
                 done = time.perf_counter()
-                # The first step is part of neither: workers start, memory is found only once.
+                # The first step is in neither time: workers start, and memory is allocated only
+                # once.
                 if losses[1:]:
                     data_s += ready - asked
                     model_s += done - ready
@@ -361,12 +368,12 @@ def _trained(
 
 
 def _observations(trajectory: Trajectory) -> list[str]:
-    """Return the features that are the state where none is called so."""
+    """Return the features that form the state if no feature has this name."""
     return [key for key in trajectory.columns if key.startswith(f"{_OBSERVATION}.")]
 
 
 class _Learner:
-    """The policy and its optimizer; equal seeds begin equal and choose equal windows."""
+    """The policy and its optimizer; equal seeds give equal weights and equal windows."""
 
     def __init__(
         self, widths: Mapping[str, int], states: Sequence[str], device: str, seed: int
@@ -392,7 +399,7 @@ class _Learner:
 
 
 def _rows(values: Tensor) -> Tensor:
-    """Return a padded batch with one row of numbers a sample, also where a sample is one number."""
+    """Return a padded batch with one row of numbers a sample, also if a sample is one number."""
     return values.reshape(*values.shape[:2], -1)
 
 
@@ -405,11 +412,10 @@ _FREQUENCIES_HZ = (0.1, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSet(TrajectorySource):
-    """Smooth motions, sampled at rates and over times that are drawn for each trajectory.
+    """Smooth motions with a rate and a duration that are drawn for each trajectory.
 
-    A rate is kept as it was drawn: samples are exactly 1/rate apart, whatever fraction of a sample
-    the duration then cuts off. Equal numbers and seeds give equal trajectories, in whatever order
-    and process they are made.
+    The rate is used as drawn: samples are exactly 1/rate apart, and the duration may cut off a
+    fraction of a sample. Equal numbers and seeds give equal trajectories, in any order and process.
     """
 
     count: int = 512
@@ -442,12 +448,12 @@ class SyntheticSet(TrajectorySource):
         return Trajectory(f"synthetic trajectory {index}", times, columns)
 
     def as_record(self) -> dict[str, Any]:
-        """Return what results say of the set."""
+        """Return the description of the set for results."""
         return {"source": "synthetic", "place": None, "synthetic": asdict(self)}
 
 
 def set_record(source: TrajectorySource, methods: Methods) -> dict[str, Any]:
-    """Return what a set is like: lengths, rates, columns and their methods."""
+    """Return the description of a set: lengths, rates, columns and their methods."""
     trajectories = [source.load(index) for index in range(len(source))]
     lengths = [len(one) for one in trajectories]
     timed = [one for one in trajectories if one.duration_s > 0]
@@ -483,7 +489,11 @@ _OTHERS = ("h5py", "scipy", "matplotlib")
 
 
 def open_source(options: ResampleOptions) -> TrajectorySource:
-    """Return the set that options name, as it is read one by one."""
+    """Return the set that options name; trajectories are read one by one.
+
+    Raises:
+        SourceError: The set has no trajectories.
+    """
     most = options.max_trajectories
     source: TrajectorySource
     if options.dataset is not None:
@@ -501,18 +511,18 @@ def open_source(options: ResampleOptions) -> TrajectorySource:
         raise SourceError(
             f"{options.dataset or options.hdf5} has no trajectories.",
             path=options.dataset or options.hdf5,
-            next_step="Give another set.",
+            next_step="Give a dataset or file with trajectories.",
         )
     return source
 
 
 def everything(options: ResampleOptions) -> ResampleOptions:
-    """Return options that measure all there is: both types, a GPU if there is one, both extras."""
+    """Return options that measure everything: both types, a GPU if there is one, both extras."""
     devices = ["cpu"]
     batch_sizes = options.batch_sizes
     if torch.cuda.is_available():
         devices.append("cuda")
-        # A GPU is busy with more at once; the synthetic set grows with the batches.
+        # A GPU needs larger batches; the synthetic set grows with the batches.
         if batch_sizes is None and options.dataset is None and options.hdf5 is None:
             batch_sizes = GPU_BATCH_SIZES
     return replace(
@@ -527,7 +537,7 @@ def everything(options: ResampleOptions) -> ResampleOptions:
 
 
 def stem_of(options: Mapping[str, Any], source: str) -> str:
-    """Return the stem of a run's files, from its options."""
+    """Return the stem of a run's file names, from its options."""
     devices = "-".join(options["devices"]).replace(":", "")
     loaded = "" if options["preload"] else "-no-preload"
     types = "-".join(options["dtypes"])
@@ -535,11 +545,16 @@ def stem_of(options: Mapping[str, Any], source: str) -> str:
 
 
 def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
-    """Return what was measured, as ``docs/formats/probe-result.schema.json`` describes it."""
+    """Measure resampling.
+
+    Returns:
+        The result, as ``docs/formats/probe-result.schema.json`` describes it.
+    """
     document = begin_document("resample")
     for device in options.devices:
         find_device(device)
-    # The C library would return the memory of every batch to the system; both sides gain alike.
+    # Otherwise the C library returns the memory of every batch to the system; both sides gain
+    # alike.
     keep_freed_memory()
     source = open_source(options)
     with _torch_threads(options.threads):

@@ -1,9 +1,8 @@
-"""Results as files: one JSON document a measurement, its CSV, and tables and pictures of many.
+"""Results as files: a JSON document and a CSV file a measurement; tables and plots of many.
 
-Every document begins with format and version, and says by ``kind`` what it is: ``run``, ``limit``,
-``diagnose`` or ``resample``. ``docs/formats/probe-result.schema.json`` describes them all. Readers
-pass over keys that they do not know, and over documents of a later version.
-
+Every document begins with format and version. Its ``kind`` is ``run``, ``limit``, ``diagnose`` or
+``resample``. ``docs/formats/probe-result.schema.json`` describes them all. Readers skip unknown
+keys, and documents of a later version.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from leconvert.support.errors import ProbeError, StorageError, UsageError
 from leconvert.support.extras import missing_package
@@ -46,7 +45,7 @@ def begin_document(kind: str) -> dict[str, Any]:
 
 
 def run_name(options: Mapping[str, Any]) -> str:
-    """Return the stem of a run's files, from its options."""
+    """Return the stem of a run's file names, from its options."""
     scenario = options["scenario"] or "probe"
     device = options["decode_device"]
     if options["device"] != device:
@@ -86,7 +85,7 @@ def csv_text(documents: Sequence[Document]) -> str:
 
 
 def write_document(document: Document, out_dir: Path, stem: str) -> Path:
-    """Write ``STEM.json`` and ``STEM.csv``; a number is added where the name is taken."""
+    """Write ``STEM.json`` and ``STEM.csv``; if the name is taken, a number is added."""
     with storage_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         path = _claimed(out_dir, stem)
@@ -101,7 +100,7 @@ def write_table(documents: Sequence[Document], path: Path) -> None:
 
 
 def _claimed(out_dir: Path, stem: str) -> Path:
-    """Take a name that no other process has: ranks on several hosts may write to one folder."""
+    """Create a file with a new name; ranks on several hosts may share a folder."""
     number = 1
     while True:
         path = out_dir / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
@@ -116,7 +115,10 @@ def _claimed(out_dir: Path, stem: str) -> Path:
 def read_results(paths: Iterable[Path]) -> Iterator[tuple[Path, Document]]:
     """Yield the documents among some JSON files, in order of path.
 
-    Files of another format, unfinished ones and later versions are passed over.
+    Files of other formats, unfinished files and later versions are skipped.
+
+    Raises:
+        StorageError: A file cannot be read.
     """
     for path in sorted(paths):
         try:
@@ -134,15 +136,19 @@ def read_results(paths: Iterable[Path]) -> Iterator[tuple[Path, Document]]:
 
 
 def results_below(folder: Path) -> list[tuple[Path, Document]]:
-    """Return all documents in a folder and the folders below it."""
+    """Return all documents in a folder and the folders below it.
+
+    Raises:
+        UsageError: The folder does not exist.
+    """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder.", path=str(folder))
     return list(read_results(folder.rglob("*.json")))
 
 
-# Many results as a few lines: repeats become medians, ranks of one node are added up.
+# Many results as a few lines: repeats become medians, and ranks of one node are added up.
 #
-# What goes wrong in ways that a figure alone does not show is flagged:
+# Flags mark problems that a figure alone does not show:
 #
 # ==================  =============================================================================
 # ``thrash``          decoders are opened again and again (under half of all look-ups find one) and
@@ -158,8 +164,7 @@ def results_below(folder: Path) -> list[tuple[Path, Document]]:
 TARGET_FRAMES_PER_S: Mapping[str, float] = {"single": 120.0, "sarm": 320.0}
 """Decoded frames a second that a node should load, by mode."""
 
-# Options that make another set-up, beside those that have a column of their own, and what they are
-# where nobody says.
+# Further options that define a set-up, with their defaults; others have a column of their own.
 _OTHER_OPTIONS: Mapping[str, object] = {
     "data_files_root": None,
     "revision": None,
@@ -188,18 +193,18 @@ _DISAGREEING_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True, order=True)
 class SetUp:
-    """What was measured, and where: the results of one set-up become one line."""
+    """The key of a line: all results of one set-up are summed up in one line."""
 
-    dataset: str  # where it is
+    dataset: str  # folder or URL of the dataset
     host: str  # the node
-    scenario: str  # its name, or an empty string
-    source: str  # the label
+    scenario: str  # name of the scenario, or an empty string
+    source: str  # label of the source
     loader: str  # the loader
     mode: str  # the mode
     batch_size: int  # samples of a batch
     num_workers: int  # workers of one process
-    device: str  # what decoded
-    others: str  # other options that make a set-up of its own, as ``prefetch-factor 4``
+    device: str  # the decoding device
+    others: str  # further options that define a set-up, such as ``prefetch-factor 4``
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,28 +212,28 @@ class SummaryLine(SetUp):
     """All results of one set-up on one node."""
 
     ranks: int  # processes on this node
-    runs: int  # repeats of each, at least
-    samples_per_s: float  # median, added up over the ranks; likewise the next two
+    runs: int  # smallest number of repeats of a process
+    samples_per_s: float  # median, added up over the ranks; so for the next two
     frames_per_s_node: float  # decoded camera frames a second on this node
-    frames_per_s_low: float  # the same of the slowest repeat, and of the fastest
+    frames_per_s_low: float  # the same for the slowest repeat; the next for the fastest
     frames_per_s_high: float
-    peak_pss_gb: float | None  # memory of all processes; None where unknown.
-    first_batch_latency_s: float | None  # median of all results; likewise all that follow
+    peak_pss_gb: float | None  # memory of all processes; None if not known
+    first_batch_latency_s: float | None  # median of all results; so for all below
     p50_batch_wait_ms: float | None  # median wait for a batch
-    p99_batch_wait_ms: float | None  # a wait that one batch in a hundred exceeds
-    p50_sample_latency_ms: float | None  # share of a sample, median
-    p95_sample_latency_ms: float | None  # likewise, one in twenty
-    p99_sample_latency_ms: float | None  # likewise, one in a hundred
+    p99_batch_wait_ms: float | None  # wait that one batch in a hundred exceeds
+    p50_sample_latency_ms: float | None  # median share of a sample in its batch's wait
+    p95_sample_latency_ms: float | None  # share that one sample in twenty exceeds
+    p99_sample_latency_ms: float | None  # share that one sample in a hundred exceeds
     shuffle_randomness_frac: float | None  # distinct episodes in a batch over its size
-    hit_rate: float | None  # of the decoder caches; None where unknown.
-    # Share of the random-access decode limit; None where it was not measured.
+    hit_rate: float | None  # of the decoder caches; None if not known
+    # Share of the random-access decode limit; None if it was not measured.
     pct_of_limit: float | None
-    wrong_frames: int | None  # the most that any check found; None where none was made.
-    flags: tuple[str, ...]  # see the module
+    wrong_frames: int | None  # maximum of all checks; None if there was none
+    flags: tuple[str, ...]  # see above
 
     @property
     def label(self) -> str:
-        """What tells this line from the others, in a few words."""
+        """A short label that identifies the line."""
         name = f"{self.scenario} {self.loader}" if self.scenario else self.loader
         label = f"{name} {self.mode} b{self.batch_size} w{self.num_workers} {self.device}"
         label = f"{label}, {self.others}" if self.others else label
@@ -249,7 +254,7 @@ def summarize(documents: Iterable[Document]) -> list[SummaryLine]:
 
 
 def flags_of(document: Document) -> tuple[str, ...]:
-    """Return what is wrong with one result; see the module."""
+    """Return the flags of one result; see above."""
     flags = []
     hit_rate = (document.get("video_decoder_cache") or {}).get("hit_rate")
     waits, batches = document.get("p99_batch_wait_ms"), document.get("batches_measured")
@@ -289,7 +294,7 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
     by_rank: dict[tuple[int, int], list[Document]] = {}
     for document in group:
         options = document["options"]
-        # Where nodes load files of their own, ranks are counted on each.
+        # If nodes load files of their own, ranks are counted on each node.
         rank = options.get("partition_index", 0), options["rank"]
         by_rank.setdefault(rank, []).append(document)
     frames = _sum_of_ranks(by_rank, "decoded_frames_per_s") or 0.0
@@ -344,13 +349,13 @@ _EMPTY = "nothing was measured"
 
 
 def require_matplotlib() -> None:
-    """Fail before anything is measured if plots could not be drawn."""
+    """Raise if plots cannot be drawn, before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_package("Plots need matplotlib", "plots", ", or leave --plots out")
 
 
 def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:
-    """Draw throughput, latency, randomness and distance to the limit, ``STEM-NAME.png`` each."""
+    """Draw throughput, latency, randomness and distance to the limit as ``STEM-NAME.png``."""
     require_matplotlib()
     figures = {
         "throughput": _bars(
@@ -406,7 +411,7 @@ def _bars(
 ) -> Any:
     """Return a figure of horizontal bars, a group a line and a bar a series.
 
-    ``spread`` is drawn over the bars of one series: from the least repeat to the greatest.
+    ``spread`` is drawn over the bars of one series, from the smallest repeat to the greatest.
     """
     from matplotlib.figure import Figure
 
@@ -420,7 +425,7 @@ def _bars(
         drawn = axes.barh(
             places, [value for value in values if value is not None], thickness, label=name
         )
-        if spread:  # beside the bar is the line
+        if spread:  # the line is beside the bar
             axes.bar_label(drawn, fmt="%.4g", label_type="center", color="white", fontsize=7)
         else:
             axes.bar_label(drawn, fmt="%.4g", padding=3, fontsize=7)
@@ -448,7 +453,7 @@ def _bars(
 
 
 Rows = list[list[str]]
-# By key, what a column is called and how it is written.
+# For each key the title of its column and its format.
 _WAY = {key: (key, "") for key in ("way", "dtype", "device")} | {"batch_size": ("batch", "")}
 _RATIOS = {
     "with_packing": ("with packing", ".2f"), "without_copies": ("without copies", ".2f"),
@@ -469,7 +474,7 @@ _TRAINING = {
 
 
 def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
-    """Return the tables of a result that have rows: title, what they show, rows with the head."""
+    """Return the tables of a result that have rows: title, explanation, rows with the head."""
     rows = [
         row | {f"{name} ms": ms for name, ms in row["stages_ms"].items()}
         for row in document["results"]
@@ -513,7 +518,7 @@ def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
 
 
 def csv_rows(document: Document) -> list[dict[str, Any]]:
-    """Return the results as flat rows, each with its ratios where there are any."""
+    """Return the results as flat rows, each with its ratios if there are any."""
     compared = {tuple(row[key] for key in _WAY): row for row in document["speedups"]}
     return [
         {key: value for key, value in row.items() if key != "raw"}
@@ -546,11 +551,25 @@ def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
     require_matplotlib()
     results, compared = document["results"], document["speedups"]
     figures = {
-        "throughput": _lines(results, {"": "trajectories_per_s"}, "trajectories/s"),
-        "latency": _lines(results, {"p50": "p50_batch_ms", "p95": "p95_batch_ms"}, "ms a batch"),
+        "throughput": _lines(
+            results,
+            {"": ("trajectories_per_s", lambda row, one: row["trajectories"] / one["seconds"])},
+            "trajectories/s",
+        ),
+        "latency": _lines(
+            results,
+            {
+                name: (f"{name}_batch_ms", lambda _, one, key=f"{name}_batch_s": 1e3 * one[key])
+                for name in ("p50", "p95")
+            },
+            "ms a batch",
+        ),
         "speedup": _lines(
             compared,
-            {"with packing": "with_packing", "kernel": "kernel"},
+            {
+                name: (key, lambda _, one, key=key: one[key])
+                for name, key in (("with packing", "with_packing"), ("kernel", "kernel"))
+            },
             "times as fast as the baseline",
             is_ratio=True,
         ),
@@ -558,27 +577,59 @@ def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
     return _saved(figures, out_dir, stem)
 
 
+class _Point(NamedTuple):
+    """A figure over all repeats, with the least and the greatest of single repeats."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_in_doubt(self) -> bool:
+        return self.high - self.low > _DISAGREEING_SHARE * self.value
+
+
 def _lines(
     rows: Sequence[Mapping[str, Any]],
-    keys: Mapping[str, str],
+    keys: Mapping[str, tuple[str, Callable[..., float]]],
     title: str,
     *,
     is_ratio: bool = False,
 ) -> Any:
-    """Return a figure with a line a pipeline and key over the batch size."""
+    """Return a plot over the batch size, with one line for each pipeline and key.
+
+    Args:
+        rows: Rows of a result; each has its repeats under ``raw``.
+        keys: By suffix of a line's name: the key of the figure in a row, and a function that
+            computes the same figure for one repeat from the row and the repeat.
+        title: Title of the vertical axis.
+        is_ratio: Whether 1 is the baseline.
+    """
     from matplotlib.figure import Figure
 
-    series: dict[str, dict[int, float]] = {}
+    series: dict[str, dict[int, _Point]] = {}
     for row in rows:
-        for suffix, key in keys.items():
+        for suffix, (key, of_repeat) in keys.items():
             label = f"{row['way']} {row['dtype']} {row['device']} {suffix}".strip()
-            series.setdefault(label, {})[row["batch_size"]] = row[key]
+            repeats = [of_repeat(row, repeat) for repeat in row["raw"]]
+            point = _Point(row[key], min(repeats), max(repeats))
+            series.setdefault(label, {})[row["batch_size"]] = point
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
-    for label, values in series.items():
-        axes.plot(list(values), list(values.values()), marker="o", label=label)
+    for label, points in series.items():
+        in_doubt = [size for size, point in points.items() if point.is_in_doubt]
+        (line,) = axes.plot(
+            list(points),
+            [point.value for point in points.values()],
+            marker="o",
+            label=f"{label} ({_DISAGREE})" if in_doubt else label,
+        )
+        lows, highs = ([point[which] for point in points.values()] for which in (1, 2))
+        axes.vlines(list(points), lows, highs, color=line.get_color(), linewidth=1)
+        values = [points[size].value for size in in_doubt]
+        axes.plot(in_doubt, values, "x", color="black", zorder=3)
     if series:
-        sizes = sorted({size for values in series.values() for size in values})
+        sizes = sorted({size for points in series.values() for size in points})
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.legend(fontsize=8)
@@ -589,7 +640,9 @@ def _lines(
             axes.set_yscale("log")
     else:
         axes.text(0.5, 0.5, "nothing to compare", transform=axes.transAxes, ha="center")
-    axes.set_xlabel("trajectories in a batch")
+    axes.set_xlabel(
+        "trajectories in a batch; the line of a point is from the least to the greatest repeat"
+    )
     axes.set_ylabel(title)
     axes.set_title(f"{title}, by the size of a batch", fontsize=10)
     axes.grid(visible=True, alpha=0.3)
@@ -599,8 +652,16 @@ def _lines(
 def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, Any]:
     """Measure how fast a v3.0 dataset loads through ``EpisodeStream``.
 
+    Args:
+        root: The dataset.
+        duration_s: Seconds to measure.
+        seed: Seed of the sample order.
+
     Returns:
         The probe's document, as ``docs/formats/probe-result.schema.json`` describes it.
+
+    Raises:
+        ProbeError: The dataset could not be measured.
     """
     with tempfile.TemporaryDirectory(prefix="leconvert-probe-") as folder:
         ended = subprocess.run(

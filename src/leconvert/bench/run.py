@@ -1,8 +1,8 @@
-"""One run of the probe: time a loader, then look at what the timing alone does not tell.
+"""One run of the probe: time a loader, then make the checks that timing alone does not make.
 
-In this order, so that nothing disturbs the timing: open the dataset, time the batches, read the
-counters, end the workers; then the pass in this process that tells reading from decoding, the
-comparison with the map-style loader, the decode limit, and how the videos are coded.
+The order is chosen so that nothing disturbs the timing: open the dataset, time the batches, read
+the counters, end the workers. Then follow the pass in this process that separates reading from
+decoding, the comparison with the map-style loader, the decode limit, and how the videos are coded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import torch
 from leconvert.bench.decoding import dataset_record, known_limit, opened_dataset
 from leconvert.bench.environment import (
     TreeMemory,
-    cores,
     find_ffmpeg,
     host_record,
     require_packages,
@@ -53,9 +52,10 @@ from leconvert.loading import (
 )
 from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
+from leconvert.support.machine import allowed_cores
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 
-# Streamed samples against those of LeRobot's own dataset: is it the right frame?
+# Comparison of streamed samples with LeRobot's own dataset: is it the right frame?
 
 
 _NAMED = 50
@@ -64,12 +64,12 @@ _TOLD = 3
 
 @dataclass(frozen=True, slots=True)
 class SampleDifference:
-    """One key of one sample that is not what LeRobot gives.
+    """One key of one sample that differs from LeRobot's.
 
     Attributes:
         index: Number of the frame in the whole dataset.
         key: The feature, a pad flag, or ``task``.
-        what: How it differs.
+        what: The difference, in words.
     """
 
     index: int
@@ -79,15 +79,16 @@ class SampleDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison found.
+    """The outcome of a comparison.
 
     Attributes:
-        samples: Samples compared.
-        wrong_frames: By camera, samples one of whose pictures differs.
-        wrong_pads: Pad flags that differ.
-        wrong_values: Other keys that differ, in value, type or shape.
-        unreadable: Samples that LeRobot itself could not load, so nothing was compared.
-        differences: The first fifty, and the first fifty samples that could not be loaded.
+        samples: Number of samples compared.
+        wrong_frames: For each camera, the number of samples with a picture that differs.
+        wrong_pads: Number of pad flags that differ.
+        wrong_values: Number of other keys that differ, in value, type or shape.
+        unreadable: Number of samples that LeRobot itself could not load, so nothing was compared.
+        differences: The first fifty differences, and the first fifty samples that could not be
+            loaded.
     """
 
     samples: int
@@ -105,12 +106,16 @@ class Comparison:
 
 
 def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) -> Any:
-    """Open the same dataset with LeRobot's map-style class."""
+    """Open the same dataset with LeRobot's map-style class.
+
+    Raises:
+        UsageError: The dataset is not local.
+    """
     root = stream.meta.root
     if "://" in root:
         raise UsageError(
-            f"{root} is not local; LeRobot's dataset reads local folders alone.",
-            next_step="Download the dataset and compare there.",
+            f"{root} is not a local folder, but LeRobot's dataset class reads only local folders.",
+            next_step="Download the dataset and give its folder.",
         )
     try:
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
@@ -130,12 +135,15 @@ def compare_with_map(stream: EpisodeStream, samples: int, *, reference: Any = No
 
     Args:
         stream: The stream; it is iterated in this process.
-        samples: How many; fewer where the stream has fewer.
-        reference: What to compare with, indexed by the number of a frame in the whole dataset;
-            None for `open_map`.
+        samples: Maximum number of samples.
+        reference: Samples to compare with, indexed by the number of a frame in the whole dataset;
+            by default those of LeRobot's map-style dataset.
 
     Returns:
-        What differs. A frame that LeRobot itself refuses to load is counted apart.
+        The differences. Frames that LeRobot itself refuses to load are counted separately.
+
+    Raises:
+        UsageError: The dataset is not local.
     """
     if reference is None:
         reference = open_map(stream, stream.delta_timestamps)
@@ -146,7 +154,13 @@ def compare_with_map(stream: EpisodeStream, samples: int, *, reference: Any = No
 def compare_samples(
     samples: Iterable[tuple[Sample, Collection[str]]], reference: Any, *, cameras: tuple[str, ...]
 ) -> Comparison:
-    """Compare samples of any loader with a map-style dataset."""
+    """Compare samples of any loader with a map-style dataset.
+
+    Args:
+        samples: Samples, each with the keys that are not compared.
+        reference: The map-style dataset.
+        cameras: The keys that hold pictures.
+    """
     wrong_frames = dict.fromkeys(cameras, 0)
     wrong_pads = wrong_values = unreadable = compared = 0
     named: list[SampleDifference] = []
@@ -189,12 +203,12 @@ def _difference(
     sample: Mapping[str, Any], wanted: Mapping[str, Any], key: str, *, is_picture: bool
 ) -> str | None:
     if key not in sample or key not in wanted:
-        return "is missing" if key in wanted else "is not there in LeRobot's"
+        return "is missing" if key in wanted else "is missing in LeRobot's sample"
     ours, theirs = sample[key], wanted[key]
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return None if ours == theirs else f"is {ours!r} instead of {theirs!r}"
     if is_picture and ours.dtype != theirs.dtype and ours.dtype == torch.uint8:
-        # LeRobot gives images of tables as floats whatever it is asked for.
+        # LeRobot gives images of tables as floats, even if asked for bytes.
         theirs = (theirs * 255).round().to(torch.uint8)
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return (
@@ -217,9 +231,9 @@ def check_samples(
     """Compare samples of a loader, made in this process, with LeRobot's of the same frames.
 
     Returns:
-        Counts, and the first places that are wrong. A frame counts by sample and camera: one wrong
-        step makes a window wrong, and one that cannot be decoded makes it unreadable. None for the
-        map-style loader, which is the reference itself.
+        Counts, and the first differences. A frame counts by sample and camera: one wrong step makes
+        a window wrong, and one that cannot be decoded makes it unreadable. None for the map-style
+        loader, which is the reference itself.
     """
     samples = loader.to_check()
     if samples is None:
@@ -230,10 +244,10 @@ def check_samples(
     options = subject.options
     if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
         raise UsageError(
-            f"LeRobot cannot read {options.root}, so nothing can be compared.",
-            next_step="Leave --check out, or compare on a local copy.",
+            f"LeRobot cannot read {options.root}, so --check cannot compare anything.",
+            next_step="Leave --check out, or give a local copy of the dataset.",
         )
-    # All episodes: its samples are then numbered as the dataset's frames are.
+    # Open all episodes, so that samples have the numbers of the dataset's frames.
     reference = MapUnderTest(
         replace(subject, episodes=None, options=replace(options, data_files_root=None))
     ).dataset
@@ -262,7 +276,7 @@ def check_samples(
 def _decoded(
     samples: Iterator[SampleToCheck], unreadable: list[str], stage: Stage
 ) -> Iterator[tuple[dict[str, Any], Collection[str]]]:
-    """Yield samples, each with the cameras that are black in it because nothing was decoded."""
+    """Yield samples, each with its cameras that are black because nothing was decoded."""
     for sample, cameras in samples:
         stage.advance(1)
         unreadable += cameras.values()
@@ -270,18 +284,19 @@ def _decoded(
 
 
 def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
-    """Return what is wrong with the frames of a result; None where nothing was found.
+    """Return the error for wrong frames in a result; None if there are none.
 
-    Without ``--check`` the first unreadable frame has ended the run before.
+    Without ``--check`` the first unreadable frame ends a run.
     """
     check = document["check"]
     if check is None:
         return None
     if not check["samples"]:
         return ProbeError(
-            f"Nothing was compared: LeRobot could load none of {check['refused_by_map']} samples.",
+            f"Nothing was compared: LeRobot could not load any of {check['refused_by_map']} "
+            "samples.",
             path=document["dataset"]["root"],
-            next_step="Convert the dataset again with leconvert; its times are exact.",
+            next_step="Convert the dataset again with leconvert, which writes exact times.",
             details=[*check["named"][:_TOLD], *_more(check["named"])],
         )
     wrong, unreadable = check["wrong_frames"], check["unreadable_frames"]
@@ -290,11 +305,11 @@ def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
     if not (wrong or unreadable or others or in_batches):
         return None
     return ProbeError(
-        f"In {check['samples']} samples compared {wrong} frames are wrong, {unreadable} cannot be "
-        f"read and {others} values or pad flags are wrong; in the batches {in_batches} frames "
-        "could not be read.",
+        f"{check['samples']} samples were compared: {wrong} frames are wrong, {unreadable} "
+        f"cannot be read, and {others} values or pad flags are wrong. In the batches, "
+        f"{in_batches} frames could not be read.",
         path=document["dataset"]["root"],
-        next_step="See `check` in the result for the places.",
+        next_step="The field `check` of the result lists the places.",
         details=[*check["named"][:_TOLD], *_more(check["named"])],
     )
 
@@ -319,8 +334,16 @@ def run_probe(
 ) -> dict[str, Any]:
     """Measure one loader on one dataset.
 
+    Args:
+        options: The options.
+        results_dir: Folder of earlier results, to find a decode limit in.
+        progress: Receives the progress.
+
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it.
+
+    Raises:
+        ProbeError: The loader failed or gave no samples, or a device is missing.
     """
     began = time.perf_counter()
     document = begin_document("run")
@@ -386,7 +409,7 @@ def run_probe(
 def _proposed_keys(
     options: RunOptions, meta: DatasetMeta, loader: LoaderUnderTest
 ) -> dict[str, Any]:
-    """Return what was asked for under the keys that the benchmarks proposed for LeRobot use."""
+    """Return the options under the keys of the benchmarks that were proposed for LeRobot."""
     first = next(iter(meta.camera_keys), None)
     return {
         "scenario": options.scenario,
@@ -409,7 +432,7 @@ def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
         options.rank, options.world_size, of_node=options.num_partitions > 1
     )
     return options.resolved(
-        cores=cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
+        cores=allowed_cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
     )
 
 
@@ -431,7 +454,7 @@ def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
 def _check_device(device: str) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         raise ProbeError(
-            f"There is no GPU that torch {torch.__version__} can use.",
+            f"torch {torch.__version__} can use no GPU here.",
             next_step="Leave --device out, or install a torch build for CUDA.",
         )
 
@@ -439,7 +462,7 @@ def _check_device(device: str) -> None:
 def _timed(
     loader: LoaderUnderTest, options: RunOptions, progress: Progress
 ) -> tuple[Measured, TreeMemory]:
-    """Time the loader; the workers are still there when memory is looked at last."""
+    """Time the loader; workers still run when memory is sampled last."""
     by_batches = options.num_batches is not None
     total = options.num_batches if by_batches else max(1, round(options.duration_s))
     told = 0
@@ -456,7 +479,7 @@ def _timed(
                 stage.advance(amount)
 
         def facts_of(batch: Mapping[str, Any]) -> BatchFacts:
-            # Not before: the workers are there now, and forking beside threads is asking for it.
+            # Start here: the workers exist now, and forking is unsafe while threads run.
             memory.start()
             if options.device != "cpu":
                 _move(batch, options.device)
@@ -474,7 +497,7 @@ def _timed(
         memory.sample()
     if not measured.samples:
         raise ProbeError(
-            f"The loader {options.loader} gave no sample to time: rank {options.rank} of "
+            f"The loader {options.loader} returned no sample: rank {options.rank} of "
             f"{options.world_size} in partition {options.partition_index} of "
             f"{options.num_partitions} has no frames.",
             path=options.root,
@@ -502,18 +525,19 @@ def _loader_errors(options: RunOptions) -> Iterator[None]:
 
 
 def _failed(options: RunOptions, error: Exception) -> ProbeError:
-    """Say what a loader's own error was; a worker's comes with the whole traceback as its text."""
+    """Return the error for a loader's own error; a worker's comes with a traceback as its text."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     is_workers = bool(lines) and lines[0].startswith("Caught ")
     said = f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
     if is_workers:
-        # A message may itself have several lines; the exception's own first one is at the margin.
+        # A message may itself have several lines; the exception's own first line is not indented.
         at_margin = [line for line in lines[1:] if not line.startswith((" ", *_TRACEBACK))]
         said = at_margin[0] if at_margin else lines[-1].strip()
     return ProbeError(
         f"The loader {options.loader} failed: {said.rstrip('.')}.",
         path=options.root,
-        next_step="Look at the files with leconvert check; with --check N such frames only count.",
+        next_step="Check the dataset with `leconvert check`. With --check N, unreadable frames "
+        "are only counted.",
     )
 
 
@@ -532,7 +556,7 @@ def _single_pass(
 
 
 def _remarks(options: RunOptions) -> list[str]:
-    """Return what a reader of the result should know about options and what decoded."""
+    """Return remarks on options and the decoder for the reader of the result."""
     remarks = []
     if options.max_buffer_input_shards is not None and options.loader != "stream-lerobot":
         remarks.append(

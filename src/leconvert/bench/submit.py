@@ -1,6 +1,6 @@
-"""The jobs of a benchmark on SLURM: which there are, their scripts, and how they are submitted.
+"""The jobs of a benchmark on SLURM, their scripts, and their submission.
 
-Jobs of one benchmark run one after the other, whatever becomes of the one before: two at a time
+Jobs of one benchmark run one after another, whatever the outcome of the previous one: two at a time
 would share a network or a file server, and each would measure the other.
 """
 
@@ -30,16 +30,16 @@ from leconvert.run.engines.slurm import (
 from leconvert.support.errors import StorageError, UsageError
 
 Places = Mapping[Source, str]
-"""The folder or URL of each source, as far as it is known."""
+"""The folder or URL of each source, as far as known."""
 
 _DEVICES = ("cpu", "cuda")
 
 Matrix = Sequence[tuple[Source, str, str]]
-"""Every combination of where the files are, what a sample is, and what decodes it."""
+"""Every combination of source, mode and decoding device."""
 
 
 def parse_matrix(sources: str, modes: str, devices: str) -> Matrix:
-    """Return the matrix that three lists span; the source changes slowest, the device fastest."""
+    """Return the combinations of three lists; the source changes slowest, the device fastest."""
     wanted = _listed("sources", sources, SOURCES)
     return list(
         product(
@@ -57,9 +57,12 @@ def parse_places(
     root: str | None,
     data_files_root: str | None = None,
 ) -> Places:
-    """Return where each source's dataset is, as far as that is known.
+    """Return the dataset's folder or URL for each source, as far as known.
 
-    Where data and videos are elsewhere, that is where ``meta/`` is.
+    If data and videos are elsewhere, it is the folder or URL of ``meta/``.
+
+    Raises:
+        UsageError: An item of ``given`` is not ``SOURCE=URL``.
     """
     places: dict[Source, str] = {}
     if repo_id:
@@ -72,7 +75,7 @@ def parse_places(
         label = next((source for source in SOURCES if source == name.replace("-", "_")), None)
         if label is None or not equals or not place:
             raise UsageError(
-                f"--root-of {text} does not say where a source is.",
+                f"--root-of {text} is not of the form SOURCE=URL.",
                 next_step=f"Write SOURCE=URL, with one of {', '.join(SOURCES)}.",
             )
         places[label] = place
@@ -97,26 +100,26 @@ _RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
 _ALL = ""
 
 GivenResources = Mapping[str, Sequence[str]]
-"""By resource what the command line says: ``8`` for all jobs, ``stream_hub=8`` for one."""
+"""The command line's values for each resource: ``8`` for all jobs, ``stream_hub=8`` for one."""
 
 _AS_USUAL: GivenResources = {}
 
 ResourceChanges = Mapping[str, Mapping[str, int | str]]
-"""What the command line changes: by job's name the changed fields; the empty name is for all."""
+"""The changes of the command line: changed fields by job name; the empty name is for all jobs."""
 
 
 def asked_resources(given: GivenResources, usual: Resources | None = None) -> Resources:
-    """Return the resources of a job that has no name to be meant by."""
+    """Return the resources of a job without a name."""
     return changed(usual or Resources(), parse_resource_changes(given, []))
 
 
 def changed(resources: Resources, changes: ResourceChanges, name: str = _ALL) -> Resources:
-    """Return the resources of the job of that name: its own changes beat those for all."""
+    """Return the resources of the named job: its own changes override those for all jobs."""
     return replace(resources, **{**changes.get(_ALL, {}), **changes.get(name, {})})  # type: ignore[arg-type]
 
 
 def parse_resource_changes(given: GivenResources, names: Sequence[str]) -> ResourceChanges:
-    """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say."""
+    """Return the changes that ``--cpus 8``, ``--cpus stream_hub=8`` and the like ask for."""
     by_job: dict[str, dict[str, int | str]] = {}
     for resource in _RESOURCES:
         for text in given.get(resource, ()):
@@ -124,7 +127,7 @@ def parse_resource_changes(given: GivenResources, names: Sequence[str]) -> Resou
             name = name.replace("-", "_")
             if name and name not in names:
                 raise UsageError(
-                    f"--{resource} {text}: {name} is not among what is submitted.",
+                    f"--{resource} {text} is for {name}, which is not submitted.",
                     next_step=f"Choose among {', '.join(names)}."
                     if names
                     else "Leave the name out.",
@@ -140,7 +143,7 @@ def _checked(resource: str, value: str) -> int | str:
     elif value.isdecimal() and int(value) >= (0 if resource == "gpus" else 1):
         return int(value)
     raise UsageError(
-        f"--{resource} {value} makes no sense.",
+        f"--{resource} {value} is not a valid value.",
         next_step="Write --nodes 2, --cpus 16, --mem 64G, --time 00:30:00 or --gpus 1, or "
         "NAME=VALUE for one job.",
     )
@@ -150,22 +153,22 @@ def _checked(resource: str, value: str) -> int | str:
 class Job:
     """One job of a chain."""
 
-    name: str  # names the job and its log
-    arguments: tuple[str, ...]  # what follows the program's name: a whole ``leconvert`` command
-    # What it asks for; every node runs the command as a rank, or of a training every GPU.
+    name: str  # name of the job and its log
+    arguments: tuple[str, ...]  # the arguments of the ``leconvert`` command
+    # Its resources; every node runs the command as a rank, in a training every GPU.
     resources: Resources
-    # Whether it is a training: its ranks talk to each other, and after a preemption it can go on
-    # where it stopped. A benchmark must not: its second start would find warm caches.
+    # Whether it is a training: its ranks communicate, and it can continue after a preemption. A
+    # benchmark must not continue: its second start would find warm caches.
     trains: bool = False
 
     @property
     def tasks_of_node(self) -> int:
-        """Processes that run the command on each node."""
+        """Number of processes that run the command on each node."""
         return max(1, self.resources.gpus) if self.trains else 1
 
     @property
     def cpus_of_task(self) -> int:
-        """Cores of each of them."""
+        """Number of cores of each process."""
         return max(1, self.resources.cpus // self.tasks_of_node)
 
 
@@ -176,7 +179,7 @@ def plan_scenarios(
     passed_on: Sequence[str] = (),
     resources: GivenResources = _AS_USUAL,
 ) -> tuple[Job, ...]:
-    """Return a job a scenario of a list, or of all."""
+    """Return a job for each scenario of a list, or for all scenarios."""
     scenarios = parse_scenarios(names or ",".join(SCENARIOS))
     changes = parse_resource_changes(resources, [scenario.name for scenario in scenarios])
     return tuple(
@@ -231,7 +234,7 @@ def summary_job(out_dir: str) -> Job:
 def training_job(
     passed_on: Sequence[str], *, out_dir: str, resume_from: str | None, resources: GivenResources
 ) -> Job:
-    """Return the job of a training that resumes by itself when SLURM starts it anew."""
+    """Return the job of a training, which resumes by itself when SLURM starts it again."""
     resumed = () if resume_from is None else (f"--resume-from={resume_from}",)
     asked = asked_resources(resources, Resources(time="04:00:00"))
     return Job(
@@ -246,11 +249,11 @@ def _root_option(source: Source, places: Places) -> tuple[str, ...]:
     place = places.get(source)
     if place is not None:
         return (f"--root={place}",)
-    if source == "local":  # the dataset's place in the cache, found by its --repo-id
+    if source == "local":  # the dataset's folder in the cache, found by its --repo-id
         return ()
     raise UsageError(
-        f"It is not known where the files of source {source} are.",
-        next_step=f"Say so with --root-of {source}=URL.",
+        f"The place of the source {source} is unknown.",
+        next_step=f"Give it with --root-of {source}=URL.",
     )
 
 
@@ -266,10 +269,10 @@ def _with_gpu(resources: Resources, devices: Collection[str]) -> Resources:
     return replace(resources, gpus=max(1, resources.gpus)) if "cuda" in devices else resources
 
 
-# Job scripts and ``sbatch`` lines as text; nothing here starts anything.
+# Job scripts and ``sbatch`` lines as text; no code here starts a process.
 #
-# Nothing in a script names a place of the machine that wrote it: SLURM runs a job in the folder,
-# and with the environment, in which it was submitted.
+# Scripts contain no paths of the machine that wrote them: SLURM runs a job in the folder, and with
+# the environment, in which it was submitted.
 
 
 _FIRST_PORT, _PORTS = 20000, 10000
@@ -278,10 +281,10 @@ _FIRST_PORT, _PORTS = 20000, 10000
 def job_script(job: Job, site: Site) -> str:
     """Return the script of a job.
 
-    With several nodes ``srun`` starts the command once a node, and of a training once a GPU; each
-    process finds its rank in SLURM's variables. Ranks that the submitting shell happens to export
-    would go before those, and every process would have the same; so they are unset. Ranks that talk
-    to each other are told where rank 0 listens: on the node that runs the script.
+    With several nodes ``srun`` starts the command once per node, in a training once per GPU. Each
+    process finds its rank in SLURM's variables. Rank variables that the submitting shell exports
+    would take precedence, and every process would have the same rank, so the script unsets them.
+    Ranks that communicate get the address of rank 0, which runs on the node of the script.
     """
     lines = [*script_head(site), "unset RANK WORLD_SIZE LOCAL_RANK"]
     command = site.command(*job.arguments)
@@ -294,7 +297,7 @@ def job_script(job: Job, site: Site) -> str:
         return "\n".join((*lines, f"{start} {command}", ""))
     lines += [
         "export MASTER_ADDR=$(hostname)",
-        # A port of the job's own, should another job share its first node.
+        # A port for each job, since another job may share its first node.
         f"export MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))",
         # A rank that died leaves the others waiting for its gradients.
         f"{start} --kill-on-bad-exit=1 {command}",
@@ -304,7 +307,7 @@ def job_script(job: Job, site: Site) -> str:
 
 
 def batch_jobs(jobs: Sequence[Job], site: Site, *, log_dir: str) -> list[BatchJob]:
-    """Return what ``sbatch`` is given for a chain: each job after the one before."""
+    """Return the arguments for ``sbatch`` of a chain; each job waits for the previous one."""
     made = []
     for number, job in enumerate(jobs):
         asked = job.resources
@@ -326,7 +329,7 @@ def batch_jobs(jobs: Sequence[Job], site: Site, *, log_dir: str) -> list[BatchJo
 
 
 def chain_script(jobs: Sequence[Job], site: Site, *, log_dir: str) -> str:
-    """Return a shell script that submits the jobs, each after the one before."""
+    """Return a shell script that submits the jobs, each after the previous one."""
     return submission_script(batch_jobs(jobs, site, log_dir=log_dir), log_dir=log_dir)
 
 
@@ -336,12 +339,16 @@ class SubmittedJob:
 
     job_id: str  # SLURM's id
     name: str  # the job's name
-    log: str  # where its output will be
-    after: str | None  # the id of the job that it waits for, or None
+    log: str  # path of its output
+    after: str | None  # id of the job that it waits for, or None
 
 
 def submit_chain(jobs: Sequence[Job], site: Site, *, log_dir: str) -> tuple[SubmittedJob, ...]:
-    """Submit jobs, each after the one before."""
+    """Submit jobs, each after the previous one.
+
+    Raises:
+        StorageError: The log folder cannot be made.
+    """
     try:
         Path(log_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""Trains a small policy from a stream, and goes on exactly where it stopped.
+"""Trains a small policy from a stream, and resumes exactly where it stopped.
 
-One file to read, copy and adapt: what a training loop needs from `leconvert.loading` is here, and
-nothing else of leconvert but its errors. Several processes train together, each with its own share
-of the episodes; a checkpoint keeps the place of each in the stream. A run that resumes sees the
-samples, in the order and in the batches, that it would have seen; on a CPU its losses are equal to
-the last bit. ``leconvert probe train`` runs it.
+This file is made to be read, copied and adapted: it shows what a training loop needs from
+`leconvert.loading`, and uses only errors and a lock of the rest. Several processes train
+together, each with its own share of the episodes. A checkpoint holds the position of each process
+in the stream. A resumed run sees the same samples, in the same order and batches, as an
+uninterrupted one; on a CPU its losses are equal to the last bit. ``leconvert probe train`` runs it.
 
     loader = StreamLoader(EpisodeStream("my_dataset"), batch_size=16, num_workers=4)
     train(loader, TrainOptions(Path("my_run"), steps=1000))
@@ -16,11 +16,10 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -29,34 +28,37 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import Timeout
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
 from leconvert.loading import FeatureMeta, StreamLoader, local_rank
 from leconvert.support.errors import (
+    BusyError,
     InterruptedRunError,
     ProbeError,
     StorageError,
     UsageError,
 )
 from leconvert.support.extras import missing_package
+from leconvert.workdir.locks import acquire_lock
 
 Batch = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """How to train."""
+    """The options of a training."""
 
-    out_dir: Path  # where checkpoints and the log go
-    steps: int = 200  # in all, those before a resume included
+    out_dir: Path  # folder of checkpoints and the log
+    steps: int = 200  # total number, including steps before a resume
     windows: Mapping[str, Sequence[float]] | None = None  # the stream's delta_timestamps
     learning_rate: float = 1e-3
-    seed: int = 0  # of the weights; the order of samples has the stream's
+    seed: int = 0  # seed of the weights; the stream has the seed of the order
     log_every: int = 10
     save_every: int = 50  # the last step always makes a checkpoint
-    resume_from: str | None = None  # a checkpoint's folder, or "last": the newest of out_dir
+    resume_from: str | None = None  # a checkpoint's folder, or "last" for the newest in out_dir
     dummy: bool = False  # only load
     device: str = "cpu"
 
@@ -65,7 +67,9 @@ class TrainOptions:
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
         if self.dummy and self.resume_from:
-            raise UsageError("--dummy makes no checkpoints, so --resume-from does not go with it.")
+            raise UsageError(
+                "--resume-from does not work with --dummy, which makes no checkpoints."
+            )
 
 
 class StepFacts(NamedTuple):
@@ -78,23 +82,23 @@ class StepFacts(NamedTuple):
 
 @dataclass(slots=True)
 class TrainReport:
-    """What a run did, as its rank 0 sees it; kept up to date while it trains."""
+    """The progress of a run, as its rank 0 sees it; updated while it trains."""
 
     world_size: int = 1
     device: str | None = None  # None with dummy
-    first_step: int = 0  # steps that the run that was resumed had done
-    steps: int = 0  # steps that are done now
-    samples: int = 0  # of this rank in this process, as everything below
-    seconds: float = 0.0  # from the first batch's request to the last step
+    first_step: int = 0  # number of steps before the resume
+    steps: int = 0  # number of steps done now
+    samples: int = 0  # of this rank in this process; so for all below
+    seconds: float = 0.0  # from the request for the first batch to the last step
     samples_per_s: float = 0.0
     wait_pct: float = 0.0  # share of that time in which the model waited for data
     first_batch_s: float = 0.0
     loss: float | None = None  # before the last step
-    checkpoint: str | None = None  # the newest
+    checkpoint: str | None = None  # path of the newest
 
 
-# The policy: small enough to train anywhere, and in need of every part of a sample. Put your own
-# here: a module that takes a batch and returns the loss.
+# The policy: small enough to train anywhere, and using every part of a sample. Replace it by your
+# own: a module that takes a batch and returns the loss.
 
 _ACTION, _STATE = "action", "observation.state"
 _CHANNELS, _HIDDEN = (16, 32), 128
@@ -113,7 +117,11 @@ class PolicyShape(NamedTuple):
 def policy_shape(
     meta: FeatureMeta, windows: Mapping[str, Sequence[float]] | None = None
 ) -> PolicyShape:
-    """Return the policy's sizes, from a dataset's features and the windows of a sample."""
+    """Return the policy's sizes, from a dataset's features and the windows of a sample.
+
+    Raises:
+        ProbeError: The dataset has no action, or nothing to learn from.
+    """
 
     def size(key: str) -> int:
         if key not in meta.features:
@@ -133,13 +141,15 @@ def policy_shape(
     ):
         if is_missing:
             raise ProbeError(
-                f"{meta.root} has {what}.", path=meta.root, next_step="Use --dummy: it only loads."
+                f"{meta.root} has {what}.",
+                path=meta.root,
+                next_step="Use --dummy, which only loads data.",
             )
     return shape
 
 
 class SmallPolicy(nn.Module):
-    """A few convolutions for each camera, and the state, go through an MLP to the action."""
+    """A few convolutions for each camera, whose output and the state go through an MLP."""
 
     def __init__(self, shape: PolicyShape) -> None:
         super().__init__()
@@ -152,7 +162,7 @@ class SmallPolicy(nn.Module):
         )
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the loss of a batch: the mean squared error of the actions that are no padding."""
+        """Return the loss of a batch: the mean squared error of the actions without padding."""
         keys = (*self.shape.cameras, *self.shape.depth_cameras)
         seen = [
             self._encoded(encoder, batch[key], is_depth=key in self.shape.depth_cameras)
@@ -195,19 +205,23 @@ def _encoder(channels: int) -> nn.Module:
 
 
 class Ranks:
-    """The processes of a run, as one of them sees them."""
+    """The processes of a run, as one of them sees them.
+
+    Raises:
+        ProbeError: There is no CUDA device, or the environment lacks the address of rank 0.
+    """
 
     def __init__(self, rank: int, world_size: int, device: str) -> None:
         if device != "cpu" and not torch.cuda.is_available():
             raise ProbeError(
-                "There is no CUDA device, or this torch was built without CUDA.",
+                "This machine has no CUDA device, or torch was built without CUDA.",
                 next_step="Use --device cpu, or install a CUDA build of torch.",
             )
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
         if world_size > 1 and missing:
             raise ProbeError(
-                f"{world_size} ranks cannot meet without {' and '.join(missing)} in the "
-                "environment.",
+                f"{world_size} ranks cannot connect: the environment has no "
+                f"{' and '.join(missing)}.",
                 next_step="Start them with --gpus, torchrun, accelerate launch or --submit.",
             )
         try:
@@ -217,14 +231,14 @@ class Ranks:
                 "A training needs accelerate", "train", ", or give --dummy, which only loads"
             ) from error
         self.rank, self.world_size = rank, world_size
-        if world_size > 1:  # accelerate knows torchrun's names, not those of SLURM nor --rank
+        if world_size > 1:  # accelerate knows torchrun's names, not SLURM's and not --rank
             names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank()}
             os.environ |= {name: str(number) for name, number in names.items()}
         self._accelerator = Accelerator(cpu=device == "cpu")
         self.device: torch.device = self._accelerator.device
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Return model and optimizer so wrapped that all ranks take the same steps."""
+        """Return model and optimizer wrapped so that all ranks take the same steps."""
         prepared: tuple[nn.Module, Optimizer] = self._accelerator.prepare(model, optimizer)
         return prepared
 
@@ -233,24 +247,24 @@ class Ranks:
         self._accelerator.backward(loss)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in order of rank; all ranks must ask."""
+        """Return every rank's value, in order of rank; all ranks must call it."""
         values = [value] * self.world_size
         if self.world_size > 1:
             distributed.all_gather_object(values, value)
         return values
 
     def close(self) -> None:
-        """Wait for all ranks to come this far; the last that is asked of them."""
+        """Wait until all ranks have come this far; call it last."""
         if self.world_size > 1:
             distributed.barrier()
-            # A group on CPUs (gloo) is left to the end of the process: it has a thread that needs
-            # Python's lock to drop its last work, and torch 2.11 waits for that thread with the
-            # lock held. Taken apart at once, one process in a few hangs.
+            # The end of the process closes a group on CPUs (gloo). The group has a thread that
+            # needs Python's lock to drop its last work, and torch 2.11 waits for that thread with
+            # the lock held. If it is closed at once, one process in a few hangs.
             if self.device.type == "cuda":
                 distributed.destroy_process_group()
 
 
-# Checkpoints: model, optimizer, step, and the place in the stream.
+# Checkpoints: model, optimizer, step, and the position in the stream.
 #
 #     OUT_DIR/checkpoints/
 #       step-00000120/          complete: it got this name last
@@ -258,7 +272,8 @@ class Ranks:
 #         optimizer.pt          the optimizer's state
 #         training_state.pt     step, generator states
 #         dataset_state.pt      the stream's state, the same on all ranks
-#       .step-00000240.1f….tmp/ being written, or left by a crash; never read
+#       unfinished/             being written, or left by a kill: the next one is written over it
+#       unfinished.lock         held by who writes there
 
 _FORMAT, _VERSION = "leconvert-probe-dataset-state", 2
 _NAME = re.compile(r"step-(\d{8,})")
@@ -267,7 +282,7 @@ _FILES = ("model.pt", "optimizer.pt", "training_state.pt", "dataset_state.pt")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything that training needs to go on as if it had never stopped."""
+    """Everything that training needs to resume as if it had never stopped."""
 
     step: int
     model: Mapping[str, Any]
@@ -277,7 +292,7 @@ class Checkpoint:
 
 
 def checkpoint_dir(out_dir: Path, step: int) -> Path:
-    """Return where the checkpoint after ``step`` steps belongs."""
+    """Return the folder of the checkpoint after ``step`` steps."""
     return out_dir / "checkpoints" / f"step-{step:08d}"
 
 
@@ -289,51 +304,88 @@ def newest_checkpoint(out_dir: Path) -> Path | None:
 
 
 def find_checkpoint(wanted: str, out_dir: Path) -> Path | None:
-    """Return the checkpoint that ``--resume-from`` means; None where ``last`` finds none yet."""
+    """Return the checkpoint that ``--resume-from`` names; None if ``last`` finds none yet.
+
+    Raises:
+        ProbeError: The folder is no complete checkpoint.
+    """
     if wanted == "last":
         return newest_checkpoint(out_dir)
     path = Path(wanted)
     missing = [name for name in _FILES if not (path / name).is_file()]
     if missing:
         raise ProbeError(
-            f"{path} is no checkpoint: it lacks {', '.join(missing)}.",
+            f"{path} is not a checkpoint: {', '.join(missing)} is missing.",
             path=str(path),
-            next_step="Name a folder checkpoints/step-…, or `last` for the newest one.",
+            next_step="Give a folder checkpoints/step-…, or `last` for the newest checkpoint.",
         )
     return path
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; a reader finds all of it or nothing."""
+    """Write a checkpoint; a reader finds all of it or nothing.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
     contents: tuple[object, ...] = (
         checkpoint.model,
         checkpoint.optimizer,
         {"step": checkpoint.step, "generator": checkpoint.generator},
         {"format": _FORMAT, "version": _VERSION, "stream": dict(checkpoint.stream)},
     )
-    unfinished = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    folder = path.with_name("unfinished")
     try:
-        unfinished.mkdir(parents=True)
-        for name, content in zip(_FILES, contents, strict=True):
-            buffer = io.BytesIO()  # torch says less of a full disk than the system does
-            torch.save(content, buffer)
-            (unfinished / name).write_bytes(buffer.getbuffer())
-            _sync(unfinished / name)
-        _sync(unfinished)
-        unfinished.rename(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = acquire_lock(folder.with_suffix(".lock"))
+    except Timeout as error:
+        raise BusyError(
+            f"Another training writes a checkpoint into {path.parent}.",
+            path=str(path.parent),
+            next_step="Wait for that training, or choose another --out-dir.",
+        ) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    # Only the holder of the lock writes there, so nobody writes the files that are there any more.
+    try:
+        _write_files(folder, contents)
+        folder.rename(path)
         _sync(path.parent)
     except OSError as error:
-        raise StorageError(
-            f"The checkpoint {path} cannot be written: {error.strerror}.",
-            path=str(path),
-            next_step="Make room, then go on with --resume-from last.",
-        ) from error
+        raise _unwritable(path, error) from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if folder.exists():  # it failed: give the space back
+            with suppress(OSError):
+                for name in _FILES:
+                    (folder / name).unlink(missing_ok=True)
+                folder.rmdir()
+        lock.release()
+
+
+def _write_files(folder: Path, contents: Sequence[object]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, content in zip(_FILES, contents, strict=True):
+        buffer = io.BytesIO()  # torch says less of a full disk than the system does
+        torch.save(content, buffer)
+        (folder / name).write_bytes(buffer.getbuffer())
+        _sync(folder / name)
+    _sync(folder)
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"The checkpoint {path} cannot be written: {error.strerror}.",
+        path=str(path),
+        next_step="Free disk space, then continue with --resume-from last.",
+    )
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint."""
+    """Read a checkpoint.
+
+    Raises:
+        ProbeError: It is damaged, or of another version.
+    """
     try:
         model, optimizer, training, dataset = (
             torch.load(path / name, map_location="cpu", weights_only=True) for name in _FILES
@@ -341,23 +393,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
         kind, version = dataset["format"], dataset["version"]
         stream = dataset["stream"] if version == _VERSION else {}
         checkpoint = Checkpoint(training["step"], model, optimizer, training["generator"], stream)
-    except Exception as error:  # torch names no common class for what a damaged file raises
+    except Exception as error:  # torch has no common class for errors from damaged files
         raise ProbeError(
             f"The checkpoint {path} cannot be read: {error}.",
             path=str(path),
-            next_step="Resume from an older one, by its folder.",
+            next_step="Resume from an older checkpoint by giving its folder.",
         ) from error
     if (kind, version) != (_FORMAT, _VERSION):
         raise ProbeError(
             f"{path / _FILES[-1]} is of version {version}, not {_VERSION}.",
             path=str(path),
-            next_step="Go on with the leconvert that wrote it.",
+            next_step="Continue with the version of leconvert that wrote it.",
         )
     return checkpoint
 
 
 def _sync(path: Path) -> None:
-    """Force a file, or the names in a folder, to the disk."""
+    """Sync a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -378,12 +430,12 @@ class TrainingLog:
             print(json.dumps(facts), file=log)
 
     def rows(self) -> list[dict[str, float | None]]:
-        """Return all whole lines; a crash may have left half of one at the end."""
+        """Return all complete lines; a crash may have left half a line at the end."""
         lines = self.path.read_text("utf-8").splitlines(True) if self.path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def forget_after(self, step: int) -> None:
-        """Take out what came after a checkpoint's step, since it will come again."""
+        """Remove the lines after a checkpoint's step, since they will come again."""
         if self.path.exists():
             kept = [json.dumps(row) + "\n" for row in self.rows() if (row["step"] or 0) <= step]
             shorter = self.path.with_name(f".{self.path.name}.tmp")
@@ -404,10 +456,24 @@ def train(
     watch: Callable[[StepFacts], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TrainReport:
-    """Train, or only load; ``watch`` is called after every step.
+    """Train, or only load.
 
-    Where ``stop`` says so after a step there is a checkpoint and an error. With several ranks it
-    counts at the next checkpoint, which all of them make together.
+    After an error or a stop, ``--resume-from last`` continues from the newest checkpoint.
+
+    Args:
+        loader: The batches.
+        options: The options.
+        watch: Called after every step.
+        stop: Called after every step. If it returns true, a checkpoint is written and
+            `InterruptedRunError` is raised. With several ranks this happens at the next checkpoint,
+            which all ranks write together.
+
+    Returns:
+        The final progress.
+
+    Raises:
+        InterruptedRunError: ``stop`` returned true.
+        StorageError: A file cannot be read or written.
     """
     run = _Training(loader, options)
     try:
@@ -439,7 +505,7 @@ class _Training:
         resumed = self._agreed_checkpoint(self.ranks)
         torch.manual_seed(options.seed)
         shape = policy_shape(self.stream.meta, options.windows)
-        # The wrappers of all ranks share the parameters of this one.
+        # The wrappers of all ranks share the parameters of this model.
         self.bare_model = SmallPolicy(shape).to(self.ranks.device)
         adam = torch.optim.Adam(self.bare_model.parameters(), lr=options.learning_rate)
         self.model, self.optimizer = self.ranks.prepare(self.bare_model, adam)
@@ -447,7 +513,7 @@ class _Training:
             self._resume(resumed)
 
     def _agreed_checkpoint(self, ranks: Ranks) -> Path | None:
-        """Return what all ranks resume from: what rank 0 sees.
+        """Return the checkpoint that all ranks resume from: the one that rank 0 sees.
 
         On a network file system another rank may see the newest one a little later.
         """
@@ -458,14 +524,14 @@ class _Training:
         newest, found = agreed
         if newest is not None and (found is None or not newest.samefile(found)):
             raise UsageError(
-                f"{out_dir} holds checkpoints of an earlier run, the newest {newest.name}.",
+                f"{out_dir} contains checkpoints of an earlier run; the newest is {newest.name}.",
                 path=str(out_dir),
-                next_step="Go on with --resume-from last, or choose another --out-dir.",
+                next_step="Continue with --resume-from last, or choose another --out-dir.",
             )
         return found
 
     def _resume(self, path: Path) -> None:
-        """Take step, weights and the place in the stream from a checkpoint."""
+        """Take step, weights and the position in the stream from a checkpoint."""
         checkpoint = read_checkpoint(path)
         self.loader.load_state_dict(checkpoint.stream)
         self.bare_model.load_state_dict(checkpoint.model)
@@ -477,7 +543,7 @@ class _Training:
             self.log.forget_after(checkpoint.step)
 
     def take_steps(self, watch: Callable[[StepFacts], None], stop: Callable[[], bool]) -> None:
-        """Take the steps that are left."""
+        """Take the remaining steps."""
         options, done = self.options, self.report
         batches = _endless(self.loader)
         began = asked = logged = time.perf_counter()
@@ -509,7 +575,7 @@ class _Training:
                 logged, samples_logged, waited_logged = asked, done.samples, waited
             if self.ranks is not None:
                 self._save_where_due(self.ranks, wants_stop=stop())
-                asked = time.perf_counter()  # saving is no waiting for data
+                asked = time.perf_counter()  # saving is not waiting for data
             elif stop():
                 raise self.stopped()
 
@@ -532,7 +598,7 @@ class _Training:
         stops_alone = wants_stop and ranks.world_size == 1
         if not (last or step % self.options.save_every == 0 or stops_alone):
             return
-        # The ranks agree here whether they stop: one that left earlier would hold up the others.
+        # The ranks agree here whether to stop: one that left earlier would block the others.
         told = ranks.gather(wants_stop)
         path = checkpoint_dir(self.options.out_dir, step)
         if ranks.rank == 0:
@@ -545,20 +611,20 @@ class _Training:
             raise self.stopped()
 
     def stopped(self) -> InterruptedRunError:
-        """Return what tells that a signal ended the run."""
+        """Return the error for a run that a signal ended."""
         newest = self.report.checkpoint
         kept = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint yet"
         return InterruptedRunError(
             f"Stopped after step {self.report.steps}; {kept}.",
             path=newest,
-            next_step="Go on with --resume-from last." if newest else None,
+            next_step="Continue with --resume-from last." if newest else None,
         )
 
 
 def _endless(loader: StreamLoader) -> Iterator[Batch]:
-    """Yield batches, epoch after epoch, from wherever the loader stands, all ranks in step."""
+    """Yield batches, epoch after epoch, from the loader's position on, with all ranks in step."""
     empty = 0
-    while empty < 2:  # one may be: a checkpoint can stand at the very end of an epoch
+    while empty < 2:  # one epoch may be empty: a checkpoint can be at the very end of an epoch
         epoch = loader.epoch
         left = None if loader.stream.repeat else loader.batches_on_every_rank()
         empty += 1
@@ -580,12 +646,12 @@ def _endless(loader: StreamLoader) -> Iterator[Batch]:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Let no signal that asks this process to stop reach processes that are started meanwhile.
+    """Block signals that ask this process to stop, so that new processes do not get them.
 
     A scheduler sends such signals to all processes of a job. Workers of the loader would end at
-    once, and torch then raises an error in the middle of a step; they end with this process anyway.
+    once, and torch would raise an error in the middle of a step. They end with this process anyway.
     """
-    # Python starts this helper with the first spawned worker, and lets the signals through then.
+    # Python starts this helper with the first spawned worker, and unblocks the signals then.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:

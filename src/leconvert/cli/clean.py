@@ -22,17 +22,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--of", type=Path, metavar="DATASET",
-        help="the same as DATASET, where it must not be taken for a work dir",
+        help=(
+            "the dataset whose leftovers are removed; unlike WORK_DIR|DATASET, it is never taken "
+            "for a work dir"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--give-up",
         action="store_true",
-        help="discard the unfinished run too, if nobody works on it",
+        help="also discard the unfinished run, unless somebody works on it",
     )
     parser.add_argument(
         "--old", action="store_true",
-        help="with DATASET: remove DATASET_old and former states, each if every byte of it is "
-        "proven to be in DATASET; with a fleet's WORK_DIR: former states of its results likewise",
+        help="also remove DATASET_old and former states of DATASET, or of all results of a fleet's "
+            "WORK_DIR; each is removed only if every byte of it is proven to be in the result",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     add_json(parser)
@@ -62,14 +65,14 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.workdir.records import WorkDir
 
     if (options.work_dir is None) == (options.of is None):
-        raise UsageError("Give one folder: WORK_DIR, DATASET or --of DATASET.")
+        raise UsageError("Give exactly one folder: WORK_DIR, DATASET or --of DATASET.")
     root, target = _places(options)
     progress = progress_for(quiet=options.json)
     if options.old and target is None:
         if not WorkDir(root).is_fleet():
             raise UsageError(
-                "--old goes with a dataset that was converted, or with the work dir of a fleet.",
-                next_step="Give DATASET instead of this work dir.",
+                "--old needs a converted dataset, or the work dir of a fleet.",
+                next_step="Give the dataset instead of this work dir.",
             )
         from leconvert.fleet import clean_fleet
 
@@ -92,6 +95,6 @@ def run(options: argparse.Namespace) -> int:
     if not report.removed:
         # A name with a slip in it must not pass for one that is clean.
         missing = target is not None and not report.kept and not target.exists()
-        why = f": {target} does not exist, nor does a run of it" if missing else ""
+        why = f": {target} does not exist, and no run of it exists" if missing else ""
         print(f"There is nothing to remove{why}.")
     return 0

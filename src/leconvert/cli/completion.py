@@ -9,7 +9,7 @@ from leconvert.cli.main import build_parser
 from leconvert.support.extras import missing_package
 
 _SHELLS = ("bash", "zsh", "fish")
-# What an argument is called tells what it names.
+# The name of an argument tells the kind of its value.
 _FOLDERS = frozenset({
     "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
     "WORK_DIR|DATASET",
@@ -19,7 +19,9 @@ _FILES = frozenset({"FILE", "LIST_FILE"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("shell", choices=_SHELLS, metavar="SHELL", help="one of bash, zsh and fish")
+    parser.add_argument(
+        "shell", choices=_SHELLS, metavar="SHELL", help=("the shell: bash, zsh or fish")
+    )
 
 
 def run(options: argparse.Namespace) -> int:

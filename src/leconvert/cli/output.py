@@ -37,14 +37,14 @@ def table(rows: Iterable[Sequence[object]]) -> str:
 # Sentences: lines that fit a terminal, and one line each for `grep`.
 
 
-# What stands between backticks is to be copied: a terminal that folds it copies one line.
+# Text between backticks is copied by the user: a terminal that folds it copies one line.
 _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")
 
 
 def print_sentence(text: str, *, margin: str) -> None:
-    """Print on stderr; on a terminal break between words, and indent what follows by the margin.
+    """Print on stderr; on a terminal break lines between words and indent the rest by the margin.
 
-    Where stderr is no terminal every line stays whole, so that `grep` finds what it says.
+    If stderr is not a terminal, every line stays whole, so that `grep` finds its words.
     """
     for line in text.splitlines():
         if not sys.stderr.isatty():
@@ -76,23 +76,23 @@ _SHOWN_OF_A_CODE = 5
 _ORDER = ("error", "repaired", "warning", "info")
 # Remarks that are answers to what was asked for.
 _ALWAYS_SHOWN = frozenset({"rewritten-file"})
-_HEADINGS = ("severity", "finding", "episode", "stream", "what was seen, and what helps")
+_HEADINGS = ("severity", "finding", "episode", "stream", "what is wrong, and what helps")
 _NARROWEST_MESSAGE = 40
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Print findings on stderr; nothing where there are none."""
+def print_findings(findings: Sequence[Finding], root: object = "DATASET") -> None:
+    """Print findings about a dataset on stderr; nothing where there are none."""
     shown = [
         finding
         for finding in findings
         if finding.severity != "info" or finding.code in _ALWAYS_SHOWN
     ]
     width = shutil.get_terminal_size((100, 24)).columns
-    for line in findings_lines(shown, width):
+    for line in findings_lines(shown, width, root):
         print(line, file=sys.stderr)
 
 
-def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
+def findings_lines(findings: Sequence[Finding], width: int, root: object = "DATASET") -> list[str]:
     """Return a table of findings, the gravest first; of those that are alike one, with a count."""
     if not findings:
         return []
@@ -114,7 +114,7 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
         said = [_with_short_path(finding)]
         if seen[kind] == _SHOWN_OF_A_CODE and total[kind]:
             said.append(f"... and {total[kind]:,} more of this kind")
-        said += [line for line in _helping(finding) if line not in told[kind]]
+        said += [line for line in _helping(finding, root) if line not in told[kind]]
         told[kind].update(said)
         episode = "" if finding.episode is None else str(finding.episode)
         rows.append(((finding.severity, finding.code, episode, finding.stream or ""), said))
@@ -135,15 +135,15 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
     return lines
 
 
-def _helping(finding: Finding) -> list[str]:
+def _helping(finding: Finding, root: object) -> list[str]:
     """Return what helps and loses nothing, then a line for each flag, with what it keeps."""
-    from leconvert.dataset.findings import lossless_remedy
+    from leconvert.dataset.findings import lossless_remedy, named
 
     is_error = finding.severity == "error"
     first = lossless_remedy(finding.code, finding.remedy) if is_error else None
     flags = [f"{each.flag}: {said_extent(each.keeps, each.of)}" for each in finding.remedies]
     said = filter(None, (first, *(flags or (finding.remedy,))))
-    return [f"→ {'or ' if place else ''}{text}" for place, text in enumerate(said)]
+    return [f"→ {'or ' if place else ''}{named(text, root)}" for place, text in enumerate(said)]
 
 
 def said_extent(keeps: Extent, of: Extent) -> str:
@@ -168,11 +168,14 @@ def print_planned_repairs(
         print(json.dumps(plan.as_record(), indent=2))
         return
     if with_findings:
-        print_findings(plan.findings)
+        print_findings(plan.findings, plan.root)
         if plan.lossless:
-            said = f"{' '.join(plan.lossless)} That loses nothing; without it, this loses least:"
+            said = (
+                f"{' '.join(plan.lossless)} No data is lost then. Otherwise this command loses "
+                "least:"
+            )
             print_sentence(said, margin="")
-    print(plan.command or f"{plan.root}: nothing to repair.")
+    print(plan.command or f"{plan.root} has nothing to repair.")
     print(f"  {said_extent(plan.keeps, plan.of)}")
     for change in plan.changes:
         print(f"  {change}")
@@ -208,6 +211,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 def former_line(number: int, size_bytes: int) -> str:
     """Return a line about former states and the room that they take."""
     return (
-        f"{count(number, 'former state')} of up to {amount(size_bytes)} stay beside the result; "
-        "`leconvert clean --old` removes what the result holds."
+        f"{count(number, 'former state')} of the result are kept beside it, up to "
+        f"{amount(size_bytes)}; `leconvert clean --old` removes those that the result "
+        "contains."
     )

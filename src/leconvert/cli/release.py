@@ -28,20 +28,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"
     )
-    parser.add_argument("--failed", action="store_true", help="all that failed")
+    parser.add_argument("--failed", action="store_true", help="release all batches that failed")
     parser.add_argument(
-        "--stuck", action="store_true", help="all whose worker ended or shows no sign of life"
+        "--stuck",
+        action="store_true",
+        help="release all batches whose worker ended or shows no sign of life",
     )
     parser.add_argument(
         "--force", action="store_true",
-        help="take batches from workers on other hosts at once, without watching for signs of life",
+        help="take batches away from workers on other hosts at once, without first watching for "
+        "signs of life",
     )  # fmt: skip
     parser.add_argument(
         "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
-        help="how long a worker must be silent to count as gone; not less than the workers' own "
-        "(default: 60)",
+        help="seconds of silence after which a worker counts as gone; use at least the "
+        "--lease-seconds of the workers (default: 60)",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be done; change nothing"
+    )
     add_json(parser)
 
 
@@ -53,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
 
     def tell(count: int) -> None:
         print(
-            f"Watching {count} held batches for signs of life, up to {options.lease_seconds:g} s.",
+            f"Watching {count} batches of workers for signs of life, for up to "
+            f"{options.lease_seconds:g} s.",
             file=sys.stderr,
         )
 
@@ -85,5 +91,5 @@ def run(options: argparse.Namespace) -> int:
         print("Nothing was written.")
     elif any(b.verdict == "released" for b in report.batches):
         again = f"leconvert work {shlex.quote(str(root))}"
-        print(f"Workers that run will take them; start one with: {again}")
+        print(f"Running workers will take these batches. Start another worker with: {again}")
     return code

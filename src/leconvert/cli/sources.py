@@ -1,4 +1,4 @@
-"""Where a command reads and writes; a source that is not here is brought here."""
+"""Folders that a command reads and writes; a source on the Hub is fetched."""
 
 from __future__ import annotations
 
@@ -51,25 +51,27 @@ def bring_from_store(
     url = str(options.root)
     if options.output is None:
         raise UsageError(
-            f"It is not said where the result of {url} goes.", next_step="Pass --output DIR."
+            f"No folder is given for the result of {url}.", next_step="Add --output DIR."
         )
     if getattr(options, "dry_run", False):
-        raise UsageError(f"--dry-run writes nothing, and {url} would have to be fetched.")
+        raise UsageError(
+            f"--dry-run cannot show a plan of {url}: the dataset would first have to be downloaded."
+        )
     folder = source_dir(target)
     conversion.proof.check_target(folder, target, conversion.layout.to)
     return download_tree(url, folder, stop=stop, progress=progress)
 
 
-# Where a command reads and writes; a source that is not here is brought here.
+# Folders that a command reads and writes; a source on the Hub is fetched.
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a command reads and writes, absolute.
+    """Folders that a command reads and writes, absolute.
 
     Attributes:
         source: The dataset, or the tree of an outline.
-        target: Where the result goes.
+        target: The folder of the result.
         work_dir: The run's folder.
         arrival: How the source came from the Hub; None for one that was always here.
         is_temporary: Whether the source was only brought here to be converted.
@@ -88,7 +90,7 @@ class Places:
 
     @property
     def made_of(self) -> str:
-        """What a result is made of; in place it is what such a conversion keeps."""
+        """The source that a result is compared with; in place it is the kept source."""
         if self.arrival is not None and self.arrival.outline is not None:
             return self.arrival.outline
         kept = overlaid_meta(self.target) or old_dir(self.target)
@@ -183,7 +185,9 @@ def _check_push(
         try:
             check_can_push(repo_id)
         except HubAccessError as error:
-            error.next_step = f"{error.next_step} --no-push converts without a push."
+            error.next_step = (
+                f"{error.next_step} Or add --no-push: the result then stays on this machine."
+            )
             raise
 
 
@@ -273,14 +277,14 @@ def bring_from_hub(
     )
 
 
-# Several sources, each a folder here or a name on the Hub, that stay whatever becomes of them.
+# Several sources, each a folder here or a name on the Hub. No command changes them.
 
 
 class NamedDataset(NamedTuple):
     """A dataset that a command reads whole.
 
     Attributes:
-        folder: Where it is, or where it is downloaded to; absolute.
+        folder: Its folder, or the folder that it is downloaded to; absolute.
         repo_id: Its name on the Hub; None for a folder of this machine.
         revision: The tag, branch or commit that was asked for.
     """
@@ -318,21 +322,22 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
             if unfetched and not dataset.is_here():
                 asked = ["--revision", named[1]] if named[1] else []
                 raise UsageError(
-                    f"{unfetched}, and {word} would have to be fetched.",
-                    next_step="Download it, `hf download --repo-type dataset "
-                    f"{shlex.join([named[0], *asked])} --local-dir DIR`, and name DIR instead.",
+                    f"{unfetched}, but {word} would first have to be downloaded.",
+                    next_step="Download it with `hf download --repo-type dataset "
+                    f"{shlex.join([named[0], *asked])} --local-dir DIR`, then give DIR "
+                    "instead.",
                 )
         elif isinstance(place := path_or_url(word), str):
             raise UsageError(
-                f"{word} is no dataset of this machine or of the Hub.",
-                next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` makes a "
-                "folder of it; name DIR instead.",
+                f"{word} is neither a folder of this machine nor a dataset on the Hub.",
+                next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` downloads "
+                "and converts it; then give DIR instead.",
             )
         elif not is_folder(place):
             raise UsageError(
                 f"{word} is not a folder.",
                 path=word,
-                next_step="Name a folder that exists, or a dataset on the Hub by ORG/NAME or "
+                next_step="Give a folder that exists, or a dataset on the Hub as ORG/NAME or "
                 "hf://datasets/ORG/NAME@REV.",
             )
         else:

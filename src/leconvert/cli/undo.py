@@ -18,10 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "dataset",
         type=Path,
         metavar="DATASET",
-        help="the dataset that was converted or repaired in place, or a result that was replaced",
+        help="the dataset that was converted or repaired in place, or whose result was replaced",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="compare the two and show what would be done"
+        "--dry-run",
+        action="store_true",
+        help="compare both datasets and show what would be done; change nothing",
     )
     add_json(parser)
 
@@ -44,18 +46,20 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(report.as_record(), indent=2))
         return 0
     if report.was_undone:
-        print(f"{dataset} is back already; what had taken its place is {report.result}.")
+        print(
+            f"{dataset} was put back before. The result that had its place is now {report.result}."
+        )
         return 0
     compared = (
         f"{count(report.episodes, 'episode')}, {count(report.rows, 'frame')}, "
         f"{count(report.camera_frames, 'camera frame')}"
     )
-    print(f"Source and result hold the same: {compared}.")
+    print(f"Source and result contain the same: {compared}.")
     if options.dry_run:
         place = dataset / "meta" if overlaid_meta(dataset) else dataset
-        print(f"would put {kept} back as {place}")
-        print(f"would keep the result as {report.result}")
+        print(f"Would put {kept} back as {place}.")
+        print(f"Would keep the result as {report.result}.")
         return 0
-    print(f"  dataset  {dataset}")
-    print(f"  kept     {report.result}")
+    print(f"  restored  {dataset}")
+    print(f"  kept      {report.result}, the result")
     return 0

@@ -1,7 +1,7 @@
-"""Which files in a dataset's folder are the dataset's: the one definition, for everybody who asks.
+"""The definition of the files in a dataset's folder that belong to the dataset.
 
-``docs/cli.md`` has it as a table. Who deletes keeps whatever is not known; who sends leaves out
-whatever could be private.
+``docs/cli.md`` has it as a table. Code that deletes keeps every unknown file; code that sends
+leaves out every file that could be private.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ EPISODE_FOLDERS = ("data", "videos")
 GIT_FILES = frozenset({".gitattributes"})
 """Every repo on the Hub has them, and who downloads it too; they are none of the dataset's."""
 UPLOAD_CLAIM = ".leconvert-upload-"
-"""How the name begins of what is in a store as long as an upload is not complete."""
+"""Prefix of the object that is in a store as long as an upload is not complete."""
 UPLOAD_MARKER = ".leconvert-upload.json"
-"""What earlier versions called it."""
+"""Its name in earlier versions."""
 
 _SHOWN = 20
 _EPISODE_PREFIXES = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
@@ -67,9 +67,9 @@ class Links:
         self._inside = [f"{os.path.realpath(folder)}{os.sep}" for folder in folders]
 
     def target(self, path: str) -> str | None:
-        """Return where a path of the dataset leads, as a path below it; None where it leads out.
+        """Resolve a path of the dataset to a path below it; None if it leads out of the dataset.
 
-        What is no link leads to itself.
+        A path that is not a link leads to itself.
         """
         place = os.path.join(self._root, path)  # noqa: PTH118 - once for every file
         if not os.path.islink(place):  # noqa: PTH114
@@ -85,7 +85,7 @@ class Links:
 def dataset_with_meta(root: Path, meta: Path) -> Iterator[Path]:
     """Yield a folder of links: the files of a dataset's episodes, and another ``meta/``.
 
-    Of what else lies in the dataset's folder there is nothing.
+    Other files of the dataset's folder are left out.
     """
     with tempfile.TemporaryDirectory(prefix="leconvert-overlay-") as folder:
         view = Path(folder) / root.name
@@ -100,7 +100,7 @@ def dataset_with_meta(root: Path, meta: Path) -> Iterator[Path]:
 def overlaid_pair(result: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Path]]]:
     """Yield a result and its sources as datasets.
 
-    Where the source is the ``meta/`` that an overlay in place replaced, both are views of the files
+    If the source is the ``meta/`` that an overlay in place replaced, both are views of the files
     that they share.
     """
     if list(sources) != [overlaid_meta(result)]:
@@ -126,10 +126,10 @@ def kept_dataset(place: Path) -> Iterator[Path]:
 def files_below(
     root: Path, folder: str = "", *, passed_over: Collection[str] = ()
 ) -> Iterator[tuple[str, bool]]:
-    """Yield every name of a dataset that is no folder, and whether it is a file, in any order.
+    """Yield every name of a dataset except folders, and whether it is a file, in any order.
 
-    Links to folders are not followed, but for ``data``, ``meta`` and ``videos``, and below ``data``
-    and ``videos`` not named: files of episodes may lie elsewhere.
+    Links to folders are not followed, except ``data``, ``meta`` and ``videos``. Links to folders
+    below ``data`` and ``videos`` are left out: files of episodes may lie elsewhere.
     """
     ignored = _TOOL_FOLDERS.union(passed_over, kept_meta(root))
 
@@ -160,7 +160,7 @@ def names_to_keep(root: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What of a dataset's folder may go to another place.
+    """The files of a dataset's folder that may be sent elsewhere.
 
     Attributes:
         sizes: The size in bytes of every file, by its path, sorted.
@@ -187,9 +187,9 @@ def published_files(root: Path) -> Published:
 
     def reason_to_leave_out(path: str, entry: os.DirEntry[str]) -> str | None:
         if entry.name.startswith("."):
-            return "its name begins with a dot"
+            return "the name begins with a dot"
         if path in kept:
-            return "the meta/ that `leconvert undo` exchanges"
+            return "the earlier meta/, which `leconvert undo` puts back"
         target = links.target(path)
         if target is None:
             if path in _PARTS or path.startswith(_PART_PREFIXES):
@@ -237,7 +237,7 @@ def _names(
                         yield path, entry
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                continue  # what is no folder, or no more, holds nothing
+                continue  # not a folder, or no longer one
             message = f"The folder {shown(place)} cannot be listed: {error.strerror}."
             next_step = CHECK_DISK
             if error.errno == errno.EACCES:
@@ -283,11 +283,11 @@ def _leads_back(root: Path, path: str) -> bool:
 
 def _incomplete(root: Path, path: str) -> SourceError:
     return SourceError(
-        f"{shown(str(root / path))} is a link that leads out of the dataset, and what lies outside "
-        "is never sent.",
+        f"{shown(str(root / path))} is a link that leads out of the dataset. Files outside "
+        "the dataset are never sent.",
         path=str(root / path),
-        next_step="If it belongs to the dataset, make a copy that holds it, `cp -rL "
-        f"{shlex.quote(str(root))} COPY`, and send that one.",
+        next_step="If the file belongs to the dataset, make a copy without links, `cp -rL "
+        f"{shlex.quote(str(root))} COPY`, and send the copy.",
     )
 
 

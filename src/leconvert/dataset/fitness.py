@@ -1,8 +1,8 @@
-"""Which source files are taken as they are, and why others are not: decided from numbers alone.
+"""The source files that are taken as they are, and reasons against others; from numbers alone.
 
-What a file's header or footer says of the file itself was seen by the scan (`Misfit`). What its
-rows say of their place holds only where the result puts the episode there, and what they hold only
-where no repair changes it: that is decided here.
+The scan reads a file's header or footer and knows the facts of the file alone (`Misfit`). This
+module decides on the rest: the place that rows state must be the episode's place in the result, and
+no repair may change the rows.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from leconvert.model.values import IntArray, Misfit, SourceScan
 BoolArray = npt.NDArray[np.bool_]
 
 MISFIT_SAID: Mapping[Misfit, str] = {
-    Misfit.SHARED: "does not hold one episode and nothing else",
-    Misfit.LATE_START: "does not show its first frame at 0",
-    Misfit.UNEVEN_TIMES: "does not show all frames equally long",
-    Misfit.OTHER_RATE: "does not show its frames at fps",
-    Misfit.OTHER_TRACKS: "holds other tracks than one of video",
-    Misfit.REMUXED: "has an index that cannot be used as it lies",
+    Misfit.SHARED: "does not contain exactly one episode",
+    Misfit.LATE_START: "does not show its first frame at time 0",
+    Misfit.UNEVEN_TIMES: "shows frames for different lengths of time",
+    Misfit.OTHER_RATE: "has another frame rate than fps",
+    Misfit.OTHER_TRACKS: "has sound or other further tracks",
+    Misfit.REMUXED: "has an index that cannot be used as it is",
     Misfit.OTHER_COLUMNS: "has other columns or types than the result",
     Misfit.CHANGED_ROWS: "has rows that a repair changes",
-    Misfit.OTHER_NUMBERS: "counts index or episode_index otherwise than the result",
+    Misfit.OTHER_NUMBERS: "has another index or episode_index than the result",
 }
-"""What is said of a file that is not fit."""
+"""The reason in words, for a file that is not fit."""
 
 # Numbers of rows that only say where the result has them.
 _RENUMBERED = frozenset({"episode_index", "index"})
@@ -58,12 +58,12 @@ def data_misfits(
     """Return why data files cannot be taken as they are, a sum of `Misfit` each; shape (E,).
 
     Args:
-        of_files: What is known of each file alone, shape (E,).
-        has_other_columns: Whether its columns are others than the result's, shape (E,).
-        first_index: ``index`` of its first row, where the others count on from it, shape (E,).
+        of_files: The facts of each file alone, shape (E,).
+        has_other_columns: Whether its columns differ from the result's, shape (E,).
+        first_index: ``index`` of its first row, from which the others count on, shape (E,).
         episode_index: ``episode_index`` of its rows, shape (E,).
         length: Frames of each episode, shape (E,).
-        repairs: What the conversion changes.
+        repairs: The changes of the conversion.
     """
     found = of_files.copy()
     found[has_other_columns] |= Misfit.OTHER_COLUMNS

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-# Which quantiles an episode's statistics have, and which value each of them is.
+# The quantiles of an episode's statistics, and the value of each.
 #
 # LeRobot counts values in a histogram of 5,000 bins from the least value to the greatest, looks
 # for the first bin up to which at least level × n values lie, and interpolates inside it. The
@@ -53,9 +53,9 @@ __all__ = [
 # LeRobot's differs from it by at most one bin, (max − min) / 5,000, and the rounding of the bin's
 # edges.
 #
-# Those of a whole dataset, in ``meta/stats.json``, are of the same rank among all its rows. LeRobot
-# 0.6.1 takes the mean of those of the episodes, weighted by their rows, which is none: of 12
-# episodes of a real recording it was off by up to 58 % of a column's range.
+# The quantiles of a whole dataset, in ``meta/stats.json``, have the same rank among all its rows.
+# LeRobot 0.6.1 takes the mean of the episodes' quantiles, weighted by their rows, which is not a
+# quantile: for 12 episodes of a real recording it was off by up to 58 % of a column's range.
 
 
 QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -121,7 +121,7 @@ def _mean_and_std(rows: npt.NDArray[np.float64]) -> tuple[Array, Array]:
     rows -= origin
     offset = rows.mean(axis=0)
     rows -= offset
-    # What is left of the mean after it was subtracted is rounding, and goes too.
+    # The mean after the subtraction is rounding, and goes too.
     rest = np.where(np.isfinite(offset), rows.mean(axis=0), 0.0)
     np.square(rows, out=rows)
     variance = rows.mean(axis=0) - np.square(rest)
@@ -197,7 +197,7 @@ class QuantileSearch:
         self._components = math.prod(shape)
         self._dtype: np.dtype[Any] | None = None
         self._known_bits = 0
-        # Of each component and level: how its key begins, and its rank among the keys that do.
+        # For each component and level: the beginning of its key, and its rank among keys with it.
         self._head: npt.NDArray[np.uint64] = np.zeros((self._components, 1), np.uint64)
         self._ranks = np.zeros((self._components, 1), np.int64)
         self._counts: npt.NDArray[np.int64] | None = None
@@ -358,7 +358,7 @@ class QuantileCheck:
         return [name for name, of in zip(self._names, is_right, strict=True) if not of.all()]
 
 
-# Which frames and which pixels of an episode go into the statistics of its images.
+# The frames and pixels of an episode that its image statistics count.
 
 
 # LeRobot's numbers: length ** 0.75 frames, within these limits, evenly spread.
@@ -405,8 +405,8 @@ _MAX_COLOUR = 255
 class ImageStats:
     """Collects frames and gives their statistics, exactly, one value a channel.
 
-    What is kept is how often each channel took each of its values: a few kilobytes, however many
-    frames come. All statistics follow from it in whole numbers and are rounded once. Frames are
+    It keeps how often each channel took each of its values: a few kilobytes for any number of
+    frames. All statistics follow from it in whole numbers and are rounded once. Frames are
     thinned out as LeRobot does before they are counted.
 
     Args:
@@ -600,7 +600,7 @@ def clip_stats(
         raise UnreadableSourceError(
             f"The statistics of {path} cannot be computed: its episode has no frames.",
             path=os.fspath(path),
-            next_step="Drop the episode (--on-bad-episode drop).",
+            next_step="Leave the episode out with --on-bad-episode drop.",
         )
     samples = [[first + rank for rank in sample_indices(length)] for first, length in episodes]
     pictures = media.decode_shown(path, itertools.chain.from_iterable(samples), is_depth=is_depth)
@@ -671,7 +671,7 @@ def wrong_quantiles(
 def _over_rows[Column: (QuantileSearch, QuantileCheck)](
     paths: Sequence[str], columns: dict[str, Column]
 ) -> None:
-    """Add all rows; a column that is no such one is taken out."""
+    """Add all rows; a column of another kind is taken out."""
     for path in paths:
         for rows in tables.read_columns(path, columns):
             for name, column in list(columns.items()):
@@ -705,10 +705,10 @@ def _image_file(chunk: pa.Array) -> pa.Buffer:
             raise ValueError("an image has no bytes")
         chunk = chunk.field("bytes")
     if not (pa.types.is_binary(chunk.type) or pa.types.is_large_binary(chunk.type)):
-        raise ValueError(f"the column holds {chunk.type} and no image files")
+        raise ValueError(f"the column contains {chunk.type} instead of image files")
     cell = chunk[0]
     if not cell.is_valid:
-        raise ValueError("there is no image, or only the path of one")
+        raise ValueError("there is no image, or only the path of an image")
     return cell.as_buffer()
 
 
@@ -717,6 +717,6 @@ def _not_computed(name: str, path: str | None, reason: str) -> UnreadableSourceE
     return UnreadableSourceError(
         f"The statistics of {name}{place} cannot be computed: {reason}.",
         path=path,
-        next_step=f"{GET_AGAIN}. Otherwise leave the feature out "
-        f"(--drop-feature {shlex.quote(name)}).",
+        next_step=f"{GET_AGAIN}. If there is no other copy, leave the feature out with "
+        f"--drop-feature {shlex.quote(name)}.",
     )

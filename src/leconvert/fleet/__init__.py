@@ -1,13 +1,13 @@
-"""Many datasets in one command: lists of them, one pool of workers, and what became of each.
+"""Many datasets in one command: lists of datasets, one pool of workers, and the outcome of each.
 
     from leconvert import fleet
 
     done = fleet.run(["recordings/may/*", "ORG/NAME"], output_dir="converted", work_dir="fleet")
     print(done.counts, [one.message for one in done.set_aside])
 
-`run` converts what is named, and `status` looks, also while workers of other hosts are at it;
-`work_on_fleet` joins, and `submit` lets jobs of a scheduler join. They are made of `read_list` and
-`fleet_datasets`, which say which datasets there are, `plan_fleet` and `convert_fleet`.
+`run` converts the datasets. `status` shows the progress, also while workers of other hosts run.
+`work_on_fleet` adds a worker, and `submit` adds workers as jobs of a scheduler. `run` consists of
+`fleet_datasets`, `plan_fleet` and `convert_fleet`; `read_list` reads the datasets from a file.
 """
 
 import os
@@ -110,32 +110,32 @@ def run(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> FleetStatus:
-    """Convert all datasets that can be, and set the others aside.
+    """Convert all datasets that can be converted, and set the others aside.
 
-    The same call goes on with what was interrupted; when all is done, it passes over what is
-    unchanged, and converts what is new or changed.
+    The same call continues after an interruption. Once everything is done, it skips unchanged
+    datasets and converts new and changed ones.
 
     Args:
-        datasets: Folders, globs and names on the Hub (``ORG/NAME`` or ``ORG/NAME@REV``); a `Line`
-            where one has a name or options of its own, which stand for those of ``conversion``.
-            Paths that are not absolute start from the current folder.
-        work_dir: The folder for the state of the fleet, which all workers share; it stays.
-        output_dir: The folder in which each result gets a folder of its name; None where all go to
-            the Hub alone.
-        conversion: How each dataset is converted, and who works. In ``push.repo_id`` the text
-            ``{name}`` stands for the last part of the dataset's name, and None is where the dataset
-            came from.
-        policy: What may be repaired or accepted where a scan finds errors.
+        datasets: Folders, globs and names on the Hub (``ORG/NAME`` or ``ORG/NAME@REV``). A `Line`
+            gives a dataset a name or options of its own; they replace those of ``conversion``.
+            Relative paths start from the current folder.
+        work_dir: The folder for the state of the fleet, which all workers share. It is kept.
+        output_dir: The folder in which each result gets a folder of its name; None if all results
+            go to the Hub only.
+        conversion: How each dataset is converted, and the workers. In ``push.repo_id`` the text
+            ``{name}`` stands for the last part of the dataset's name; None means the repo that the
+            dataset came from.
+        policy: The repairs and findings that are allowed if a scan finds errors.
         stop: Set it from another thread to stop.
-        progress: Where to report.
+        progress: Receives the progress.
 
     Returns:
-        What became of each dataset. Where ``is_settled`` is false workers ended before all was
-        dealt with, and the same call goes on.
+        The outcome of each dataset. If ``is_settled`` is false, workers ended before all datasets
+        were settled, and the same call continues.
 
     Raises:
-        LeconvertError: One of its subclasses. What is wrong with one dataset raises nothing: it is
-            set aside.
+        LeconvertError: A subclass names the problem. A problem with one dataset raises nothing: the
+            dataset is set aside.
     """
     given = [
         one if isinstance(one, Line) else Line(os.fspath(one), options=conversion)
@@ -150,7 +150,7 @@ def run(
 
 
 def status(work_dir: str | os.PathLike[str]) -> FleetStatus:
-    """Look at a fleet once; writes nothing and takes no lock.
+    """Look at a fleet once; nothing is written and no lock is taken.
 
     Raises:
         WorkDirError: The folder holds no fleet.

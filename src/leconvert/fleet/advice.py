@@ -1,7 +1,7 @@
-"""What is told of a dataset that was set aside: its first finding, and what helps.
+"""The message about a dataset that was set aside: its first finding, and what helps.
 
-A fleet's user writes options behind the dataset's line in the list, or lets a policy give them;
-``LIST`` stands for that file, as in the help.
+A user of a fleet writes options after the dataset's line in the list, or has a policy give them.
+``LIST`` stands for the list's file, as in the help.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy
+from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy, named
 from leconvert.fleet.lists import as_word
 from leconvert.model.values import camera_of
 from leconvert.support.errors import (
@@ -23,21 +23,21 @@ from leconvert.support.errors import (
     VerificationError,
 )
 
-_THIS_LINE, _THESE_LINES = "behind this line of LIST", "behind these lines of LIST"
-# How errors without findings call for an option of a dataset.
+_THIS_LINE, _THESE_LINES = "after the dataset in LIST", "after these datasets in LIST"
+# The part of an error's next step that calls for an option of the dataset.
 _AGAIN = re.compile(r"\b[Rr]un the command again with (--assume-.*?)\.?$")
 
 
 def errors_of(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return those of a dataset's findings that are errors."""
+    """Return the errors among a dataset's findings."""
     return [finding for finding in findings if finding["severity"] == "error"]
 
 
 def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
-    """Return the first of a dataset's errors with its file and episode, and how many there are.
+    """Return the first of a dataset's errors with its file and episode, and the number of errors.
 
     Args:
-        errors: The records of its findings that are errors.
+        errors: The records of the findings that are errors, at least one.
         source: The dataset; files are named relative to it.
     """
     first = errors[0]
@@ -63,8 +63,8 @@ def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
 
 
 def flags_for(errors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the flags that help with a dataset's errors, each of them once."""
-    # An episode that has to go needs no other repair.
+    """Return the flags that help with a dataset's errors, each once."""
+    # An episode that is left out needs no other repair.
     lost = {one["episode"] for one in errors if one["remedy"] == DROP} - {None}
     needed = [one for one in errors if one["remedy"] == DROP or one["episode"] not in lost]
     return tuple(dict.fromkeys(one["remedy"] for one in needed if one["remedy"]))
@@ -77,19 +77,19 @@ def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         helps = found.setdefault(error["code"], {})
         if remedy := error.get("remedy"):
             helps[as_word(remedy, error)] = None
-    none = "no flag; mend the source"
+    none = "no option helps; correct the source"
     return {
         code: all_remedies(code, " ".join(helps) or None) or none for code, helps in found.items()
     }
 
 
 def reasons(datasets: Iterable[Mapping[str, str]]) -> list[tuple[str, int, str]]:
-    """Return codes, how many datasets have each, and what helps all of these; the commonest first.
+    """Return codes, the number of datasets with each, and what helps them; the most frequent first.
 
-    Datasets of one code that need different help are counted apart.
+    Datasets with the same code that need different help are counted separately.
 
     Args:
-        datasets: What helps with each code, by dataset.
+        datasets: For each dataset, what helps with each code.
     """
     numbers = Counter((code, helps) for told in datasets for code, helps in told.items())
     ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
@@ -103,23 +103,24 @@ def message_of(error: Mapping[str, Any], source: object) -> str:
         return first_error(errors, source)
     message = str(error.get("message") or "")
     if error.get("error") in (TargetError.__name__, VerificationError.__name__):
-        message = " ".join([message, *error.get("details", ())[:1]])  # what differs
+        message = " ".join([message, *error.get("details", ())[:1]])  # the first difference
     return message.replace(f"{source}/", "")
 
 
 def next_step_of(error: Mapping[str, Any], source: object) -> str:
-    """Return what to do about the error of a dataset, in a fleet's words.
+    """Return what to do about a dataset's error, in terms of the fleet.
 
     Args:
         error: The record of the error.
-        source: The dataset, which commands are about.
+        source: The dataset, which is filled into commands.
     """
     errors = errors_of(error.get("findings") or ())
     if not errors or error.get("error") != FindingsError.__name__:
         told = error.get("next_step")
         if not error:
             return (
-                "Look for what ends workers, such as too little memory; then run the fleet again."
+                "Find out what ends the workers, such as too little memory. Then run the "
+                "fleet again."
             )
         if told is None and error.get("exit_code", 1) in (1, LeconvertError.exit_code):
             return f"This is a bug. {REPORT_IT}."
@@ -130,18 +131,18 @@ def next_step_of(error: Mapping[str, Any], source: object) -> str:
     flags = flags_for(errors)
     parts = [*sentences]
     parts += dict.fromkeys(
-        f"No flag repairs {one['code']}: mend {one['path'] or 'the source'}."
+        f"No option repairs {one['code']}: correct {one['path'] or 'the source'}."
         for one in errors
         if not one["remedy"] and not lossless_remedy(one["code"])
     )
     if flags and not all(one["remedy"] for one in errors):
-        parts.append(f"The rest: write `{' '.join(flags)}` {_THIS_LINE}.")
+        parts.append(f"For the other errors write `{' '.join(flags)}` {_THIS_LINE}.")
     elif flags:
         write = "Or write" if parts else "Write"
         parts.append(f"{write} `{' '.join(flags)}` {_THIS_LINE}.")
-    return " ".join(parts).replace(" DATASET", f" {shlex.quote(str(source))}")
+    return named(" ".join(parts), source)
 
 
 def for_these_lines(next_step: str) -> str:
-    """Return the step for several datasets to which it applies."""
+    """Return the step in the plural, for several datasets."""
     return next_step.replace(_THIS_LINE, _THESE_LINES)

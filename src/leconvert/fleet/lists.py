@@ -1,17 +1,16 @@
-"""Which datasets a fleet has: those below a folder, and those that a list names.
+"""The datasets of a fleet: those below a folder, and those that a list names.
 
-A list has one dataset a line, and options that hold for it alone::
+A list has one dataset a line, with options that apply to it alone::
 
-    # what was recorded in May
+    # recorded in May
     lab/may/*
     lab/may/pick_03 --retime
     "a name with spaces" --name pick --to v2.1
-
     ORG/NAME@v2.1 --push-repo-id OURS/{name}-v30
 
-A path that is not absolute starts from the list's own folder; a name on the Hub may be written
-``hf://datasets/ORG/NAME@REV``, too. Of several lines that name a dataset the last one holds, so
-that a glob can come first and what is special after it.
+Relative paths start from the list's own folder. A name on the Hub may also be written
+``hf://datasets/ORG/NAME@REV``. If several lines name a dataset, the last one applies, so a glob can
+come first and exceptions after it.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ from leconvert.support.text import count
 from leconvert.workdir.former import is_former
 from leconvert.workdir.swap import codebase_version, info_path
 
-# What is done with one dataset, and where its result goes.
+# Options and result path of one dataset.
 
 
-# The parts of a conversion that can differ from dataset to dataset.
+# The parts of a conversion that can differ between datasets.
 _OWN_PARTS = ("layout", "selection", "repairs", "proof")
 
 
 def conversion_record(conversion: Conversion) -> dict[str, Any]:
-    """Return a JSON-serialisable mapping of what a dataset's options say that is not the default.
+    """Return a JSON-serialisable mapping of a dataset's options that are not the default.
 
-    The push is not in it, nor what is the same for all datasets of a fleet.
+    It leaves out the push, and options that are the same for all datasets of a fleet.
     """
     record = {}
     for part in _OWN_PARTS:
@@ -71,7 +70,11 @@ def conversion_record(conversion: Conversion) -> dict[str, Any]:
 
 
 def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversion:
-    """Return what `conversion_record` was given, with defaults; a key that is not known raises."""
+    """Return the options from `conversion_record`, with defaults for the rest.
+
+    Raises:
+        TypeError: A key is not known.
+    """
     usual = Conversion()
     return Conversion(
         **{
@@ -103,12 +106,13 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str, *, bare: bool = True) -> HubName | None:
-        """Return what ``ORG/NAME``, or a URL of it, with or without ``@REV`` names, else None.
+        """Return the dataset that ``ORG/NAME`` or a URL names, with or without ``@REV``; else None.
 
-        The address of a dataset's page is such a URL, too, with a revision as ``/tree/REV``.
+        The address of a dataset's page is also accepted, with a revision as ``/tree/REV``.
 
         Args:
-            bare: Whether it may be no URL.
+            text: The name.
+            bare: Whether a name that is not a URL is accepted.
         """
         if not (bare or _URL.match(text)):
             return None
@@ -133,10 +137,10 @@ class FleetDataset:
     Attributes:
         name: Its name in the fleet: the result's path below the folder of all results.
         source: The dataset's folder, or its name on the Hub.
-        target: Where its result goes; None where it goes to the Hub alone.
-        options: How it is converted, and where on the Hub its result is pushed.
-        cost_seconds: A guess at what that takes one worker, by which the longest come first.
-        discard: A run of it that is given up; None for none.
+        target: Path of its result; None if the result goes to the Hub only.
+        options: How it is converted, and the repo that its result is pushed to.
+        cost_seconds: An estimate of one worker's time for it; the longest datasets come first.
+        discard: Id of a run to give up; None if there is none.
     """
 
     name: str
@@ -148,17 +152,17 @@ class FleetDataset:
 
     @property
     def push(self) -> PushOptions | None:
-        """Where on the Hub its result goes, and how; None for nowhere."""
+        """How its result is pushed; None if it is not."""
         return self.options.push
 
     @property
     def needs_scratch(self) -> bool:
-        """Whether the source is fetched, or the result is only here to be pushed."""
+        """Whether the source is downloaded, or the result is only made to be pushed."""
         return isinstance(self.source, HubName) or self.target is None
 
     @property
     def migrates(self) -> bool:
-        """Whether it becomes v3.0 in the repo that it is in, where its files stay."""
+        """Whether it becomes v3.0 in its own repo, where its files stay."""
         return (
             isinstance(self.source, HubName)
             and self.target is None
@@ -169,13 +173,13 @@ class FleetDataset:
 
     @property
     def place(self) -> str:
-        """Where its result goes, for people."""
+        """Path or repo of its result, for messages."""
         if self.target is not None or self.push is None:
             return str(self.target)
         return f"hf://datasets/{self.push.repo_id}"
 
 
-# Reads a list.
+# Reading of lists.
 
 
 _COMMENT = re.compile(r"(?:^|\s)#")
@@ -187,9 +191,9 @@ class Line:
 
     Attributes:
         place: A folder, a glob, or a name on the Hub.
-        name: The name that it gives the dataset; None for the usual one.
-        options: How the dataset is converted. ``{name}`` in the repo of ``options.push`` stands for
-            the last part of the dataset's name, and no repo for the one that the dataset came from.
+        name: The name that the line gives the dataset; None for the default name.
+        options: How the dataset is converted. In the repo of ``options.push`` the text ``{name}``
+            stands for the last part of the dataset's name; no repo means the dataset's own.
         number: The line's number.
     """
 
@@ -200,16 +204,25 @@ class Line:
 
 
 ParseLine = Callable[[Sequence[str]], Line]
-"""Makes a line of its words."""
+"""Parses the words of a line."""
 
 
 def read_list(
     path: Path, output_dir: Path | None, parse: ParseLine, *, say: Callable[[str], None]
 ) -> list[FleetDataset]:
-    """Read a list of datasets; nothing is looked at but the names of folders.
+    """Read a list of datasets; of the datasets only names of folders are read.
+
+    Args:
+        path: The list.
+        output_dir: The folder of all results; None if they go to the Hub only.
+        parse: Parses the words of a line.
+        say: Takes remarks for the user.
 
     Returns:
-        The datasets, by their names.
+        The datasets, sorted by name.
+
+    Raises:
+        UsageError: The list is missing, or a line is wrong.
     """
     return fleet_datasets(_lines(path, parse), output_dir, path=path, say=say)
 
@@ -221,23 +234,37 @@ def fleet_datasets(
     path: Path = Path("the list"),
     say: Callable[[str], None] = lambda _: None,
 ) -> list[FleetDataset]:
-    """Return the datasets that lines name, as `read_list` does; ``path`` is their list's."""
+    """Return the datasets that lines name, sorted by name.
+
+    Args:
+        lines: The lines.
+        output_dir: The folder of all results; None if they go to the Hub only.
+        path: The list, for messages; relative paths start from its folder.
+        say: Takes remarks for the user.
+
+    Raises:
+        UsageError: A line is wrong, no dataset is named, or results would meet.
+    """
     found: dict[Path | HubName, tuple[Line, str]] = {}
     for line in lines:
         sources, left_out = _expanded(path, line)
         for what in left_out:
-            say(f"{path}, line {line.number}: {what} left out.")
+            say(f"{path}, line {line.number}: left out {what}.")
         if line.name is not None and len(sources) > 1:
-            raise _bad_line(path, line.number, f"--name names one result, not {len(sources)}.")
+            raise _bad_line(
+                path,
+                line.number,
+                f"--name can name only one result, but the line gives {len(sources)} datasets.",
+            )
         for source in sources:
             usual = source.repo_id if isinstance(source, HubName) else source.name
             name = line.name if line.name is not None else usual
             found[source] = line, _checked_name(path, line.number, name)
     if not found:
         raise UsageError(
-            f"{path} names no dataset.",
+            f"The list {path} contains no dataset.",
             path=str(path),
-            next_step="`leconvert fleet find FOLDER` prints a list of what is there.",
+            next_step="`leconvert fleet find FOLDER` prints a list of the datasets in a folder.",
         )
     _refuse_collisions(path, found)
     datasets = [
@@ -255,9 +282,9 @@ def _dataset(
         raise _bad_line(
             path,
             line.number,
-            f"it is not said where the result of {source} goes.",
-            "Pass --output-dir DIR, or push it: --push-repo-id ORG/{name}, or --push-to-hub for "
-            "where it came from.",
+            f"no folder is given for the result of {source}.",
+            "Add --output-dir DIR for a folder, --push-repo-id ORG/{name} for a repo on "
+            "the Hub, or --push-to-hub for the repo of the source.",
         )
     if push is not None:
         repo_id = push.repo_id
@@ -267,13 +294,17 @@ def _dataset(
             raise _bad_line(
                 path,
                 line.number,
-                f"it is not said where {source} is pushed to.",
-                "Pass --push-repo-id ORG/{name}; {name} stands for the last part of its name.",
+                f"no repo is given to push {source} to.",
+                "Add --push-repo-id ORG/{name}; {name} stands for the last part of the "
+                "dataset's name.",
             )
         repo_id = repo_id.replace("{name}", PurePosixPath(name).name)
         if HubName.parse(repo_id) != HubName(repo_id):
             raise _bad_line(
-                path, line.number, f"{repo_id!r} is no name of a repo.", "Names look like ORG/NAME."
+                path,
+                line.number,
+                f"{repo_id!r} is not the name of a repo.",
+                "The name of a repo has the form ORG/NAME.",
             )
         push = replace(push, repo_id=repo_id)
     target = None if output_dir is None else output_dir / name
@@ -283,16 +314,16 @@ def _dataset(
         raise _bad_line(
             path,
             line.number,
-            f"--layout overlay leaves the files of {source} on the Hub, and its result goes "
-            "elsewhere.",
-            "Push it back, with --push-to-hub and without --output-dir; or give the line another "
-            "--layout.",
+            f"--layout overlay leaves the files of {source} on the Hub, so its result "
+            "cannot go elsewhere.",
+            "Push the result back with --push-to-hub and without --output-dir, or use "
+            "another --layout for this dataset.",
         )
     return dataset
 
 
 def _refuse_meeting_pushes(path: Path, datasets: Sequence[FleetDataset]) -> None:
-    """Refuse two results in one repo, and one in the repo of another's source."""
+    """Refuse to push two results to one repo, or one to the repo of another dataset's source."""
     owners: dict[tuple[str, str], FleetDataset] = {}
     for dataset in datasets:
         if isinstance(dataset.source, HubName):
@@ -306,10 +337,10 @@ def _refuse_meeting_pushes(path: Path, datasets: Sequence[FleetDataset]) -> None
             other = owners.get(key, dataset)
             if other.source != dataset.source and not (key[1] == "" and _is_repo_of(dataset, key)):
                 raise UsageError(
-                    f"{path}: {dataset.name} would be pushed to {repo_id}, which is that of "
-                    f"{other.name}.",
+                    f"{path}: two datasets would be pushed to {repo_id}: {other.name} and "
+                    f"{dataset.name}.",
                     path=str(path),
-                    next_step="Give one of them another repo with --push-repo-id.",
+                    next_step="Give one of the two another repo with --push-repo-id.",
                 )
         owners[repo_id, branch] = dataset
 
@@ -321,19 +352,20 @@ def _is_repo_of(dataset: FleetDataset, key: tuple[str, str]) -> bool:
 def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
     if path.is_dir():
         raise UsageError(
-            f"{path} is a folder, not a list.",
+            f"{path} is a folder, not a list of datasets.",
             path=str(path),
             next_step=f"`leconvert fleet find {shlex.quote(str(path))} > LIST` writes a list of "
-            "the datasets in it.",
+            "the datasets in this folder.",
         )
     try:
         with storage_errors(path):
             text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
         raise UsageError(
-            f"There is no list {path}.",
+            f"The list {path} does not exist.",
             path=str(path),
-            next_step="`leconvert fleet find FOLDER > LIST` writes one.",
+            next_step="`leconvert fleet find FOLDER > LIST` writes a list of the datasets in a "
+            "folder.",
         ) from None
     for number, line in enumerate(text.splitlines(), 1):
         try:
@@ -361,7 +393,7 @@ def _without_comment(line: str) -> str:
 
 
 def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
-    """Return the datasets that a line names, and what of a glob is left out, in words."""
+    """Return the datasets that a line names, and descriptions of what its glob leaves out."""
     if _URL.match(line.place):
         if (named := HubName.parse(line.place, bare=False)) is not None:
             return [named], []
@@ -369,11 +401,11 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
         raise _bad_line(
             path,
             line.number,
-            f"{line.place} is no folder, and no dataset on the Hub.",
-            f"`{convert}` converts one in another store by itself."
+            f"{line.place} is neither a folder nor a dataset on the Hub.",
+            f"`{convert}` converts a dataset in another store."
             if not line.place.startswith("hf:")
-            else "Datasets on the Hub are called ORG/NAME or ORG/NAME@REV; `leconvert fleet find` "
-            "lists those of a user, an organisation or a collection.",
+            else "Write ORG/NAME or ORG/NAME@REV for a dataset on the Hub. `leconvert fleet "
+            "find hf://ORG` lists the datasets of a user or an organisation.",
         )
     pattern = os.path.join(path.parent, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
     if os.path.lexists(pattern):
@@ -382,13 +414,13 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
         return [Path(pattern).resolve()], []
     if not glob.has_magic(line.place):
         named = HubName.parse(line.place)
-        # Where the first part is a folder here, it is rather a slip in the name of a path.
+        # If the first part is a folder here, the name is probably a mistyped path.
         if named is not None and not os.path.lexists(path.parent / line.place.split("/")[0]):
             return [named], []
         raise _bad_line(path, line.number, f"{line.place} does not exist.")
     folders = sorted(Path(match) for match in glob.glob(pattern, recursive=True))  # noqa: PTH207 - any path
     folders = [folder for folder in folders if folder.is_dir()]
-    # What a run put aside is the dataset beside it once more, as it was.
+    # A former state is an old version of the dataset beside it.
     own = [folder for folder in folders if not is_former(folder)]
     datasets: list[Path | HubName] = [
         folder.resolve() for folder in own if info_path(folder).is_file()
@@ -406,15 +438,15 @@ def _checked_name(path: Path, number: int, name: str) -> str:
         raise _bad_line(
             path,
             number,
-            f"{name!r} cannot name a result.",
-            "A name is a path below the folder of all results, such as robot/pick; no part of it "
-            "begins with a dot.",
+            f"{name!r} cannot be the name of a result.",
+            "Give a path below the folder of all results, such as robot/pick. No part may "
+            "begin with a dot.",
         )
     return str(PurePosixPath(*parts))
 
 
 def _refuse_collisions(path: Path, found: Mapping[Path | HubName, tuple[Line, str]]) -> None:
-    """Refuse two results at one place, and one inside another."""
+    """Refuse two results at one path, and a result inside another."""
     owners: dict[str, tuple[Path | HubName, int]] = {}
     for source, (line, name) in found.items():
         if name in owners:
@@ -432,10 +464,10 @@ def _meeting(
     path: Path, one: tuple[Path | HubName, int], other: tuple[Path | HubName, int], said: str
 ) -> UsageError:
     return UsageError(
-        f"{path}: the results of two datasets would meet, {said}.",
+        f"{path}: two results would be in the same place, {said}.",
         path=str(path),
         details=[f"line {number}: {source}" for source, number in (one, other)],
-        next_step="Give one of them another name: --name NAME at the end of its line.",
+        next_step="Give one of the two another name: write --name NAME at the end of its line.",
     )
 
 
@@ -443,23 +475,25 @@ def _bad_line(path: Path, number: int, said: str, helps: str | None = None) -> U
     return UsageError(
         f"{path}, line {number}: {said}",
         path=str(path),
-        next_step=helps or "Change the line, then run the same command again; nothing was written.",
+        next_step=helps
+        or ("Correct the line, then run the same command again. Nothing was written."),
     )
 
 
-# A policy: which flags a dataset gets where a scan finds what they are for.
+# Policies: the flags that a dataset gets if a scan finds certain errors.
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """What may be done about some findings, in some datasets.
+    """Allowed flags for some findings in some datasets.
 
     Attributes:
         flags: Options of a conversion that repair or accept, each as a user types it. In
             ``--drop-feature {column}``, ``--drop-feature {camera}`` and ``--assume-fps {fps}`` the
-            braces stand for what the findings name.
+            braces stand for the value that a finding names.
         datasets: Globs of names or folders.
-        findings: Codes of errors, of which one must have been found; empty for any dataset.
+        findings: Codes of errors; the rule applies if at least one was found. If empty, the rule
+            always applies.
     """
 
     flags: tuple[str, ...]
@@ -467,7 +501,7 @@ class PolicyRule:
     findings: tuple[str, ...] = ()
 
     def holds_for(self, dataset: FleetDataset) -> bool:
-        """Tell whether the rule is about a dataset."""
+        """Return whether the rule applies to a dataset."""
         return any(
             fnmatchcase(called, pattern)
             for pattern in self.datasets
@@ -475,9 +509,9 @@ class PolicyRule:
         )
 
     def flags_for(self, errors: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the flags that the rule gives for errors, of which each is a finding's record."""
+        """Return the flags that the rule gives for errors, which are records of findings."""
         codes = {error["code"] for error in errors}
-        # Where all times step at another rate than fps, --retime would give them the wrong one.
+        # If all times step at another rate than fps, --retime would give them the wrong rate.
         others = _OF_TIMES if "frame-rate" in codes else frozenset()
         meant = [error for error in errors if error["code"] in {*self.findings} - others]
         flags: list[str] = []
@@ -491,14 +525,14 @@ class PolicyRule:
 
 
 _OF_TIMES = frozenset({"timestamps", "uneven-times"})
-# Flags whose value a finding names, as a policy has them: they hold for any dataset.
+# Flags whose value a finding names, as policies write them: they fit any dataset.
 _COLUMN, _CAMERA, _FPS = "--drop-feature {column}", "--drop-feature {camera}", "--assume-fps {fps}"
 _WORDS = (_COLUMN, _CAMERA, _FPS)
 _BRACES = re.compile(r"\{\w*\}")
 
 
 def as_word(flag: str, error: Mapping[str, Any]) -> str:
-    """Return a flag that helps with an error as a policy has it, without what the error names."""
+    """Return a flag as a policy writes it, without the value that the error names."""
     if flag.startswith("--assume-fps "):
         return _FPS
     if not flag.startswith("--drop-feature "):
@@ -508,26 +542,27 @@ def as_word(flag: str, error: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be repaired or accepted where a scan finds errors; nothing by default."""
+    """The repairs and findings that are allowed if a scan finds errors; none by default."""
 
     rules: tuple[PolicyRule, ...] = ()
 
     def always(self, dataset: FleetDataset) -> RepairOptions:
-        """Return a dataset's repairs, with those that its rules give it whatever is found."""
+        """Return a dataset's repairs, with those from rules that apply whatever is found."""
         always = [rule for rule in self.rules if not rule.findings and rule.holds_for(dataset)]
         return _with(dataset.options.repairs, [flag for rule in always for flag in rule.flags])
 
     def after(
         self, dataset: FleetDataset, repairs: RepairOptions, errors: Sequence[Mapping[str, Any]]
     ) -> RepairOptions | None:
-        """Return the repairs with which a dataset that has these errors is tried once more.
-
-        None where no rule names one of them that was not followed already.
+        """Return the repairs for another attempt at a dataset with these errors.
 
         Args:
             dataset: The dataset.
-            repairs: Those that it was tried with.
-            errors: The records of its findings that are errors.
+            repairs: The repairs of the last attempt.
+            errors: The records of the findings that are errors.
+
+        Returns:
+            More repairs than before; None if no rule adds any.
         """
         rules = [rule for rule in self.rules if rule.holds_for(dataset)]
         more = _with(repairs, [flag for rule in rules for flag in rule.flags_for(errors)])
@@ -539,7 +574,7 @@ class Policy:
 
     @classmethod
     def from_record(cls, record: Sequence[Mapping[str, Sequence[str]]]) -> Policy:
-        """Return what `as_record` gave."""
+        """Return the policy of a record by `as_record`."""
         return cls(tuple(PolicyRule(**{k: tuple(v) for k, v in rule.items()}) for rule in record))
 
 
@@ -550,26 +585,30 @@ def _with(repairs: RepairOptions, flags: Iterable[str]) -> RepairOptions:
 
 
 ParseFlags = Callable[[Sequence[str]], RepairOptions]
-"""Makes repairs of the words of flags, and refuses what is none."""
+"""Parses the words of flags into repairs, and refuses other words."""
 
 _RULE_KEYS = ("datasets", "findings", "flags")
 
 
 def read_policy(path: Path, parse: ParseFlags) -> Policy:
-    """Read a policy, a TOML file of ``[[rule]]`` tables."""
+    """Read a policy, a TOML file of ``[[rule]]`` tables.
+
+    Raises:
+        UsageError: The file is missing, is no TOML, or a rule is wrong.
+    """
     try:
         with storage_errors(path):
             given = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"There is no policy {path}.", path=str(path)) from None
+        raise UsageError(f"The policy {path} does not exist.", path=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{path} is no TOML: {error}.",
+            f"{path} is not TOML: {error}.",
             path=str(path),
             next_step="docs/howto/fleet.md shows a policy.",
         ) from error
     if other := [key for key in given if key != "rule"]:
-        raise _bad_policy(path, f"{other[0]!r} is not known; a policy has [[rule]] tables alone.")
+        raise _bad_policy(path, f"{other[0]!r} is unknown. A policy contains only [[rule]] tables.")
     rules = given.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise _bad_policy(path, "write each rule below a line [[rule]].")
@@ -579,16 +618,19 @@ def read_policy(path: Path, parse: ParseFlags) -> Policy:
 def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -> PolicyRule:
     where = f"rule {number}"
     if other := [key for key in rule if key not in _RULE_KEYS]:
-        raise _bad_policy(path, f"{where}: {other[0]!r} is none of {', '.join(_RULE_KEYS)}.")
+        raise _bad_policy(
+            path,
+            f"{where}: {other[0]!r} is unknown. The keys of a rule are {', '.join(_RULE_KEYS)}.",
+        )
     texts = {}
     for key in _RULE_KEYS:
         value = rule.get(key, [])
         value = [value] if isinstance(value, str) else value
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise _bad_policy(path, f"{where}: {key} takes a text, or a list of texts.")
+            raise _bad_policy(path, f"{where}: {key} must be a text or a list of texts.")
         texts[key] = value
     if not texts["flags"]:
-        raise _bad_policy(path, f'{where} allows nothing: write flags, such as "--retime".')
+        raise _bad_policy(path, f'{where} allows nothing: it needs flags, such as "--retime".')
     for code in texts["findings"]:
         if code not in SOURCE_CATALOGUE and code not in V3_CATALOGUE:
             raise _bad_policy(path, f"{where}: there is no finding {code!r}.")
@@ -597,12 +639,10 @@ def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -
     for word in words:
         left = left.replace(word, "")
         if not texts["findings"]:
-            raise _bad_policy(path, f"{where}: {word} needs findings, which say what it is.")
+            raise _bad_policy(path, f"{where}: {word} works only in a rule with findings.")
     if strange := _BRACES.search(left):
         known = ", ".join(_WORDS)
-        raise _bad_policy(
-            path, f"{where}: {strange[0]} stands for nothing here; there are {known}."
-        )
+        raise _bad_policy(path, f"{where}: {strange[0]} is unknown. A rule may contain {known}.")
     try:
         repairs = parse(shlex.split(left))
     except (UsageError, ValueError) as error:
@@ -616,11 +656,12 @@ def _bad_policy(path: Path, said: str) -> UsageError:
     return UsageError(
         f"{path}: {said}",
         path=str(path),
-        next_step="`leconvert explain CODE` explains a finding, and docs/howto/fleet.md a policy.",
+        next_step="`leconvert explain CODE` explains a finding. docs/howto/fleet.md explains "
+        "policies.",
     )
 
 
-# Finds datasets below a folder, and looks at each.
+# Finding datasets below a folder, and looking at each.
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,15 +670,15 @@ class FoundDataset:
 
     Attributes:
         source: Its folder, or its name on the Hub.
-        name: Its path below the folder that was searched; its name there.
-        version: What it says that it is; None where it does not say.
-        episodes: How many it says that it has; None likewise.
+        name: Its path below the searched folder, or its name on the Hub.
+        version: The version in its ``info.json``; None if there is none.
+        episodes: The number of episodes in its ``info.json``; None if there is none.
         size_bytes: Bytes of all its files.
-        errors: Codes of the errors that the scan found, and how many of each.
-        warnings: Codes of warnings, likewise.
-        remedies: What helps with the errors, of several flags the one that loses least.
-        problem: Why it cannot be read at all; None where it can.
-        is_scanned: Whether its files were looked at.
+        errors: Codes of the errors that the scan found, with the number of each.
+        warnings: The same for warnings.
+        remedies: The help for the errors; of several flags the one that loses least.
+        problem: Why it cannot be read at all; None if it can.
+        is_scanned: Whether its files were read.
     """
 
     source: Path | HubName
@@ -662,12 +703,15 @@ class FoundDataset:
 
 
 def find_datasets(root: Path) -> list[Path]:
-    """Return the folders below one that are datasets, or should be looked at, sorted.
+    """Return the folders below ``root`` that are datasets or may be broken ones, sorted.
 
-    A dataset holds ``meta/info.json``. So that none is passed over in silence, what holds other
-    files of one is returned too, what cannot be opened, and links to datasets elsewhere, which are
-    not followed; `look_at_datasets` says what is wrong. Hidden folders are left out, and so are
-    former states of results (`leconvert.workdir.former`) and what lies inside a dataset.
+    A dataset holds ``meta/info.json``. The result also has folders with other files of a dataset,
+    folders that cannot be opened, and links to datasets outside of ``root``, which are not
+    followed; `look_at_datasets` says what is wrong with them. It leaves out hidden folders, former
+    states of results (`leconvert.workdir.former`), and folders inside a dataset.
+
+    Raises:
+        UsageError: ``root`` is not a folder.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder.", path=str(root))
@@ -698,7 +742,7 @@ _TABLES = ("episodes.jsonl", "tasks.jsonl", "episodes_stats.jsonl", "stats.json"
 
 
 def _has_parts(folder: Path, below: Collection[str]) -> bool:
-    """Tell whether a folder without ``info.json`` holds other files of a dataset."""
+    """Return whether a folder without ``info.json`` holds other files of a dataset."""
     if "meta" in below and any((folder / "meta" / name).is_file() for name in _TABLES):
         return True
     return "data" in below and any((folder / "data").glob("chunk-*/*.parquet"))
@@ -707,7 +751,7 @@ def _has_parts(folder: Path, below: Collection[str]) -> bool:
 def look_at_datasets(
     root: Path, datasets: Sequence[Path], *, scan: bool = True
 ) -> Iterator[FoundDataset]:
-    """Look at datasets below a folder, as ``check`` does, in their order."""
+    """Look at datasets below a folder as ``check`` does, and yield them in their order."""
     return parallel_map(_look_at, [(root, dataset, scan) for dataset in datasets])
 
 
@@ -716,7 +760,7 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
     name = str(relative) if relative.parts else source.resolve().name
     nothing = FoundDataset(source, name, None, None, 0, is_scanned=False)
     if source.is_symlink():
-        said = f"A link to {source.resolve()}, which can be written in the list instead."
+        said = f"This is a link. To convert the dataset, write {source.resolve()} in the list."
         return replace(nothing, problem=said)
     try:
         next(os.scandir(source), None)
@@ -735,7 +779,7 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
         if scan:
             findings = check_dataset(source).findings
         else:
-            open_dataset(source)  # raises for what no conversion could begin with
+            open_dataset(source)  # raises errors that every conversion would meet
     except LeconvertError as error:
         helps = () if error.next_step is None else (error.next_step,)
         return replace(found, problem=error.message, remedies=helps)
@@ -757,9 +801,9 @@ _HUB_THREADS = 8
 
 
 def find_on_hub(group: HubGroup) -> Iterator[FoundDataset]:
-    """Look at the datasets of a user, an organisation or a collection, sorted by their names.
+    """Look at the datasets of a user, an organisation or a collection, sorted by name.
 
-    Their files are not fetched, so that nothing is said of what a scan would find.
+    Their files are not downloaded, so the findings of a scan are missing.
     """
     for seen in map_on_hub(glance_at, datasets_of(group)):
         yield FoundDataset(
@@ -769,13 +813,13 @@ def find_on_hub(group: HubGroup) -> Iterator[FoundDataset]:
             seen.episodes,
             seen.size_bytes,
             problem=seen.problem
-            or (None if seen.version else "no LeRobot dataset: its meta/info.json is missing"),
+            or (None if seen.version else "not a LeRobot dataset: meta/info.json is missing"),
             is_scanned=False,
         )
 
 
 def map_on_hub[T, R](ask: Callable[[T], R], datasets: Iterable[T]) -> Iterator[R]:
-    """Ask the Hub about datasets, some at a time; the answers come in the order of these."""
+    """Ask the Hub about several datasets at a time; answers come in the order of ``datasets``."""
     with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="hub") as pool:
         yield from pool.map(ask, datasets)
 

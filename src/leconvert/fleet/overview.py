@@ -1,6 +1,6 @@
-"""How far a fleet is: each dataset, and all of them; what a dry run comes to.
+"""The progress of a fleet: each dataset, and totals; and the estimate of a dry run.
 
-Looking writes nothing and takes no lock. Who looks again and again reads only what is new.
+A look writes nothing and takes no lock. Later looks read only new records.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from leconvert.workdir.run import read_manifest
 
 
 class DatasetState(StrEnum):
-    """How far a dataset is."""
+    """The state of a dataset in a fleet."""
 
     WAITING = "waiting"
     PLANNING = "planning"
@@ -89,10 +89,10 @@ class DatasetStatus:
 
     Attributes:
         name: Its name in the fleet.
-        source: Its folder.
-        target: Where its result goes.
-        state: How far it is.
-        batches: Batches of its plan; 0 where there is none yet, as for all numbers.
+        source: Its folder, or its name on the Hub.
+        target: Path or repo of its result.
+        state: Its state.
+        batches: Batches of its plan; like all numbers, 0 while there is no plan.
         done: Batches that are done.
         version: The version of its result.
         episodes: Episodes of its result.
@@ -100,21 +100,21 @@ class DatasetStatus:
         files: Files of its result.
         source_bytes: Bytes of its source.
         seconds: How long the worker that settled it held it.
-        verified: What was proven by the worker that settled it; of one that was passed over, by the
-            worker whose record still holds.
-        verified_at: The day of that proof, such as ``2026-11-25``; empty where no record says so.
+        verified: Depth of the comparison by the worker that settled it. For a dataset that was
+            skipped because nothing changed, it is that of the earlier conversion.
+        verified_at: The day of that comparison, such as ``2026-11-25``; empty if no record has it.
         source_digest: The digest of its source's tables.
         flags: The repairs that it was converted with.
-        repairs: What these changed.
-        findings: Codes of what was found, with severity and how often; of errors also what helps,
-            as a policy has it.
+        repairs: The changes that these repairs made.
+        findings: Codes of the findings, with severity and number; for errors also what helps, as a
+            policy writes it.
         message: Why it was set aside: its first error, with file and episode.
-        next_step: What helps; of every dataset that was set aside.
-        remedies: The flags that help with what was found.
-        error: The class of the error that set it aside.
-        pushed: Where on the Hub its result is, with the commit; empty where it was not pushed.
-        received_bytes: What was read of it on the Hub.
-        sent_bytes: What its push sent.
+        next_step: The help, if it was set aside.
+        remedies: The flags that help with the findings.
+        error: The class of the error for which it was set aside.
+        pushed: Repo and commit of its result on the Hub; empty if it was not pushed.
+        received_bytes: Bytes that were downloaded from the Hub for it.
+        sent_bytes: Bytes that its push sent.
     """
 
     name: str
@@ -145,7 +145,7 @@ class DatasetStatus:
 
     @property
     def stops_at(self) -> tuple[str, ...]:
-        """Codes of its errors; what it was set aside for, where it is not for a finding."""
+        """Codes of its errors, or else the message of another error."""
         found = dict.fromkeys(str(one["code"]) for one in errors_of(self.findings))
         return tuple(found) or (self.message,)
 
@@ -158,12 +158,13 @@ class FleetStatus:
         run_id: Its run.
         work_dir: Its folder.
         datasets: Each dataset, the longest first.
-        bytes_per_second: What all workers together go through.
-        seconds_left: Until the last dataset is settled, at this rate; None where nobody knows.
-        workers: Workers that are not known to have ended.
-        hub_pause_seconds: For how long nobody asks the Hub, since it asked for it or failed.
-        former_states: What runs put aside at the results' places; `clean_fleet` removes it.
-        former_bytes: Bytes of their files, some of which may be the results' own.
+        bytes_per_second: Source bytes that all workers together process a second.
+        seconds_left: Estimate until the last dataset is settled; None if it is not known.
+        workers: Workers that may still run.
+        hub_pause_seconds: How long all workers will still leave the Hub alone, because it asked
+            them to or failed.
+        former_states: Number of former states beside the results; `clean_fleet` removes them.
+        former_bytes: Bytes of their files, which they may share with the results.
     """
 
     run_id: str
@@ -178,7 +179,7 @@ class FleetStatus:
 
     @property
     def counts(self) -> Mapping[DatasetState, int]:
-        """How many datasets are in each state."""
+        """Number of datasets in each state."""
         found = Counter(dataset.state for dataset in self.datasets)
         return {state: found[state] for state in DatasetState}
 
@@ -193,7 +194,7 @@ class FleetStatus:
         return [one for one in self.datasets if one.state is DatasetState.SET_ASIDE]
 
     def why_set_aside(self) -> list[tuple[str, int, str]]:
-        """Return what set datasets aside, how many, and what helps all these; commonest first."""
+        """Return reasons, the number of datasets, and what helps; the most frequent first."""
         return reasons(
             {str(one["code"]): str(one["helps"]) for one in errors_of(dataset.findings)}
             or {str(dataset.error): _for_any(dataset)}
@@ -201,7 +202,7 @@ class FleetStatus:
         )
 
     def alike(self, most: int | None = None) -> list[tuple[str, str, str]]:
-        """Return the datasets that were set aside; see `alike`."""
+        """Return the datasets that were set aside, grouped by what helps; see `alike`."""
         return alike(self.set_aside, most)
 
     def as_record(self) -> dict[str, Any]:
@@ -218,8 +219,8 @@ class FleetStatus:
 class FleetObserver:
     """One observer of one fleet.
 
-    A look lists three folders and those of the results, reads what is new of settled datasets, and
-    looks into the work dirs of those that workers hold.
+    A look lists three folders and those of the results, reads new records of settled datasets, and
+    looks into the work dirs of datasets that workers hold.
     """
 
     def __init__(self, fleet: Fleet, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -293,7 +294,7 @@ class FleetObserver:
     def _seconds_left(
         self, rows: Sequence[DatasetStatus], workers: int, worked_seconds: float
     ) -> float | None:
-        """Return how long the rest takes, by what workers took for what they did so far."""
+        """Return an estimate for the rest, from the time that workers took so far."""
         done = left = 0.0
         for row, dataset in zip(rows, self._fleet.datasets, strict=True):
             share = row.done / row.batches if row.batches else 0.0
@@ -308,14 +309,14 @@ class FleetObserver:
 def alike(
     datasets: Iterable[DatasetStatus | PricedDataset], most: int | None = None
 ) -> list[tuple[str, str, str]]:
-    """Return datasets that cannot be converted, those together that the same helps.
+    """Group datasets that cannot be converted by what helps them.
 
     Args:
         datasets: The datasets.
-        most: So many of a group are named; None for all.
+        most: Maximum number of names in a group; None for all.
 
     Returns:
-        Names of a group, why the first cannot be converted, and what helps all.
+        For each group its names, why the first cannot be converted, and what helps all.
     """
     groups: defaultdict[tuple[str, ...], list[DatasetStatus | PricedDataset]] = defaultdict(list)
     for one in datasets:
@@ -330,7 +331,7 @@ def alike(
 
 
 def _for_any(one: DatasetStatus | PricedDataset) -> str:
-    """Return a dataset's next step in words that are the same for others."""
+    """Return a dataset's next step without its paths, so that equal steps compare equal."""
     step = str(one.next_step)
     for place, word in ((one.target, "RESULT"), (one.source, "DATASET")):
         step = step.replace(place, word)
@@ -367,7 +368,7 @@ def _look_at_open(dataset: FleetDataset, folder: WorkDir) -> DatasetStatus:
 
 
 def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
-    """Return a dataset's row by its ``done`` record, whose fields have the names of a row's."""
+    """Return a dataset's row from its ``done`` record, whose fields are named like a row's."""
     told = {"version": record.get("to"), "done": record.get("batches"), **record}
     told["pushed"] = "@".join((record.get("pushed") or {}).values())
     fields = {
@@ -379,7 +380,7 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
     return _row(dataset, finished, **fields)
 
 
-# What the columns of a row are made of, by the type of their defaults.
+# Converters for the fields of a row, by the type of their defaults.
 _KINDS: Mapping[type, Callable[[Any], Any]] = {int: int, float: float, str: str, tuple: tuple}
 
 
@@ -388,7 +389,11 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
     found = error.get("findings") or ()
     errors = errors_of(found)
     losses = int(record.get("losses", 0))
-    lost = f"{losses} workers died or froze while they held it." if losses else "no message"
+    lost = (
+        f"{losses} workers ended or froze during the work on this dataset."
+        if losses
+        else "no message"
+    )
     seen = Counter((finding["code"], finding["severity"]) for finding in found)
     remedy = {finding["code"]: finding.get("remedy") for finding in reversed(found)}
     helps = helps_with(errors)
@@ -408,16 +413,20 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
 
 
 def fleet_status(work_dir: Path) -> FleetStatus:
-    """Look at a fleet once."""
+    """Look at a fleet once; see `leconvert.fleet.status`."""
     return FleetObserver(open_fleet(work_dir, only_look=True)).look()
 
 
 def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
-    """Write what became of each dataset: an HTML page, and a CSV with a row for each.
+    """Write the outcome of each dataset: an HTML page, and a CSV file with a row for each.
 
-    What is there is replaced, but for datasets.
+    Existing files are replaced, except files inside datasets.
+
+    Raises:
+        UsageError: A path cannot be written, or is inside a dataset.
+        StorageError: Writing failed.
     """
-    from leconvert.report import check_report_place, write_tables  # nobody else pays for it
+    from leconvert.report import check_report_place, write_tables  # only this function needs them
 
     places = [
         Path(place)
@@ -454,24 +463,26 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
 def _page_state(status: FleetStatus) -> tuple[str, str, str]:
     if not status.is_settled:
         return "plain", "…", "Not finished"
-    return ("bad", "✕", "Some set aside") if status.set_aside else ("good", "✓", "Converted")
+    return (
+        ("bad", "✕", "Some datasets set aside") if status.set_aside else ("good", "✓", "Converted")
+    )
 
 
 def _lead(status: FleetStatus) -> str:
     """Return what to do next."""
     if not status.is_settled:
-        return f"`leconvert work {shlex.quote(status.work_dir)}` goes on."
+        return f"`leconvert work {shlex.quote(status.work_dir)}` continues the work."
     if not status.set_aside:
-        return "Every dataset is converted; there is nothing left to do."
+        return "Every dataset is converted. There is nothing left to do."
     return (
-        "What helps stands below. "
-        f"`leconvert fleet suggest {shlex.quote(status.work_dir)} > policy.toml` writes a policy "
-        "for those that convert with nothing lost."
+        "The tables below say what helps. `leconvert fleet suggest "
+        f"{shlex.quote(status.work_dir)} > policy.toml` writes a policy with the "
+        "options that lose no data."
     )
 
 
 def _tiles(status: FleetStatus) -> list[tuple[str, object, str]]:
-    """Return how many datasets are in each state, and how much was converted."""
+    """Return the number of datasets in each state, and the amount that was converted."""
     counts = [
         (state.value.capitalize(), f"{number:,}", f"of {len(status.datasets):,} datasets")
         for state, number in status.counts.items()
@@ -513,13 +524,13 @@ def _said(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 _OF_LIST = (
-    "LIST is the file that the fleet was started with. In a policy, {column} and {camera} stand "
-    "for the feature that a finding names."
+    "LIST is the list of datasets that the fleet was started with. In a policy, {column} "
+    "and {camera} stand for the feature that a finding names."
 )
 
 
 def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]], list[int]]]:
-    """Return the tables of the page; findings are ranked by how many datasets have them."""
+    """Return the tables of the page; findings are ordered by the number of datasets."""
     why: list[list[object]] = [["Set aside by", "Datasets", "What helps"]]
     why += [[code, number, helps] for code, number, helps in status.why_set_aside()]
     aside: list[list[object]] = [["Datasets", "Why", "What helps"]]
@@ -550,38 +561,47 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
     ]
     tables = [
         ("Datasets not converted, by reason", "", why, [1]),
-        ("Datasets not converted, with what helps each", _OF_LIST, aside, []),
-        ("Findings", "How many datasets have each; those that were repaired too.", found, [2]),
-        ("Every dataset", "The longest first. The CSV beside this page has more.", each, [3, 4, 6]),
+        ("What helps each dataset that was not converted", _OF_LIST, aside, []),
+        (
+            "Findings",
+            "Number of datasets with each finding, including repaired findings.",
+            found,
+            [2],
+        ),
+        (
+            "Every dataset",
+            "The longest conversion comes first. The CSV file beside this page has more columns.",
+            each,
+            [3, 4, 6],
+        ),
     ]
     return [table for table in tables if table[2][1:]]
 
 
 @dataclass(frozen=True, slots=True)
 class PricedDataset:
-    """What the conversion of one dataset comes to.
+    """The estimate for the conversion of one dataset.
 
     Attributes:
         name: Its name in the fleet.
-        source: Its folder.
-        target: Where its result would go.
-        stops_at: Codes of the errors that would set it aside; another error's class where it is not
-            for a finding.
-        message: What would set it aside: its first error, with file and episode.
-        next_step: What helps with that.
-        remedies: By code, what helps with such a finding, as a policy has it.
+        source: Its folder, or its name on the Hub.
+        target: Path or repo of its result.
+        stops_at: Codes of the errors for which it would be set aside; the error's class if it is
+            not a finding.
+        message: Why it would be set aside: its first error, with file and episode.
+        next_step: The help for that error.
+        remedies: By code, what helps with the finding, as a policy writes it.
         is_finished: Whether its result is in place already.
         flags: The repairs that it would be converted with.
-        episodes: Episodes, as all numbers 0 where it would be set aside.
-        frames: Frames.
+        episodes: Number of episodes; like all numbers, 0 if it would be set aside.
+        frames: Number of frames.
         files: Files of the result.
         batches: Batches of work.
         source_bytes: Bytes of the source.
         new_bytes: Space that the result takes, by folder.
-        seconds: A guess at what it takes one worker, by which the longest come first.
-        is_scanned: Whether its files were looked at; those of a dataset on the Hub are not, unless
-            they stay there.
-        moves: What moves between here and the Hub where files stay there; else None.
+        seconds: An estimate of one worker's time for it; the longest datasets come first.
+        is_scanned: Whether its files were read. Files on the Hub are not, unless they stay there.
+        moves: Bytes that move between this host and the Hub if the files stay there; else None.
     """
 
     name: str
@@ -606,14 +626,14 @@ class PricedDataset:
 
 @dataclass(frozen=True, slots=True)
 class FleetPrice:
-    """What a fleet comes to.
+    """The estimate for a fleet.
 
     Attributes:
         datasets: Each dataset.
         new_bytes: Space that all results take, by folder.
-        free_bytes: What is free there; None where nobody knows.
-        former_states: What earlier runs put aside at the results' places; no run removes it.
-        former_bytes: Bytes of their files, some of which may be the results' own.
+        free_bytes: Free space there; None if it is not known.
+        former_states: Number of former states beside the results, which no run removes.
+        former_bytes: Bytes of their files, which they may share with the results.
     """
 
     datasets: Sequence[PricedDataset]
@@ -623,7 +643,7 @@ class FleetPrice:
     former_bytes: int = 0
 
     def why_set_aside(self) -> list[tuple[str, int, str]]:
-        """Return what would set datasets aside, as `FleetStatus.why_set_aside` does."""
+        """Return the reasons why datasets would be set aside, as `FleetStatus.why_set_aside`."""
         return reasons(
             {code: one.remedies.get(code) or _for_any(one) for code in one.stops_at}
             for one in self.datasets
@@ -640,11 +660,11 @@ def price_fleet(
     policy: Policy = Policy(),
     scratch: ScratchOptions = ScratchOptions(),
 ) -> FleetPrice:
-    """Scan all datasets and reckon what their conversion comes to; writes nothing that stays.
+    """Scan all datasets and estimate their conversion; nothing that is written stays.
 
-    A result that is there is compared with its source, as the conversion would. Of a
-    dataset on the Hub ``meta/info.json`` and the listing are read alone; where its files stay there
-    all that a plan needs, to a folder in ``scratch`` that goes again.
+    An existing result is compared with its source, as the conversion would do. For a dataset on the
+    Hub only ``meta/info.json`` and the listing are read. If its files stay there, everything that a
+    plan needs is downloaded to a temporary folder in ``scratch``.
     """
     here = [dataset for dataset in datasets if isinstance(dataset.source, Path)]
     there = [dataset for dataset in datasets if isinstance(dataset.source, HubName)]
@@ -652,10 +672,10 @@ def price_fleet(
     found += map_on_hub(partial(_price_on_hub, policy=policy, scratch=scratch), there)
     found.sort(key=lambda priced: priced.name)
     rooms: Counter[str] = Counter()
-    folders: dict[int, str] = {}  # one of each file system
+    folders: dict[int, str] = {}  # one folder for each file system
     free: dict[str, int | None] = {}
     fitting: dict[str, PricedDataset] = {}
-    # The longest come first, as in the fleet; what does not fit then is set aside.
+    # The longest come first, as in the fleet; a dataset without room is set aside then.
     for priced in sorted(found, key=lambda priced: (-priced.seconds, priced.name)):
         needed = {
             folders.setdefault(_device(folder), folder): size_bytes
@@ -665,7 +685,7 @@ def price_fleet(
         for room, size_bytes in needed.items():
             left = free.setdefault(room, free_bytes_of(Path(room)))
             if left is not None and rooms[room] + size_bytes > left:
-                why = f"{room} has {amount(left)} free, and not the room for it."
+                why = f"{room} has only {amount(left)} free, which is not enough for this dataset."
                 place = priced.name, priced.source, priced.target
                 fitting[priced.name] = _stopped(place, StorageError(why))
                 needed = {}
@@ -682,7 +702,7 @@ def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
 
 
-_TAKE_OUT = "Take its line out of LIST, or name another revision."
+_TAKE_OUT = "Take the line of this dataset out of LIST, or give another revision."
 
 
 def _price_on_hub(
@@ -701,7 +721,7 @@ def _price_on_hub(
         if is_there:
             return PricedDataset(*place, is_finished=True, is_scanned=False)
     if seen.version not in SOURCE_VERSIONS:
-        said = f"It is {seen.version or 'no dataset'}."
+        said = f"It is {seen.version or 'not a dataset'}."
         return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
         found = HubRepo(dataset.source.repo_id, seen.commit)
@@ -722,7 +742,7 @@ def _price_on_hub(
 def _price_migration(
     dataset: FleetDataset, found: Resolved, policy: Policy, scratch: ScratchOptions, seconds: float
 ) -> PricedDataset:
-    """Plan a migration in a folder that goes again."""
+    """Plan a migration in a temporary folder."""
     place = dataset.name, str(dataset.source), dataset.place
     if scratch.folder is not None:
         make_durably(scratch.folder)
@@ -755,7 +775,7 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
         before, changed = by_record(made, dataset, source_state(dataset), asked)
         if before is not None:
             return PricedDataset(*place, is_finished=True, flags=before.flags)
-        if changed and not dataset.options.layout.append:  # it is converted anew
+        if changed and not dataset.options.layout.append:  # it will be converted again
             proof = replace(dataset.options.proof, force_conversion=True)
             dataset = replace(dataset, options=replace(dataset.options, proof=proof))
         repairs, verified = with_policy(policy, dataset, partial(is_finished, dataset))
@@ -764,7 +784,7 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
         if dataset.target is not None and is_there(dataset.target):
             layout = dataset.options.layout
-            proof = replace(dataset.options.proof, keep_as_former=True)  # as when it is converted
+            proof = replace(dataset.options.proof, keep_as_former=True)  # as in the conversion
             proof.check_target(source, dataset.target, layout.to, appends=layout.append)
     except LeconvertError as error:
         return _stopped(place, error)
@@ -772,7 +792,7 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
 
 
 def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDataset:
-    """Return what a dataset comes to that would be set aside."""
+    """Return the estimate for a dataset that would be set aside."""
     wrong = errors_of(error.findings)
     return PricedDataset(
         *place,

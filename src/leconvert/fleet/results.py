@@ -1,23 +1,23 @@
-"""What a fleet made of a dataset, and of which state of it; and what one host shares meanwhile.
+"""The record of a fleet's result, and the resources that workers of one host share.
 
-**The record.** When a dataset is converted, and pushed where that is wanted, a record in its work
-dir says so: the state that the source had before it was read, the options, the state of the result
-after it was put in place, and the commit that was pushed. When the fleet runs again, a dataset is
-passed over where all of them are the same. A state is a digest of the path, size and modification
-time of each file, which costs a ``stat`` a file and opens none; on the Hub it is a commit.
+**The record.** After a dataset is converted, and pushed if that was asked for, a record in its work
+dir holds the state of the source before it was read, the options, the state of the result after it
+was put in place, and the pushed commit. When the fleet runs again, it skips a dataset for which all
+of these are the same. A state is a digest of the path, size and modification time of each file. It
+costs a ``stat`` a file and opens none. On the Hub the state is a commit.
 
-**What it decides, and what not.** Nothing is deleted because of the record. Where the source has
-another state, and the result is still what the fleet made, the dataset is converted anew as with
-``--force-conversion``: the new result takes the place once it is proven, and the former is kept.
-Where the result was changed by somebody else, or the record is missing, the ordinary conversion
-decides by comparing source and result.
+**What the record decides.** Nothing is deleted because of the record. If the source has another
+state, and the result is still as the fleet made it, the dataset is converted again as with
+``--force-conversion``: the new result takes the place once it is proven, and the former one is
+kept. If somebody else changed the result, or the record is missing, the ordinary conversion decides
+by comparing source and result.
 
-**Scratch.** A source on the Hub is fetched to a folder of the host, in which its conversion's work
-dir lies too, and its result, if that goes to the Hub alone. All workers of a host share a limit.
-The folder is removed after the conversion, and after the push, which has then compared the commit
-with the result, file by file. Where its files stay on the Hub only the sparse snapshot lies there,
-and what `RepairOptions.fetch_unfit` lets be fetched and written anew, for which room is reserved
-once a plan has said how much that is.
+**Scratch.** A source on the Hub is downloaded to a folder of the host. The work dir of its
+conversion is there too, and its result, if that goes to the Hub only. All workers of a host share
+one limit. The folder is removed after the conversion and the push; the push has then compared the
+commit with the result, file by file. If the source's files stay on the Hub, the folder holds only
+the sparse snapshot, and the files that `RepairOptions.fetch_unfit` lets be downloaded and
+rewritten. Room for these is reserved once a plan has computed their size.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import make_durably, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, find_record
 
-# What was made of a dataset.
+# The record of a dataset's result.
 
 
 _KIND = "fleet-result"
@@ -65,16 +65,16 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a fleet made of a dataset.
+    """A dataset's result, as the fleet made it.
 
     Attributes:
         source: The dataset.
         source_state: Its state before it was read: a digest, or a commit.
         options: How it was converted: `asked_of`.
-        target: Where its result is; None where that is on the Hub alone.
-        target_state: The digest of the result; empty without one here.
-        pushed: Repo and commit; None where nothing was pushed.
-        fields: What the dataset's ``done`` record said.
+        target: Path of the result; None if the result is on the Hub only.
+        target_state: The digest of the result; empty if it is on the Hub only.
+        pushed: Repo and commit; None if nothing was pushed.
+        fields: The fields of the dataset's ``done`` record.
     """
 
     source: str
@@ -86,17 +86,17 @@ class Made:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def proves(self, depth: str) -> bool:
-        """Tell whether what was compared when it was made is as much as is asked for now."""
+        """Return whether the comparison then was at least as deep as the one asked for now."""
         return depth != "bytes" or self.fields.get("verified") == depth
 
     def target_is_as_made(self, dataset: FleetDataset) -> bool:
-        """Tell whether the result is where it was left, and as it was left."""
+        """Return whether the result is still at its path and unchanged."""
         if dataset.target is None or self.target != str(dataset.target):
             return dataset.target is None
         return dataset.target.is_dir() and facts_of(dataset.target) == self.target_state
 
     def push_is_as_made(self, dataset: FleetDataset) -> bool:
-        """Tell whether what was pushed is where it was pushed; asks the Hub once."""
+        """Return whether the push is still as it was made; asks the Hub once."""
         if dataset.push is None:
             return True
         if self.pushed is None or self.pushed["repo_id"] != dataset.push.repo_id:
@@ -107,7 +107,7 @@ class Made:
 def asked_of(
     dataset: FleetDataset, flags: Sequence[str], policy: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return what decides a result, in a form that a record gives back unchanged."""
+    """Return the options that decide a result, in a form that a record returns unchanged."""
     options = conversion_record(dataset.options)
     proof = options.pop("proof", {})
     return {
@@ -119,14 +119,14 @@ def asked_of(
 
 
 def read_made(folder: WorkDir) -> Made | None:
-    """Return the record of a dataset; None where there is none that can be read."""
+    """Return the record of a dataset; None if there is none or it cannot be read."""
     try:
         record = find_record(folder.fleet_result, _KIND, version=_VERSION)
         if record is None:
             return None
         return Made(**{name: record[name] for name in Made.__dataclass_fields__})
     except (LeconvertError, KeyError):
-        return None  # what is there is then compared instead
+        return None  # source and result are compared instead
 
 
 def write_made(folder: WorkDir, made: Made) -> None:
@@ -135,17 +135,17 @@ def write_made(folder: WorkDir, made: Made) -> None:
     write_durably(folder.fleet_result, encode_record(_KIND, _VERSION, "-", asdict(made)))
 
 
-# The state of a source, and what is there of it on this host.
+# The state of a source, and its files on this host.
 
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A source as it is now.
+    """The current state of a source.
 
     Attributes:
-        digest: A digest of names, sizes and times, or the commit; empty for no such folder.
-        resolved: The commit of one on the Hub; else None.
-        converted: The commit that the Hub has of it in v3.x already; None for none.
+        digest: A digest of names, sizes and times, or the commit; empty if the folder is missing.
+        resolved: The resolved revision of a source on the Hub; else None.
+        converted: The commit on the Hub that already has it in v3.x; None if there is none.
     """
 
     digest: str
@@ -154,7 +154,7 @@ class SourceState:
 
 
 def source_state(dataset: FleetDataset) -> SourceState:
-    """Look at a source, by a ``stat`` a file or by two requests."""
+    """Look at a source, with a ``stat`` a file or with two requests."""
     source = dataset.source
     if isinstance(source, Path):
         return SourceState(facts_of(source) if source.is_dir() else "")
@@ -169,8 +169,8 @@ def source_state(dataset: FleetDataset) -> SourceState:
 
 _MORE_THAN_THE_BYTES = 8 * 1024**2
 _SMALL_SHARE = 20
-# Of files that are fetched to be decoded or written anew so many bytes are here at a time, or the
-# largest.
+# At most this many bytes of files that are fetched to be decoded or rewritten are on this host at a
+# time, or the largest file.
 _WINDOW_BYTES = 256 * 1024**2
 
 
@@ -179,11 +179,11 @@ class AtHand:
     """A dataset whose source and result are folders of this host.
 
     Attributes:
-        dataset: It, with these folders.
-        origin: How it came from the Hub; None for one that was always here.
-        migrates: Whether its files stay on the Hub, where the conversion itself pushes it.
-        scratch: Where files of one that migrates are fetched to, one by one; None where there is no
-            room for them.
+        dataset: The dataset, with these folders.
+        origin: How it was downloaded from the Hub; None for a local dataset.
+        migrates: Whether its files stay on the Hub; the conversion itself then pushes it.
+        scratch: Folder for files of a migrating dataset that are fetched one by one; None if no
+            room is reserved for them.
     """
 
     dataset: FleetDataset
@@ -194,13 +194,13 @@ class AtHand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Host:
-    """What the workers of a fleet share in one process, and through files on one host.
+    """Resources that workers of a fleet share in one process, and through files on one host.
 
     Attributes:
         work_dir: The fleet's work dir.
-        scratch: Where sources are fetched to, and how much may lie there.
+        scratch: Folder for downloaded sources, and its limit.
         owner: The fleet's folder in it.
-        pace: How fast the Hub may be asked.
+        pace: Limits how fast the Hub may be asked.
         stop: Set to stop.
     """
 
@@ -212,7 +212,7 @@ class Host:
 
     @classmethod
     def of(cls, work_dir: WorkDir, scratch: ScratchOptions, stop: threading.Event) -> Host:
-        """Return this host's; without a limit it is four fifths of what is free."""
+        """Return this host's resources; scratch gets four fifths of the free space by default."""
         digest = hashlib.sha256(str(work_dir.root).encode(errors="surrogateescape")).hexdigest()
         owner = f"fleet-{digest[:16]}"
         if scratch.limit_bytes is None:
@@ -220,7 +220,7 @@ class Host:
         return cls(work_dir, scratch, owner, Pace(work_dir.hub_pause, stop), stop)
 
     def folder(self, dataset: FleetDataset) -> WorkDir:
-        """Return the work dir of a dataset's conversion, as this host sees it."""
+        """Return the work dir of a dataset's conversion on this host."""
         if not dataset.needs_scratch:
             return self.work_dir.dataset(dataset.name)
         return WorkDir(folder_of(self.scratch, self.owner, dataset.name) / "work")
@@ -236,10 +236,12 @@ class Host:
     ) -> Iterator[AtHand]:
         """Provide a dataset whose source and result are folders of this host.
 
-        What is in scratch is removed where the block ends without an error.
+        The dataset's folder in scratch is removed if the block ends without an error.
 
         Args:
-            fetches: What of a dataset that migrates is fetched and written anew; None for nothing.
+            dataset: The dataset.
+            state: The state of its source.
+            fetches: Bytes of a migrating dataset that are fetched and rewritten; None for none.
             pause: Waits between two looks for room.
         """
         if not dataset.needs_scratch:
@@ -303,7 +305,7 @@ class Host:
             yield AtHand(here, origin)
 
     def push(self, result: Path, dataset: FleetDataset, made: Made | None) -> PushReport:
-        """Push a result, also over one that the fleet pushed; compares the commit with it."""
+        """Push a result and compare the commit with it; replaces an earlier push of the fleet."""
         return push(result, push_options(dataset, made), pause=partial(wait_for_hub, self.stop))
 
 
@@ -316,11 +318,15 @@ def snapshot_at(
     *,
     stop: threading.Event,
 ) -> AtHand:
-    """Provide a dataset whose files stay on the Hub, by a snapshot in its work dir.
+    """Provide a dataset whose files stay on the Hub, as a snapshot in its work dir.
 
     Args:
-        folder: Where files go that have to be fetched.
-        window: Bytes that may lie there at a time; 0 for none at all.
+        dataset: The dataset.
+        resolved: Its resolved revision.
+        work_dir: Its work dir.
+        folder: Folder for files that have to be fetched.
+        window: Bytes that may be there at a time; 0 to fetch none.
+        stop: Set to stop.
     """
     source = dataset.source
     assert isinstance(source, HubName)
@@ -335,7 +341,7 @@ def snapshot_at(
     planned = under_way(work_dir.root, source.repo_id, None)
     discard = dataset.discard
     if planned is not None and planned.tree != found.source:
-        discard = work_dir.current_run_id()  # the repo is at another commit by now
+        discard = work_dir.current_run_id()  # the repo has moved to another commit
     here = replace(
         dataset, source=found.source, target=WorkDir.migrated(found.source), discard=discard
     )
@@ -344,7 +350,7 @@ def snapshot_at(
 
 
 def push_options(dataset: FleetDataset, made: Made | None) -> PushOptions:
-    """Return how a result is pushed: over one that the fleet pushed earlier, too."""
+    """Return how a result is pushed; an earlier push of the fleet may be replaced."""
     assert dataset.push is not None
     earlier = None if made is None else made.pushed
     if earlier is not None and earlier["repo_id"] == dataset.push.repo_id:
@@ -357,11 +363,12 @@ def _files(folder: Path) -> list[str]:
 
 
 def already_on_hub(dataset: FleetDataset) -> SourceError:
-    """Return the error for a source that the Hub has in v3.x already."""
+    """Return the error for a source that the Hub already has in v3.x."""
     assert isinstance(dataset.source, HubName)
     return SourceError(
-        f"{dataset.source.repo_id} is on the Hub in v3.x already.",
+        f"{dataset.source.repo_id} is already v3.x on the Hub.",
         path=str(dataset.source),
-        next_step=f"To convert its v2.x revision all the same, name it: "
-        f"{dataset.source.repo_id}@v2.1, or write --force-conversion behind it.",
+        next_step="To convert the v2.x revision all the same, write "
+        f"{dataset.source.repo_id}@v2.1 in LIST, or add --force-conversion after the "
+        "dataset.",
     )

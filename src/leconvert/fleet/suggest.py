@@ -1,12 +1,12 @@
-"""The policy with which most of the datasets that were set aside would convert, and nothing lost.
+"""Suggests a policy with which most of the set-aside datasets convert without loss.
 
-Each is planned as a worker would: what the fleet's policy allows first, then for every error the
-first flag that keeps every frame and value. Where that comes to a plan, the flags become rules: for
-a finding, whatever the dataset, so that they hold for the next datasets too. At last each is
-planned by the policy itself, which is what the suggestion counts.
+Each dataset is planned as a worker would plan it: with the repairs of the fleet's policy, then for
+every error with the first flag that keeps every frame and value. If this gives a plan, the flags
+become rules. Rules are for a finding, not for a dataset, so that they hold for later datasets too.
+Finally each dataset is planned with the suggested policy itself; the suggestion counts these plans.
 
-Nothing lost means: every row and frame of the source is in the result, every column that a table
-has, and every camera that is declared, since clips that are absent may be somewhere else.
+Without loss means: the result has every row and frame of the source, every column that a table has,
+and every declared camera, since missing clips may exist elsewhere.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from leconvert.support.flags import flags_of
 from leconvert.support.parallel import parallel_map
 from leconvert.workdir.records import WorkDir
 
-# What is said of flags whose help says less than is known of the case.
+# Descriptions of flags that say more about the case than the flag's help.
 _CHANGES = {
-    "--assume-fps {fps}": "take the frames a second of the timestamps, where info.json has others",
-    "--drop-feature {column}": "leave out features that are declared and that no table has",
-    DROP: "number the episodes anew, without those that have no frame",
-    TASKS_FROM_EPISODES: "give the rows of an episode the task that episodes.jsonl lists for it",
+    "--assume-fps {fps}": "use the frames per second of the timestamps, where info.json has "
+    "another number",
+    "--drop-feature {column}": "leave out declared features that no table contains",
+    DROP: "leave out episodes without frames; the others get new numbers",
+    TASKS_FROM_EPISODES: "take the task of every row from episodes.jsonl",
 }
 _LOSES = {
-    "--drop-feature {column}": "leave the columns out that the findings name",
-    "--drop-feature {camera}": "leave the cameras out that the findings name",
-    DROP: "leave the damaged episodes out, and number the others anew",
+    "--drop-feature {column}": "leave out the columns that the findings name",
+    "--drop-feature {camera}": "leave out the cameras that the findings name",
+    DROP: "leave out damaged episodes; the others get new numbers",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedRule:
-    """A rule, and what it does.
+    """A suggested rule and its effect.
 
     Attributes:
         rule: The rule.
-        changes: What it changes about a dataset.
+        changes: The changes that the rule makes to a dataset.
         datasets: Names of the datasets that need it.
     """
 
@@ -60,15 +61,15 @@ class SuggestedRule:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A policy, and what becomes of the datasets that were set aside.
+    """A suggested policy, and its outcome for the datasets that were set aside.
 
     Attributes:
         policy: The rules of the fleet's policy, and the suggested ones.
-        rules: The suggested ones, the one first that most datasets need.
+        rules: The suggested rules; the one that most datasets need comes first.
         converts: Names of the datasets that would convert.
         stays: The others, each with the first error that the policy leaves.
-        stays_alike: The same, together where what helps is the same: names, why, and what helps.
-        lossy: Rules for those of them that convert if something is left out; not in the policy.
+        stays_alike: The same, grouped by what helps: names, why, and what helps.
+        lossy: Rules for the others that convert if data are left out; not in the policy.
     """
 
     policy: Policy
@@ -90,10 +91,10 @@ class Suggestion:
 
 
 def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
-    """Return the policy with which most of what was set aside converts, and nothing is lost.
+    """Return the policy with which most of the set-aside datasets convert without loss.
 
     The sources are read as for a dry run, and nothing is written. Datasets on the Hub are not
-    fetched for it: they stay set aside.
+    downloaded for it; they stay set aside.
     """
     known = {dataset.name: dataset for dataset in fleet.datasets}
     tried = [
@@ -133,11 +134,12 @@ def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
 def _rules(
     needed: Iterable[tuple[str, str, str]], loses: Mapping[str, str] | None = None
 ) -> list[SuggestedRule]:
-    """Return rules that give datasets the flags that they need, the commonest first.
+    """Return rules that give datasets the flags that they need, the most frequent first.
 
     Args:
-        needed: Names of datasets, codes of their errors, and the flag of each, as a policy has it.
-        loses: What flags leave out; None where nothing is lost.
+        needed: Names of datasets, codes of their errors, and the flag for each, as a policy writes
+            it.
+        loses: The data that flags leave out; None if nothing is lost.
     """
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     words: defaultdict[str, set[str]] = defaultdict(set)
@@ -148,8 +150,9 @@ def _rules(
         names[word].add(name)
     rules = []
     for word, codes in found.items():
-        # A flag that leaves something out is given to no dataset that does with another one, and
-        # that for episodes to none in which a bad one is found later.
+        # A flag that leaves data out is given to named datasets only, not to one that another flag
+        # would mend. The flag that drops episodes is always limited to named datasets, since bad
+        # episodes may be found in others later.
         by_name = word == DROP or (
             loses is not None and any(len(words[code]) > 1 for code in codes)
         )
@@ -161,7 +164,7 @@ def _rules(
 
 
 def _wrong(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> dict[str, Any] | None:
-    """Return the record of the error that is left with a policy; None where a plan comes out."""
+    """Return the record of the error that is left with a policy; None if there is a plan."""
     try:
         draft_dataset(dataset, policy, folder)
     except LeconvertError as error:
@@ -180,7 +183,7 @@ def _told_anew(one: DatasetStatus, error: Mapping[str, Any] | None) -> DatasetSt
 def _way(
     dataset: FleetDataset, policy: Policy, folder: WorkDir
 ) -> Sequence[tuple[str, str]] | None:
-    """Return which flag each code needs, as a policy has it, for a plan that loses nothing."""
+    """Return the flag that each code needs for a plan without loss; None without a plan."""
     way: dict[tuple[str, str], None] = {}
     frames: int | None = None
     while True:
@@ -201,7 +204,7 @@ def _way(
 
 
 def _lossless(error: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return an error's code, and the flag that repairs it and loses nothing; None for none."""
+    """Return an error's code and a flag that repairs it without loss; None if there is none."""
     for remedy in error["remedies"]:
         keeps, of = remedy["keeps"], remedy["of"]
         is_empty = error["code"] == "phantom-feature" and camera_of(error["stream"] or "") is None
@@ -211,7 +214,7 @@ def _lossless(error: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _changes(word: str) -> str:
-    """Return what a flag changes, as its help says."""
+    """Return what a flag changes, according to its help."""
     name = word.partition(" ")[0]
     helps = {told.name: told.help for told in flags_of(RepairOptions)}
     return _CHANGES.get(word, helps[name])

@@ -1,28 +1,30 @@
-"""A fleet: many datasets, each an ordinary conversion, and one pool of workers over all of them.
+"""A fleet: many datasets, each converted in the ordinary way, and one pool of workers for all.
 
-A fleet's work dir is a work dir like any other: ``current`` names a run. In place of a plan the run
-has a list of datasets, and what a worker leases in it is a dataset. Whoever holds one converts it
-by `leconvert.api.convert`, in a work dir of the dataset's own: it plans, works, packs and swaps as
-a single conversion does. A worker that finds no dataset left joins a conversion that somebody else
-holds, by `leconvert.api.run_worker`, and takes batches of it. So planning is shared work too, a
-small dataset is one unit of work, and a large one is as many as it has batches. A worker joins a
-large one before it takes a small one where that has longer to go than the small one, and goes on to
-another that has longer still: what is longest begins first and is shared first, since in the end
-one worker alone packs it.
+A fleet's work dir is a work dir like any other: ``current`` names a run. Instead of a plan the run
+has a list of datasets, and a worker leases a dataset. The holder of a dataset converts it with
+`leconvert.api.convert`, in a work dir of the dataset's own: it plans, works, packs and swaps like a
+single conversion. A worker that finds no free dataset joins a conversion that another worker holds,
+with `leconvert.api.run_worker`, and takes batches of it. So planning is shared work too; a small
+dataset is one unit of work, and a large one is as many units as it has batches.
 
-Guaranteed: a result has the bytes of a single conversion with these options, since it is one. What
-is killed is taken over: the dataset's lease expires as a batch's does, and who takes it goes on
-with its run. Not guaranteed: that one worker alone holds a dataset. One that was frozen may come
-back beside its successor; both then work on the same run, whose leases and locks are made for that.
+Long datasets begin first and are shared first, since one worker alone packs each at the end. So
+before a worker takes a small dataset, it joins a large one that has longer to go, and it moves on
+to another one that has even longer to go.
 
-A dataset that cannot be converted is set aside, as a batch is that failed, and the others go on.
-Nothing is remembered of it but why: when the fleet runs again it is tried again.
+Guaranteed: a result has the bytes of a single conversion with the same options, since it is one.
+When a worker is killed, another takes over: the dataset's lease expires like a batch's, and the
+next holder continues the dataset's run. Not guaranteed: that only one worker holds a dataset. A
+frozen worker may come back while its successor works. Both then work on the same run, whose leases
+and locks are made for that.
 
-A dataset on the Hub is fetched by who holds it, to the scratch folder of its host, and other
-workers of that host alone can join (`leconvert.fleet.results`). One that becomes v3.0 in the repo
-that it is in is not fetched: its conversion is a migration, by who holds it. While the Hub asks to
-wait, or fails, every worker waits (`leconvert.transfer.client`), and no dataset is set aside for
-it, unless the Hub answers otherwise and fails for this dataset again and again.
+A dataset that cannot be converted is set aside, like a failed batch, and the others go on. Only the
+reason is recorded: when the fleet runs again, the dataset is tried again.
+
+The holder of a dataset on the Hub downloads it to the scratch folder of its host, and only workers
+of that host can join (`leconvert.fleet.results`). A dataset that becomes v3.0 in its own repo is
+not downloaded: its holder runs a migration. While the Hub asks to wait, or fails, all workers wait
+(`leconvert.transfer.client`), and no dataset is set aside because of it. The exception is a dataset
+for which the Hub fails again and again while it answers other requests.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.swap import info_path, old_dir
 
-# The record of a fleet: its datasets, the longest first, and what may be done about findings.
+# The record of a fleet: its datasets, the longest first, and its policy.
 
 
 FLEET_VERSION = 2
@@ -148,8 +150,8 @@ class Fleet:
         run_id: The run.
         paths: Every path of the run.
         datasets: The datasets by their numbers, the longest first.
-        policy: What may be repaired or accepted.
-        one_host: Who alone may work on it; None for any number of hosts.
+        policy: The repairs and findings that are allowed.
+        one_host: The only host that may work on it; None if any may.
     """
 
     work_dir: WorkDir
@@ -165,13 +167,13 @@ class Fleet:
         return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
 
     def board(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> Board:
-        """Return a view of the datasets, as one worker has it."""
+        """Return one worker's view of the datasets."""
         return Board(self.store(leases, identity), len(self.datasets))
 
     def store(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> LeaseStore:
         """Return one worker's access to the leases of datasets.
 
-        What is wrong with a dataset is wrong at the next try too, so the first error sets it aside.
+        The first error sets a dataset aside, since the next attempt would meet it too.
         """
         return LeaseStore(
             self.paths,
@@ -184,37 +186,52 @@ class Fleet:
         )
 
     def check_current(self) -> None:
-        """Raise where the fleet was begun anew, or its folder is gone."""
+        """Raise if the work dir holds another fleet by now, or is gone.
+
+        Raises:
+            StorageError: The folder is gone.
+            PlanMismatchError: The folder holds another fleet.
+        """
         now = self.work_dir.current_run_id()
         if now == self.run_id:
             return
         root = self.work_dir.root
         if now is None:
             raise StorageError(
-                f"{root} is gone, or holds fleet {self.run_id} no longer.",
+                f"{root} does not exist, or it no longer holds fleet {self.run_id}.",
                 path=str(root),
-                next_step="If nobody removed it, check that its file system is mounted.",
+                next_step="If nobody removed the folder, check that its file system is mounted.",
             )
         raise PlanMismatchError(
-            f"Fleet {self.run_id} was begun anew: {root} now holds {now}.",
+            f"Fleet {self.run_id} was started again: {root} now holds fleet {now}.",
             path=str(root),
-            next_step="Start again to work on the new one; what is done stays done.",
+            next_step="Run the command again to work on the new fleet. Finished work stays "
+            "finished.",
         )
 
 
-# A dataset keeps what was done of it, so that a worker's loss costs less than that of a batch.
+# A dataset keeps its finished batches, so a lost worker costs less than it costs a batch.
 _MOST_LOSSES = 30
 
 
 def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: bool = False) -> Fleet:
-    """Open the current run of a fleet's work dir."""
+    """Open the current run of a fleet's work dir.
+
+    Args:
+        root: The work dir.
+        allow_mixed_versions: Whether library versions may differ from the planner's.
+        only_look: Whether the caller only reads; this skips the checks of versions and host.
+
+    Raises:
+        WorkDirError: The folder holds no fleet, or its list was changed.
+    """
     work_dir = WorkDir(root)
     run_id = work_dir.current_run_id()
     if run_id is None:
         raise WorkDirError(
-            f"{root} holds no fleet.",
+            f"{root} is not the work dir of a fleet.",
             path=str(root),
-            next_step="Give the folder that `leconvert fleet LIST --work-dir` named.",
+            next_step="Give the --work-dir of the `leconvert fleet` command.",
         )
     paths = work_dir.run(run_id)
     try:
@@ -223,7 +240,7 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
         raise WorkDirError(
             f"{root} is the work dir of one conversion, not of a fleet.",
             path=str(root),
-            next_step="`leconvert status` and `leconvert work` take it.",
+            next_step="Use `leconvert status` or `leconvert work` with it.",
         ) from None
     if not allow_mixed_versions and not only_look:
         check_tool_versions(root, head["versions"], "begun")
@@ -231,9 +248,9 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
         raw = paths.fleet_datasets.read_bytes()
     if hashlib.sha256(raw).hexdigest() != head["datasets_sha256"]:
         raise WorkDirError(
-            f"{paths.fleet_datasets} is not the file that was written.",
+            f"{paths.fleet_datasets} was changed after the fleet was planned.",
             path=str(paths.fleet_datasets),
-            next_step="Run the fleet's command again with --restart.",
+            next_step="Run the command of the fleet again with --restart.",
         )
     one_host = read_one_host(paths, run_id)
     if one_host is not None and not only_look:
@@ -285,7 +302,7 @@ def _given(push: PushOptions) -> dict[str, Any]:
 
 
 def _same(one: Sequence[FleetDataset], other: Sequence[FleetDataset]) -> bool:
-    """Tell whether two fleets are of the same datasets; guesses at those on the Hub may differ."""
+    """Return whether two lists hold the same datasets; estimates for the Hub may differ."""
 
     def compared(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         known = (
@@ -306,12 +323,23 @@ def plan_fleet(
     plan: PlanOptions = PlanOptions(),
     progress: Progress = NO_PROGRESS,
 ) -> Fleet:
-    """Return the fleet of a work dir: the one under way if it is of these datasets, else a new one.
+    """Return the fleet of a work dir: the unfinished one if it has these datasets, else a new one.
 
-    A fleet of other datasets or of another policy is begun unless workers are at the one under way.
-    A fleet all of whose datasets are settled is begun anew: what is finished is found finished by
-    its own conversion, and what was set aside is tried again. Of each dataset no more is read than
-    ``info.json``, for a guess at how long it takes; of those on the Hub by a request each.
+    An unfinished fleet with other datasets or another policy is replaced, unless workers are
+    working on it. A fleet whose datasets are all settled is started again: conversions find
+    finished results, and datasets that were set aside are tried again. Only ``info.json`` of each
+    dataset is read, to estimate its time; for datasets on the Hub this is one request each.
+
+    Args:
+        datasets: The datasets.
+        work_dir: The fleet's work dir.
+        policy: The repairs and findings that are allowed.
+        plan: Whether to restart, mixed versions, and one-host mode.
+        progress: Receives remarks.
+
+    Raises:
+        UsageError: Paths would mix sources, results and the work dir.
+        BusyError: Workers are working on another fleet in the work dir.
     """
     root = Path(work_dir).resolve()
     folder = WorkDir(root)
@@ -362,7 +390,7 @@ def plan_fleet(
 
 
 def _check_not_in_use(fleet: Fleet) -> None:
-    """Refuse to begin another fleet where workers are at this one, as far as anybody can tell."""
+    """Refuse to replace a fleet on which workers are working, as far as their records tell."""
     working = [
         f"process {worker.pid} on {worker.host}"
         for worker in read_workers(fleet.paths, fleet.run_id, fs=fleet.fs)
@@ -371,24 +399,28 @@ def _check_not_in_use(fleet: Fleet) -> None:
     if working:
         root = str(fleet.work_dir.root)
         raise BusyError(
-            f"Fleet {fleet.run_id} of other datasets, options or policy is under way in {root}.",
+            f"{root} holds the unfinished fleet {fleet.run_id} with other datasets, options "
+            "or another policy.",
             path=root,
             details=working,
-            next_step="Wait for its workers or end them, then run the same command again; or "
-            "choose another --work-dir. If they ended on another host, --restart begins anew: it "
-            "gives up conversions that are not finished.",
+            next_step="Wait for the workers of that fleet or end them, then run the same "
+            "command again. Or choose another --work-dir. If the workers ended on "
+            "another host, add --restart: it discards unfinished conversions.",
         )
 
 
 def check_fleet_pushes(datasets: Sequence[FleetDataset]) -> None:
-    """Refuse pushes that the token does not allow, before any work."""
+    """Refuse pushes that the token does not allow, before any work begins.
+
+    Only the first push is checked.
+    """
     pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
     if pushed is not None:
         check_can_push(str(pushed.repo_id))
 
 
 def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
-    """Refuse places that would mix sources, results and the work dir."""
+    """Refuse paths that would mix sources, results and the work dir."""
     owners = {
         dataset.source: f"the source {dataset.source}"
         for dataset in datasets
@@ -397,7 +429,7 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
     for dataset in datasets:
         if dataset.target in owners:
             raise UsageError(
-                f"The result {dataset.target} would take the place of a source of the fleet.",
+                f"The result {dataset.target} would replace a source of the fleet.",
                 path=str(dataset.target),
                 next_step="Choose another --output-dir.",
             )
@@ -425,11 +457,10 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
 
 def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
     return UsageError(
-        f"{called[0].upper()}{called[1:]} has the name under which a former state of {target} is "
-        "kept.",
+        f"{called[0].upper()}{called[1:]} has the name of a former state of {target}.",
         path=str(place),
-        next_step="Give one of the two results another name, --name NAME at the end of its line, "
-        "or choose another --output-dir.",
+        next_step="Give one of the two results another name: write --name NAME at the end of "
+        "its line. Or choose another --output-dir.",
     )
 
 
@@ -438,12 +469,12 @@ def clean_fleet(
 ) -> CleanReport:
     """Remove former states of a fleet's results, each after comparing it with its result.
 
-    What is called ``NAME_old`` is listed and kept: no record says that a run put it there.
+    Folders called ``NAME_old`` are listed and kept: no record says that a run made them.
 
     Args:
         work_dir: The fleet's work dir.
-        dry_run: Only compare, and say what would be removed.
-        progress: Where to report.
+        dry_run: Only compare, and report what would be removed.
+        progress: Receives the progress.
 
     Raises:
         WorkDirError: There is no fleet, or its records cannot be used.
@@ -457,25 +488,28 @@ def clean_fleet(
         old = old_dir(target)
         if is_there(old):
             clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
-            reason = f"no record says whose it is; `{clean}` removes it, if {target} has all of it"
+            reason = (
+                f"no record says which run kept it; `{clean}` removes it if {target} "
+                "contains every byte of it"
+            )
             row = Leftover(old, "kept source", False, reason)
             report += CleanReport.of([row], dry_run=dry_run)
     return report
 
 
 def _unfinished(folder: WorkDir) -> str | None:
-    """Return a dataset's run that did not come to its swap; None where there is none."""
+    """Return a dataset's run that has not begun its swap; None if there is none."""
     run_id = folder.current_run_id()
     if run_id is None:
         return None
     with suppress(WorkDirError):
         run = open_run(folder.root, allow_mixed_versions=True, only_look=True)
         return None if swap_has_begun(run) else run_id
-    return run_id  # of which nothing can be used
+    return run_id  # its records cannot be used
 
 
-# What planning, packing and proving a small dataset takes, and one file; bytes of a frame are a
-# guess by its shape. Only the order of datasets hangs on it.
+# Time for planning, packing and proving a small dataset, and time for one file. Bytes of a frame
+# are estimated from its shape. The estimates only decide the order of datasets.
 _SECONDS_A_DATASET = 0.05
 _SECONDS_A_FILE = 0.0004
 _BYTES_A_SECOND = 5e8
@@ -484,7 +518,7 @@ _BYTES_A_VALUE = 8
 
 
 def weighed(dataset: FleetDataset) -> FleetDataset:
-    """Return a dataset with a guess at its cost by ``info.json``; the least where that is none."""
+    """Return a dataset with its cost, estimated from ``info.json``; the least without it."""
     info: Any = None
     if isinstance(dataset.source, Path):
         with suppress(OSError, ValueError):
@@ -493,10 +527,11 @@ def weighed(dataset: FleetDataset) -> FleetDataset:
 
 
 def cost_seconds(info: Any, *, moves: bool = True) -> float:
-    """Return a guess at what a dataset takes one worker, by what ``info.json`` says.
+    """Return an estimate of one worker's time for a dataset, from its ``info.json``.
 
     Args:
-        moves: Whether its bytes move; False where they stay on the Hub.
+        info: The contents of ``info.json``; anything that cannot be used gives the least cost.
+        moves: Whether its bytes are moved; False if they stay on the Hub.
     """
     seconds = _SECONDS_A_DATASET
     with suppress(ValueError, KeyError, TypeError, AttributeError):
@@ -515,7 +550,7 @@ def cost_seconds(info: Any, *, moves: bool = True) -> float:
 
 
 def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
-    """Return the datasets with a guess at those on the Hub; none is made once that fails."""
+    """Return the datasets with estimates for those on the Hub, until the Hub is unavailable."""
     silent = threading.Event()
 
     def weigh(dataset: FleetDataset) -> FleetDataset:
@@ -527,7 +562,7 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         except HubUnavailableError:
             silent.set()
         except LeconvertError:
-            pass  # who takes the dataset meets it too, and says so
+            pass  # the dataset's holder meets the error too, and reports it
         else:
             return replace(dataset, cost_seconds=cost_seconds(info, moves=not dataset.migrates))
         return dataset
@@ -535,22 +570,22 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
     return list(map_on_hub(weigh, datasets))
 
 
-# One dataset: an ordinary conversion, with the repairs that the policy allows for what is found.
+# One dataset: an ordinary conversion, with the repairs that the policy allows for its findings.
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What became of one dataset.
+    """The outcome of one dataset.
 
     Attributes:
-        was_finished: Whether its result was in place before.
-        report: What its conversion did; None where there was no run of it any more.
+        was_finished: Whether its result was already in place.
+        report: The report of its conversion; None if no conversion was run.
         flags: The repairs that it was converted with.
-        source_digest: The digest of the source's tables; empty where there was no run.
-        pushed: What its push did; None where there was none.
-        received_bytes: What was read of it on the Hub.
-        before: What its ``done`` record said when it was converted, where nothing changed since.
-        verified: How a result that was in place before was compared now.
+        source_digest: The digest of the source's tables; empty if no conversion was run.
+        pushed: The report of its push; None if it was not pushed.
+        received_bytes: Bytes that were downloaded from the Hub for it.
+        before: The fields of its earlier ``done`` record, if nothing changed since.
+        verified: How an existing result was compared now.
     """
 
     was_finished: bool
@@ -563,7 +598,7 @@ class Converted:
     verified: str = ""
 
     def as_fields(self) -> dict[str, Any]:
-        """Return what the ``done`` record of the dataset keeps."""
+        """Return the fields for the ``done`` record of the dataset."""
         fields: dict[str, Any] = {"was_finished": self.was_finished, "flags": list(self.flags)}
         if self.before is not None:
             return {**self.before, **fields}
@@ -604,7 +639,7 @@ def _policy_repairs(
     error: FindingsError | UnfitFilesError,
     repairs: RepairOptions,
 ) -> RepairOptions:
-    """Return the repairs with which a dataset is tried again, or raise what was found."""
+    """Return the repairs for another attempt at a dataset, or raise its error."""
     wrong = [finding for finding in error.findings if finding["severity"] == "error"]
     more = policy.after(dataset, repairs, wrong)
     if more is None:
@@ -615,10 +650,13 @@ def _policy_repairs(
 def with_policy[T](
     policy: Policy, dataset: FleetDataset, attempt: Callable[[RepairOptions], T]
 ) -> tuple[RepairOptions, T]:
-    """Try with the repairs that the policy gives a dataset, and again with what it allows then.
+    """Call ``attempt`` with a dataset's repairs, and again with repairs that the policy adds.
 
     Returns:
-        The repairs of the try that met no finding, and what it gave.
+        The repairs of the attempt that met no error, and its result.
+
+    Raises:
+        FindingsError: An attempt met errors that no rule of the policy resolves.
     """
     repairs, found = policy.always(dataset), None
     while True:
@@ -629,7 +667,7 @@ def with_policy[T](
         except UsageError:
             if found is None:
                 raise
-            raise found from None  # what a rule allows is nothing for this dataset
+            raise found from None  # a flag of a rule does not fit this dataset
 
 
 def convert_dataset(
@@ -641,15 +679,15 @@ def convert_dataset(
     pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Converted:
-    """Convert a dataset, and push it where that is wanted, or find that nothing changed since.
+    """Convert a dataset and push it if that is asked for; skip it if nothing changed.
 
     Args:
         fleet: The fleet.
-        dataset: The dataset; its options say what is made of it.
+        dataset: The dataset with its options.
         host: This host.
-        conversion: How this worker works: its leases, and whether versions may be mixed.
+        conversion: This worker's leases, and whether versions may be mixed.
         pause: Waits between two looks for room in the host's scratch folder.
-        progress: Where to report.
+        progress: Receives the progress.
     """
     folder = fleet.work_dir.dataset(dataset.name)
     state = source_state(dataset)
@@ -691,9 +729,9 @@ def convert_dataset(
             if made is None or not changed or made.target_is_as_made(dataset):
                 raise
             raise BusyError(
-                f"{dataset.target} was replaced by another run meanwhile.",
+                f"Another run replaced {dataset.target} meanwhile.",
                 path=str(dataset.target),
-                next_step="It is compared with its source at the next try.",
+                next_step="The next try compares the result with its source.",
             ) from error
     if done.pushed is not None:
         done = replace(done, was_finished=False)
@@ -704,13 +742,14 @@ def convert_dataset(
 def by_record(
     made: Made | None, dataset: FleetDataset, state: SourceState, asked: Mapping[str, Any]
 ) -> tuple[Converted | None, bool]:
-    """Go by the record of a dataset, as far as it holds.
+    """Decide by the record of a dataset, as far as it holds.
 
-    It is compared with names, sizes and times alone: what it says was proven counts as long as
-    nothing of that changed, and as deep as it was.
+    The record is compared with names, sizes and times only. Its proof counts as long as none of
+    these changed, and only at its own depth.
 
     Returns:
-        What was made, where nothing changed since; else whether the source alone changed.
+        The earlier outcome if nothing changed since, else None; and whether the source changed
+        while the result is as it was made.
     """
     if made is None or made.source != str(dataset.source) or made.options != asked:
         return None, False
@@ -725,7 +764,7 @@ def by_record(
 
 
 class _NeedsRoomError(Exception):
-    """Files of a dataset are to be fetched, for which more room in scratch has to be reserved."""
+    """Files of a dataset have to be fetched, for which more room in scratch must be reserved."""
 
     def __init__(self, moves: MovedBytes) -> None:
         super().__init__(moves)
@@ -733,7 +772,7 @@ class _NeedsRoomError(Exception):
 
 
 def _planned_moves(folder: WorkDir) -> MovedBytes | None:
-    """Return what the migration under way moves; None of one that fetches nothing, or of none."""
+    """Return the bytes that an unfinished migration moves; None if it fetches nothing."""
     with suppress(LeconvertError, OSError):
         moves = moved_bytes(open_run(folder.root, allow_mixed_versions=True, only_look=True))
         return moves if moves is not None and moves.to_fetch else None
@@ -788,7 +827,7 @@ def _convert_at_hand(
                 [source],
                 replace(
                     options,
-                    # What is fetched needs room first, of which the plan says how much it is.
+                    # Fetching needs room first, and the plan computes how much.
                     repairs=replace(
                         repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None
                     ),
@@ -799,7 +838,8 @@ def _convert_at_hand(
                     ),
                     workers=WorkerOptions(max_workers=1),
                     leases=conversion.leases,
-                    # Nobody watches each dataset: what is replaced gets a name of its own.
+                    # Nobody watches each dataset, so a replaced result is kept under a name of its
+                    # own.
                     proof=replace(options.proof, keep_as_former=True),
                     scratch=hand.scratch or ScratchOptions(),
                     push=push_options(dataset, made) if hand.migrates else None,
@@ -850,16 +890,16 @@ def _convert_at_hand(
         except UsageError:
             if found is None:
                 raise
-            raise found from None  # what a rule allows is nothing for this dataset
+            raise found from None  # a flag of a rule does not fit this dataset
         except SourceChangedError:
-            # The source changed after an interrupted try was planned: its work is of no use. If it
-            # changes while it is converted, the next error stays.
+            # The source changed after an interrupted attempt was planned, so its work is useless.
+            # If the source changes during this conversion, too, the next error is raised.
             if discards or under_way_before is None:
                 raise
             discards = True
         except PlanMismatchError:
-            # The run under way may have been planned with what the policy allowed for what was
-            # found: only another scan tells.
+            # The unfinished run may have been planned with repairs that the policy added for its
+            # findings. Only another scan shows that.
             if is_known:
                 raise
             is_known = True
@@ -872,9 +912,10 @@ def _convert_at_hand(
 def is_finished(
     dataset: FleetDataset, repairs: RepairOptions, control: Control = Control()
 ) -> str | None:
-    """Return how a result that no run knows of was compared; None where there is none.
+    """Return how an existing result without a run was compared; None if there is no result.
 
-    Raises what `leconvert.api.find_finished` raises, such as for a result that differs.
+    Raises:
+        LeconvertError: As `leconvert.api.find_finished`, for example if the result differs.
     """
     assert isinstance(dataset.source, Path)
     if dataset.target is None:
@@ -886,7 +927,7 @@ def is_finished(
 def draft_dataset(
     dataset: FleetDataset, policy: Policy, folder: WorkDir, hand: AtHand | None = None
 ) -> tuple[RepairOptions, PlanSummary]:
-    """Return the repairs that a dataset gets, with what the policy allows, and what it comes to."""
+    """Return a dataset's repairs, with those that the policy adds, and the summary of its plan."""
     here = hand.dataset if hand is not None else dataset
     assert isinstance(here.source, Path)
     source, target = here.source, here.target or folder.root / "result"
@@ -907,21 +948,21 @@ _SHORTEST_NAP_SECONDS = 0.01
 _SECONDS_BETWEEN_CHECKS = 1.0
 _LOOK_SHARE = 20
 _LOOKS_A_SHARE = 8
-# How much weight what one worker does alone has beside the whole of a dataset; by simulation.
+# Weight of the work that one worker does alone, relative to the whole dataset; from a simulation.
 _SERIAL_SHARE = 0.3
-# A dataset whose disk fails is tried so often by one worker before it is set aside.
+# After this many storage errors, one worker sets a dataset aside.
 _MOST_TROUBLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSummary:
-    """What one worker did.
+    """The work of one worker.
 
     Attributes:
         converted: Datasets that it finished.
         set_aside: Datasets that it set aside.
-        joined: Times that it joined a conversion that another worker held.
-        seconds: From start to end, waiting included.
+        joined: How often it joined a conversion that another worker held.
+        seconds: Time from start to end, including waiting.
     """
 
     converted: int
@@ -931,23 +972,23 @@ class FleetSummary:
 
 
 class Others(Protocol):
-    """The conversions that other workers hold, as one worker sees and joins them."""
+    """Conversions that other workers hold, as one worker sees and joins them."""
 
     def free(self, dataset: FleetDataset) -> Free | None:
-        """Return how much of a dataset is free; None where none is, or not yet."""
+        """Return the free part of a dataset; None if nothing is free, or there is no plan yet."""
 
     def join(self, dataset: FleetDataset, max_batches: int) -> bool:
-        """Write so many batches of it while some are free, and say whether there was one."""
+        """Write up to ``max_batches`` free batches, and return whether there was one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What is free of a dataset that somebody holds.
+    """The free part of a dataset that another worker holds.
 
     Attributes:
-        batches: Batches that nobody claimed so far.
-        share: The share of all that these are.
-        workers: Batches that are in somebody's hands.
+        batches: Batches that nobody has claimed.
+        share: Their share of all batches.
+        workers: Batches that workers hold now.
     """
 
     batches: int
@@ -958,7 +999,7 @@ class Free:
 class FleetWorker:
     """One worker of a fleet: takes datasets, the longest first, and joins others' conversions.
 
-    It does not know other workers, and is not alone on a dataset; see the module's docstring.
+    It does not know other workers, and others may work on its dataset; see the module's docstring.
     """
 
     def __init__(
@@ -991,7 +1032,14 @@ class FleetWorker:
         self._converted = self._set_aside = self._joined = 0
 
     def run(self, *, max_idle_seconds: float | None = None) -> FleetSummary:
-        """Work until every dataset is converted or set aside."""
+        """Work until every dataset is converted or set aside.
+
+        Args:
+            max_idle_seconds: End after waiting this long for work; None waits until all is settled.
+
+        Raises:
+            InterruptedRunError: The worker was stopped.
+        """
         started = self._clock()
         try:
             self._work(max_idle_seconds)
@@ -1034,8 +1082,8 @@ class FleetWorker:
     def _check(self) -> None:
         if self._stop.is_set():
             raise InterruptedRunError(
-                "The fleet was stopped; what was being converted was handed back.",
-                next_step="Run the same command again to go on; what is done stays done.",
+                "The fleet was stopped. Datasets in work were given back.",
+                next_step="Run the same command again to continue. Finished work stays finished.",
             )
         now = self._clock()
         if now >= self._next_check:
@@ -1043,14 +1091,14 @@ class FleetWorker:
             self._fleet.check_current()
 
     def help_others(self) -> bool:
-        """Join a conversion that somebody else holds, while this worker waits with its own."""
+        """Join a conversion that another worker holds, while this worker waits with its own."""
         self._board.refresh()
         return self._join_any(0.0)
 
     def _join_longer(self) -> bool:
-        """Join a conversion that is longer for each who works on it than the next dataset.
+        """Join a conversion that has longer to go than the next free dataset would take.
 
-        Looking costs O(datasets), so it takes a twentieth of the time at most.
+        A look costs O(datasets), so looks take at most a twentieth of the time.
         """
         began = self._clock()
         if began < self._next_look:
@@ -1063,18 +1111,20 @@ class FleetWorker:
         return joined
 
     def _join_any(self, least_seconds: float) -> bool:
-        """Join the conversion that has longest to go, if that is longer than so much.
+        """Join the conversion that has the longest to go, if that exceeds ``least_seconds``.
 
-        How long is what each worker has left of it, and what one alone does in the end. Who joined
-        looks anew after an eighth of its share: by then a longer one may have been planned. So one
-        worker joins a dataset O(log batches) times, and looks through its batches as often.
+        The time to go is each worker's part of the rest, plus the part that one worker does alone
+        at the end. A worker that joined looks again after an eighth of its share: by then a longer
+        dataset may have been planned. So one worker joins a dataset O(log batches) times, and looks
+        through its batches as often.
         """
         found = []
         for number in self._board.open_ids():
             dataset = self._fleet.datasets[number]
             if dataset.cost_seconds * (0.5 + _SERIAL_SHARE) <= least_seconds:
-                break  # the following ones are shorter, and somebody works on each
-            with suppress(LeconvertError, OSError):  # its holder meets it too, and says so
+                break  # the following datasets are shorter, and each has a worker
+            # its holder meets the error too, and reports it
+            with suppress(LeconvertError, OSError):
                 free = self._others.free(dataset)
                 if free is not None:
                     each = free.share / (free.workers + 1)
@@ -1102,7 +1152,7 @@ class FleetWorker:
         fields: Mapping[str, Any] = {}
         before = self._told_by_hub()
         try:
-            # That a lease is lost needs no hurry: who took it joined the same conversion.
+            # A lost lease needs no quick reaction: the next holder joined the same conversion.
             with HeartbeatKeeper(lease):
                 fields = self._take(self._fleet.datasets[number])
             self._converted += lease.publish_done(fields) == "won"
@@ -1112,13 +1162,13 @@ class FleetWorker:
             self._hand_back(lease, error.message)
             raise
         except BusyError as error:
-            # Another worker is at it, such as one that was thought to be gone.
+            # Another worker holds it, for example one that was thought to be gone.
             self._hand_back(lease, error.message)
             self._waiter(self._stop, _LONGEST_NAP_SECONDS)
         except HubUnavailableError as error:
             answers, limited = self._told_by_hub()
-            # A Hub that refuses everybody for now, or fails for everybody, says nothing of this
-            # dataset: it is tried again after the pause that all workers make.
+            # If the Hub refuses or fails all requests, that says nothing about this dataset. It is
+            # tried again after the pause that all workers make.
             self._troubles[number] += answers > before[0] and limited == before[1]
             if self._pace is not None:
                 self._pace.failed(error.wait_seconds)
@@ -1155,11 +1205,11 @@ class FleetWorker:
         self._set_aside += lease.fail(error, told)
 
     def _hand_back(self, lease: Lease, reason: str) -> None:
-        with suppress(StorageError, OSError):  # then it expires
+        with suppress(StorageError, OSError):  # otherwise it expires
             lease.hand_back(reason)
 
     def _bear(self, error: StorageError | OSError) -> None:
-        """Wait before the next look at the fleet's own records; give up if that was enough."""
+        """Wait before the next look at the fleet's own records; raise after repeated errors."""
         pause = None if lacks_permission(error) else self._patience.next_pause()
         if pause is None:
             raise error
@@ -1182,7 +1232,7 @@ class _Conversions:
         self._batches: dict[str, int] = {}
 
     def free(self, dataset: FleetDataset) -> Free | None:
-        if dataset.migrates:  # room to fetch is its holder's, and mostly nothing is to be written
+        if dataset.migrates:  # its holder reserved the room, and usually there is nothing to write
             return None
         folder = self._host.folder(dataset)
         run_id = folder.current_run_id()
@@ -1191,7 +1241,8 @@ class _Conversions:
         paths = folder.run(run_id)
         if run_id not in self._batches:
             self._batches[run_id] = read_manifest(paths, run_id).num_batches
-        # Claimed once, a batch is never free again but for those who work on the run already.
+        # A claimed batch is never free for newcomers again, only for workers that are already on
+        # the run.
         num_batches = self._batches[run_id]
         num_claimed = len(list_batches(paths.leases_dir))
         if num_claimed >= num_batches:
@@ -1214,7 +1265,7 @@ class _Conversions:
 
 
 class _ReportedBytes:
-    """Progress of a conversion, and its one stage that a worker's record shows: bytes moved."""
+    """Progress of a conversion; only its moved bytes are reported, in the worker's record."""
 
     def __init__(self, reporter: WorkerReporter) -> None:
         self._reporter = reporter
@@ -1245,7 +1296,22 @@ def work_on_fleet(
     allow_mixed_versions: bool = False,
     stop: threading.Event | None = None,
 ) -> FleetSummary:
-    """Run one worker on a fleet until nothing is left for it; on any host, beside any number."""
+    """Run one worker on a fleet until nothing is left to do.
+
+    Any number of workers may run, on any hosts that see the work dir.
+
+    Args:
+        work_dir: The fleet's work dir.
+        leases: Lease time and attempts, the same for all workers of a fleet.
+        scratch: Folder for datasets from the Hub, and its limit.
+        max_idle_seconds: End after waiting this long for work; None waits until all is settled.
+        allow_mixed_versions: Whether library versions may differ from the planner's.
+        stop: Set it from another thread to stop.
+
+    Raises:
+        WorkDirError: There is no fleet, or its records cannot be used.
+        InterruptedRunError: ``stop`` was set.
+    """
     plan = PlanOptions(allow_mixed_versions=allow_mixed_versions)
     folder = WorkDir(Path(work_dir).resolve())
     host = Host.of(folder, scratch, stop or threading.Event())
@@ -1299,21 +1365,21 @@ def submit(
     allow_mixed_versions: bool = False,
     dry_run: bool = False,
 ) -> Submission:
-    """Submit workers for what is left of a fleet; no packer, since they also pack.
+    """Submit workers for the rest of a fleet. There is no packer, since these workers also pack.
 
-    The same call again submits more workers, which join these.
+    Calling it again submits more workers, which join the first.
 
     Args:
         work_dir: The fleet's work dir; every node must see it, the sources and the folder of the
             results under the same paths.
-        engine: Who starts them, and how; None for SLURM with its defaults.
+        engine: The scheduler with its options; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a fleet.
-        scratch: Where datasets of the Hub are fetched to.
+        scratch: Folder for datasets from the Hub, and its limit.
         allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
         dry_run: Submit nothing.
 
     Returns:
-        What was asked for, or would be; nothing where every dataset is converted or set aside.
+        The request, or what it would be; empty if every dataset is converted or set aside.
 
     Raises:
         EngineError: There is no scheduler here, or it refused a job.
@@ -1333,13 +1399,13 @@ def submit(
         return Submission(fleet.run_id, True, 0, None, None, str(fleet.paths.logs_dir), "")
     plan = PlanOptions(allow_mixed_versions=allow_mixed_versions)
     conversion = Conversion(leases=leases, scratch=scratch, plan=plan)
-    # Each worker takes batches of a large dataset: there can be more workers than datasets.
+    # Each worker takes batches of a large dataset, so there can be more workers than datasets.
     arguments = [str(root), *conversion.work_arguments(fetches=True)]
     handover = JobRequest(engine.workers, work_arguments=arguments, pack_arguments=None)
     return hand_over(engine, handover, fleet.paths, fleet.run_id, dry_run=dry_run)
 
 
-# The whole fleet from one process: workers, and somebody who watches them.
+# The whole fleet from one process: its workers, and a loop that watches them.
 
 
 _WATCH_SECONDS = 0.2
@@ -1352,15 +1418,18 @@ _BYTES_OF_A_WORKER = 512 * 1024**2
 def convert_fleet(
     fleet: Fleet, conversion: Conversion = Conversion(), control: Control = Control()
 ) -> Sequence[str]:
-    """Do what is left of a fleet, with workers of this machine or an engine's.
+    """Convert the rest of a fleet, with workers of this machine or of an engine.
 
     Args:
-        fleet: The fleet; the options of its datasets say what is made of them.
-        conversion: Who works, and how: workers, leases, scratch, and whether versions may be mixed.
-        control: How to stop, and where to report.
+        fleet: The fleet; its datasets have their own options.
+        conversion: Workers, leases, scratch, and whether versions may be mixed.
+        control: The stop event and the progress.
 
     Returns:
-        What became of workers that failed, a line each.
+        One line for each worker that failed.
+
+    Raises:
+        InterruptedRunError: The stop event was set.
     """
     workers, stop = conversion.workers, control.stop
     board = fleet.board(conversion.leases)
@@ -1440,8 +1509,8 @@ def _watch_engine(
         while engine.running() and not board.all_settled():
             if stop.wait(_WATCH_SECONDS):
                 raise InterruptedRunError(
-                    "The fleet was interrupted; what is done stays done.",
-                    next_step="Run the same command again to go on.",
+                    "The fleet was interrupted. Finished work stays finished.",
+                    next_step="Run the same command again to continue.",
                 )
             settled = _advance(board, stage, settled)
     finally:
@@ -1451,7 +1520,7 @@ def _watch_engine(
 
 
 def _advance(board: Board, stage: Stage, settled: int) -> int:
-    with suppress(StorageError):  # it is for show
+    with suppress(StorageError):  # it is only for display
         board.refresh()
     now = len(board.done_ids()) + len(board.failed())
     stage.advance(max(0, now - settled))

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         SampleStream,
         UnreadableFrame,
     )
-    from leconvert.loading.tensors import StreamFacts, keep_freed_memory
+    from leconvert.loading.tensors import StreamFacts
     from leconvert.loading.trajectories import (
         DatasetSet,
         Hdf5Set,
@@ -159,10 +159,8 @@ _NAMES = {
         "SampleStream",
         "UnreadableFrame",
     ),
-    "tensors": (
-        "StreamFacts",
-        "keep_freed_memory",
-    ),
+    "tensors": ("StreamFacts",),
+    "leconvert.support.machine": ("keep_freed_memory",),
     "trajectories": (
         "DatasetSet",
         "Hdf5Set",

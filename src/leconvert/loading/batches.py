@@ -92,11 +92,11 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleFormat:
-    """What a sample looks like."""
+    """The format of a sample."""
 
     windows: Mapping[str, Window]  # by feature
     return_uint8: bool  # images as uint8 instead of float32 between 0 and 1
-    # What is done to the pictures of each camera of a sample, but for depth; None for nothing.
+    # A transform of the pictures of each camera except depth; None for no change.
     image_transforms: Callable[[torch.Tensor], torch.Tensor] | None
     count_unreadable: bool  # frames that cannot be decoded are black and counted, not raised
 
@@ -138,7 +138,8 @@ class BatchMaker:
         """Make a batch.
 
         Returns:
-            Tensors by feature, B in front, lists of what is no number, and ``task``.
+            Tensors by feature with B as the first dimension, lists of values that are not numbers,
+            and ``task``.
         """
         begin = time.perf_counter_ns()
         lengths = self._meta.table.length[places]
@@ -246,7 +247,7 @@ class BatchMaker:
                 raise self._placed(error, key, int(places[0]), int(frames[0])) from error
 
         self._reader.read([(FrameRequest(key, places, frames), write, give_up)])
-        # What is declared may be wrong, but it is all there is where nothing can be decoded.
+        # The declared shape may be wrong, but nothing else is known if no picture can be decoded.
         return shapes[0] if shapes else _declared_shape(self._meta.features[key])
 
     def _fill_videos(
@@ -272,9 +273,9 @@ class BatchMaker:
         def write(members: IntArray, pictures: torch.Tensor) -> None:
             if pictures.shape[1:] != target.shape[1:]:
                 raise LeconvertError(
-                    f"{key} changes its size from {tuple(target.shape[1:3])} to "
-                    f"{tuple(pictures.shape[1:3])}; such frames cannot go into one batch.",
-                    next_step="Load its episodes apart (episodes=...).",
+                    f"{key} has frames of different sizes, {tuple(target.shape[1:3])} and "
+                    f"{tuple(pictures.shape[1:3])}. Such frames cannot be in one batch.",
+                    next_step="Load the episodes with different sizes separately (episodes=...).",
                 )
             if scale is not None:
                 pictures = scale.millimetres(pictures)

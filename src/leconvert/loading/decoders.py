@@ -72,7 +72,7 @@ class Clip:
         if self.num_frames is None:
             return np.ones(len(ranks), np.bool_)
         right = (ranks >= 0) & (ranks < self.num_frames)
-        seconds = self.seconds(np.clip(ranks, 0, self.num_frames - 1))
+        seconds = self.seconds(ranks if right.all() else np.where(right, ranks, 0))
         if seconds is None:
             return right
         close: npt.NDArray[np.bool_] = np.abs(seconds - ranks / fps) * fps < 0.5
@@ -172,7 +172,7 @@ def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{clip.source.name} cannot be decoded: {first_line}.",
         path=clip.source.name,
-        next_step="Convert the dataset again from a sound source, or leave the episode out.",
+        next_step="Convert the dataset again from an undamaged source, or leave the episode out.",
     )
 
 
@@ -185,8 +185,8 @@ def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
 class Codec:
     """FFmpeg's decoder of one kind of stream, fed with packets of any file of that kind.
 
-    Opening one takes FFmpeg as long as decoding a few frames. It begins anew with every run of
-    packets, so nothing of one file is left when the next one's come. It is for one thread.
+    Opening one takes FFmpeg as long as decoding a few frames. The decoder is flushed before every
+    run of packets, so that no state of one file reaches the next. It is for one thread.
 
     Attributes:
         context: The decoder.
@@ -258,7 +258,7 @@ class PyavDecoder:
         self._codecs = codecs or Codecs()
         index = clip.index
         self._sizes, self._offsets = index.sizes, index.offsets
-        # Where nothing is reordered a frame's rank is the number of its packet.
+        # Without reordering, a frame's rank is the number of its packet.
         self._is_in_order = index.reordering(0, index.num_samples) is None
         ranks = np.arange(0) if self._is_in_order else index.ranks
         self._sample_of_rank = np.argsort(ranks)
@@ -295,7 +295,7 @@ class PyavDecoder:
                 raise undecodable(self._clip, str(error)) from error
             if place_of:
                 missing = int(ranks[min(place_of.values())])
-                raise undecodable(self._clip, f"frame {missing} does not come out")
+                raise undecodable(self._clip, f"the decoder does not return frame {missing}")
 
     def _decoded(self, context: Any, begin: int, stop: int) -> Iterator[Any]:
         """Yield what decodes from a run of packets, the first of which is a keyframe."""
@@ -316,7 +316,7 @@ class PyavDecoder:
 
 Backend = Literal["torchcodec", "pyav"]
 
-# What torchcodec hands out at once; more is asked for in parts.
+# The most bytes that torchcodec is asked for at once; a larger request is split.
 _MOST_BYTES = 16 * 1024**2
 _FIRST_FRAMES = 16
 
@@ -329,7 +329,7 @@ class ClipDecoder(Protocol):
 
         Yields:
             Places in ``ranks``, and their frames: uint8 of shape (n, H, W, 3), or for depth uint16
-            codes of shape (n, H, W, 1). What was yielded before an error is right.
+            codes of shape (n, H, W, 1). Frames yielded before an error are right.
         """
 
 
@@ -356,12 +356,12 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     if device.type == "cuda":
         _check_cuda(wanted, trouble)
     elif device.type != "cpu":
-        raise UsageError(f"Frames are decoded on cpu or cuda, not on {decode_device}.")
+        raise UsageError(f"decode_device must be cpu or cuda, not {decode_device}.")
     if device.type == "cuda":
         return "torchcodec"
     if wanted == "torchcodec" and trouble is not None:
         raise UsageError(
-            f"torchcodec does not load: {trouble}.",
+            f"torchcodec cannot be imported: {trouble}.",
             next_step=f"Install it (`{command_for_extra('probe')}`) and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
@@ -377,12 +377,12 @@ def _check_cuda(wanted: str, trouble: str | None) -> None:
     if wanted == "pyav" or trouble is not None:
         raise UsageError(
             "Only torchcodec decodes on a GPU"
-            + (f", and it does not load: {trouble}." if trouble else ", not PyAV."),
+            + (f", but torchcodec cannot be imported: {trouble}." if trouble else ", not PyAV."),
             next_step="Install a torchcodec built for CUDA, or decode on the CPU.",
         )
     if not torch.cuda.is_available():
         raise UsageError(
-            f"There is no GPU that torch {torch.__version__} can use.",
+            f"torch {torch.__version__} can use no GPU here.",
             next_step="Install torch and torchcodec builds for CUDA and check nvidia-smi, or "
             "decode on the CPU.",
         )
@@ -541,6 +541,6 @@ def _check_times(clip: Clip, ranks: IntArray, found: Any) -> None:
         place = int(off.argmax())
         raise undecodable(
             clip,
-            f"frame {ranks[place]} should be at {wanted[place]:.6f} s, but what comes out is at "
-            f"{found[place]:.6f} s",
+            f"frame {ranks[place]} should be at {wanted[place]:.6f} s, but the decoded "
+            f"frame is at {found[place]:.6f} s",
         )

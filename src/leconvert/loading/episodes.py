@@ -1,8 +1,8 @@
 """The episodes that a worker mixes: rows out of data files, frames out of videos, and their pool.
 
-Where a row group holds one episode, that row group is read and nothing else. Where it holds several
-(LeRobot's converter writes such files), it is read whole, the last few are kept, and an episode
-gets a copy of its rows.
+If a row group holds one episode, only that row group is read. If it holds several (LeRobot's
+converter writes such files), it is read whole, the last few are kept, and an episode gets a copy of
+its rows.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class _DataFile:
         """Return the row groups that hold some rows."""
         if first + count > self.starts[-1]:
             raise SourceError(
-                f"{self.source.name} has {self.starts[-1]} rows, but meta/episodes says that rows "
-                f"up to {first + count} are in it.",
+                f"{self.source.name} has {self.starts[-1]} rows, but meta/episodes expects "
+                f"rows up to {first + count} in it.",
                 path=self.source.name,
                 next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
@@ -212,7 +212,7 @@ class RowReader:
             raise _unreadable(name, error) from error
         if file.starts[-1] != self._rows_in[self.file_of(place)]:
             raise SourceError(
-                f"{name} has {file.starts[-1]} rows, its episodes have "
+                f"{name} has {file.starts[-1]} rows, but its episodes have "
                 f"{self._rows_in[self.file_of(place)]}.",
                 path=name,
                 next_step=self._what_helps(),
@@ -284,12 +284,12 @@ class RowReader:
         expected = {"episode_index": table.index[place], "index": begin + frame}
         if not all(np.all(columns[key] == values) for key, values in expected.items()):
             raise SourceError(
-                f"{name} does not hold episode {table.index[place]} where meta/episodes says that "
-                "it is.",
+                f"{name} does not contain episode {table.index[place]} at the place that "
+                "meta/episodes gives.",
                 path=name,
                 next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
-        # What LeRobot looks frames and tasks up by, and nobody else here.
+        # LeRobot looks frames and tasks up by these columns; this loader does not.
         wrong = [] if np.all(columns["frame_index"] == frame) else ["frame_index"]
         tasks = columns["task_index"]
         if np.any((tasks < 0) | (tasks >= len(self._meta.task_texts))):
@@ -306,7 +306,7 @@ class RowReader:
 
     def _what_helps(self) -> str:
         command = f"leconvert check {shlex.quote(self._meta.root)} --plan-repairs"
-        return f"`{command}` names the command that makes the dataset right."
+        return f"`{command}` prints the command that makes the dataset right."
 
 
 def _numbers(column: pa.Array) -> Array | None:
@@ -336,7 +336,7 @@ def _as_lerobot_types(values: Array, *, copy: bool) -> Array:
 def _coded_images(key: str, column: pa.Array, *, is_shared: bool) -> list[pa.Buffer]:
     """Return each image's bytes; without `is_shared` they are parts of the column's memory."""
     if not pa.types.is_struct(column.type):
-        raise ValueError(f"{key} holds no images")
+        raise ValueError(f"{key} contains no images")
     cells = column.field("bytes")
     if cells.null_count or column.null_count:
         raise ValueError(f"{key} names images outside of the file")
@@ -381,7 +381,7 @@ Trouble = Callable[[IntArray, UnreadableSourceError], None]
 
 
 class _Group(NamedTuple):
-    """What one file gives to a request."""
+    """The part of a request that one file answers."""
 
     key: _FileKey
     members: IntArray
@@ -663,7 +663,7 @@ class EpisodePool:
 
         Args:
             places: The episode of each sample, shape (N,).
-            frames: What is wanted of each video feature, shape (N, T).
+            frames: The wanted frames of each video feature, shape (N, T).
         """
         if self._urgent is None:
             return
@@ -757,7 +757,7 @@ class EpisodePool:
 
     def _release_frames(self, place: int) -> None:
         coming = self._frames_coming.pop(place, None)
-        # What went wrong with bytes that nobody waits for any more is nobody's trouble.
+        # An error of bytes that nobody waits for any more concerns nobody.
         if coming is not None and not coming.cancel():
             wait([coming])
         self._frame_reader.release(place)

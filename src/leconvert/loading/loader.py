@@ -1,7 +1,7 @@
 """`StreamLoader`: torch's DataLoader over a stream of samples, able to resume anywhere.
 
 The state is a few numbers, not a snapshot of workers: the order is a pure function of all ranks
-together, so how far they came in it says everything. What workers prepared ahead does not count.
+together, so their position in it is enough. Batches that workers prepared ahead do not count.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from leconvert.loading.tensors import (
     SharedBatch,
     SharedBufferPool,
     SharedBufferWriter,
-    keep_freed_memory,
     private_memory,
     shared_numbers,
 )
 from leconvert.support.errors import LeconvertError, PlanMismatchError, UsageError
+from leconvert.support.machine import keep_freed_memory
 
 _FORMAT = "leconvert.stream-state"
 _VERSION = 4
-# What only some places tell: commits those of the Hub, sizes the others. A state from one place
-# goes on in another, a copy.
+# Facts that only some stores tell: the Hub commits, the others sizes. A state from one store
+# continues with a copy of the dataset in another.
 _WHERE_KNOWN = {"commit", "data_commit", "sizes"}
 # Samples that are compared to see whether the order is still computed as it was.
 _WITNESSES = 64
@@ -49,7 +49,7 @@ _SAID_AS = {
 
 
 class _WorkerError(NamedTuple):
-    """What ended a worker. torch would raise another error, with a traceback for its message."""
+    """The error that ended a worker. torch would raise another, with a traceback as its message."""
 
     error: LeconvertError
 
@@ -70,7 +70,7 @@ class _BatchStream(IterableDataset[Any]):
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._collate_fn = collate_fn
-        self._begin = shared_numbers(2)  # the epoch, and what is taken of it
+        self._begin = shared_numbers(2)  # the epoch, and how many of its samples are taken
         self._buffers: tuple[int, torch.Tensor] | None = None
         self._writer: SharedBufferWriter | None = None
 
@@ -81,7 +81,7 @@ class _BatchStream(IterableDataset[Any]):
         self._buffers = buffers.number, buffers.states
 
     def begin_at(self, epoch: int, taken: int) -> None:
-        """Choose where the next pass begins; persistent workers hear of it."""
+        """Choose the start of the next pass; persistent workers read it from shared memory."""
         self._begin[:] = torch.tensor([epoch, taken])
 
     def __iter__(self) -> Iterator[Any]:
@@ -184,8 +184,8 @@ class StreamLoader:
         self._batch_stream = _BatchStream(
             stream, batch_size, drop_last=drop_last, collate_fn=collate_fn
         )
-        # Of the workers. Torch's own generator is left to the training, which so draws the same
-        # numbers after a resume, when loading begins once more.
+        # Seeds of the workers. Torch's own generator is left to the training, which therefore
+        # draws the same numbers after a resume, although loading begins once more.
         self._seeds = torch.Generator()
         self._loader: DataLoader[Any] = DataLoader(
             self._batch_stream,
@@ -231,8 +231,8 @@ class StreamLoader:
     def batches_on_every_rank(self) -> int:
         """Return how many batches each rank has at least in the next pass.
 
-        Where training steps wait for all ranks, end an epoch after so many. Only the last batch
-        can be missing on a rank: where it is not whole, and has fewer samples than there are ranks.
+        If training steps wait for all ranks, end an epoch after so many. A rank can lack only the
+        last batch, if that batch has fewer samples than there are ranks.
 
         Raises:
             TypeError: The stream repeats: every rank has as many as anybody asks for.
@@ -325,24 +325,24 @@ class StreamLoader:
         is_ours = isinstance(state, Mapping) and state.get("format") == _FORMAT
         if not is_ours or state.get("version") != _VERSION:
             raise PlanMismatchError(
-                "This is no state of a stream, or one of another version of leconvert.",
+                "This is not the state of a stream, or it is from another version of leconvert.",
                 next_step="Give what state_dict() of this version returned, or begin a new epoch "
                 "(set_epoch).",
             )
         changed = list(_changes(state, self.stream.identity()))
         if changed:
             raise PlanMismatchError(
-                f"The stream cannot go on where it stopped: {changed[0]}.",
-                next_step="Resume with what the state was taken with (a commit is a revision), or "
-                "begin a new epoch.",
+                f"The stream cannot continue where it stopped: {changed[0]}.",
+                next_step="Use the dataset and arguments of the saved state (give a commit as "
+                "revision), or begin a new epoch.",
                 details=changed,
             )
         epoch, taken = int(state["epoch"]), int(state["samples"])
         if state.get("order") != self._witness(epoch, taken):
             raise PlanMismatchError(
-                "The stream cannot go on where it stopped: this version of NumPy shuffles "
-                "differently from the one before.",
-                next_step="Install the version of NumPy that the state was taken with.",
+                "The stream cannot continue where it stopped: this version of NumPy "
+                "shuffles differently.",
+                next_step="Install the version of NumPy with which the state was saved.",
             )
         self._stand_at(epoch, taken)
 
@@ -359,7 +359,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
     if ("datasets" in before) != ("datasets" in now):
         kinds = "one dataset", "a mixture"
         was, is_now = (kinds["datasets" in each] for each in (before, now))
-        yield f"the state is of {was}, the stream of {is_now}"
+        yield f"the state is from {was}, but the stream is {is_now}"
         return
     for key, value in now.items():
         if key == "datasets":
@@ -371,11 +371,11 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
             # Stores tell of equal files other things; only what the same one told is compared.
             for url, mark in value.items():
                 if before.get(key, {}).get(url, mark) != mark:
-                    yield f"what {url} says of its files{of} is another (ETag, time)"
+                    yield f"the files of {url}{of} changed (ETag or time)"
         elif before.get(key) != value and key in {"dataset", "sizes"}:
-            yield f"{_SAID_AS[key]}{of} is another"
+            yield f"{_SAID_AS[key]}{of} changed"
         elif before.get(key) != value:
-            yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r}"
+            yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r} now"
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a v3.0 dataset says about itself: plain arrays that every worker gets a copy of."""
+"""The metadata of a v3.0 dataset, as plain arrays that every worker gets a copy of."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.dataset.check import errors_of_meta
+from leconvert.dataset.findings import named
 from leconvert.dataset.formats import Slices, v3
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of
 from leconvert.model.versions import V3_VERSION, unreadable
@@ -62,7 +63,7 @@ class EpisodeTable:
 
 
 class EpisodeRecords(Sequence[dict[str, Any]]):
-    """What ``meta/episodes`` says of each episode but for statistics, read as LeRobot's code does.
+    """The columns of ``meta/episodes`` without statistics, indexed as in LeRobot's code.
 
     ``records[3]["length"]`` and ``records["length"][3]`` are the length of the fourth episode.
     """
@@ -72,7 +73,7 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
 
     @property
     def column_names(self) -> list[str]:
-        """What is said of each episode."""
+        """Names of the columns."""
         return list(self._rows.column_names)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -106,7 +107,7 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FeatureMeta:
-    """What samples are made of, under the names that LeRobot's code asks for."""
+    """The features of samples, under the names that LeRobot's code uses."""
 
     root: str  # where they come from
     fps: float  # frames a second, as ``info`` writes it
@@ -116,7 +117,7 @@ class FeatureMeta:
 
     @property
     def names(self) -> dict[str, Any]:
-        """What the dimensions of each feature are called."""
+        """Names of the dimensions of each feature."""
         return {key: feature.get("names") for key, feature in self.features.items()}
 
     @property
@@ -168,7 +169,7 @@ class DatasetMeta(FeatureMeta):
 
     @cached_property
     def episodes(self) -> EpisodeRecords:
-        """What is said of each episode; of a local dataset it is read when first asked for."""
+        """The records of all episodes; those of a local dataset are read at the first use."""
         rows = self.fetched_rows
         return EpisodeRecords(_episode_rows(self.root) if rows is None else rows)
 
@@ -229,7 +230,7 @@ class DatasetMeta(FeatureMeta):
 def load_meta(files: Files) -> DatasetMeta:
     """Read the metadata of a v3.0 dataset.
 
-    Of a remote dataset ``meta/`` is fetched into a temporary folder first.
+    ``meta/`` of a remote dataset is fetched into a temporary folder first.
     """
     info = _load_info(files)
     if files.is_local:
@@ -256,24 +257,24 @@ def _load_info(files: Files) -> dict[str, Any]:
         raise UnreadableSourceError(
             f"{files.root} is not a folder.",
             path=files.root,
-            next_step="Give the dataset folder itself, which holds meta/, data/ and videos/; one "
-            "of the Hub is hf://datasets/OWNER/NAME.",
+            next_step="Give the folder of a dataset, which contains meta/, data/ and videos/. "
+            "For a dataset on the Hub give hf://datasets/OWNER/NAME.",
         )
     try:
         info = json.loads(files.read(v3.INFO_PATH))
         version = info["codebase_version"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableSourceError(
-            f"{name} is no description of a dataset: {error!r}.", path=name
+            f"{name} does not describe a dataset: {error!r}.", path=name
         ) from error
     if wrong := unreadable(info, files.root):
         raise wrong
     if version != V3_VERSION:
         raise SourceError(
-            f"{files.root} is of version {version}; only v3.0 can be loaded.",
+            f"{files.root} is {version}, but only v3.0 datasets can be loaded.",
             path=files.root,
-            next_step=f"Convert it first: leconvert convert --root {shlex.quote(files.root)} "
-            "--output NEW.",
+            next_step="Convert the dataset first: leconvert convert --root "
+            f"{shlex.quote(files.root)} --output NEW.",
         )
     return dict(info)
 
@@ -290,8 +291,10 @@ def _read(dataset: v3.Dataset, *, lists_files: bool = False) -> DatasetMeta:
     length, tasks = table.to_index - table.from_index, dataset.tasks
     for error in errors_of_meta(dataset, lists_files=lists_files):
         path = f"{dataset.name}/{error.path}"
-        said = f"{path} cannot be loaded by: {error.message}"
-        raise SourceError(said, path=path, next_step=error.remedy)
+        said = f"{path} cannot be used for loading: {error.message}"
+        raise SourceError(
+            said, path=path, next_step=named(error.remedy or "", dataset.name) or None
+        )
     cameras = {str(camera_of(stream)): dataset.slices(stream) for stream in dataset.streams[1:]}
     return DatasetMeta(
         root=dataset.name,
@@ -375,17 +378,17 @@ def make_windows(
             offsets = [round(second * fps) for second in seconds]
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(
-                f"delta_timestamps gives {seconds!r} for {key!r}, which is no list of seconds.",
+                f"delta_timestamps gives {seconds!r} for {key!r}, which is not a list of seconds.",
                 next_step=f"Give a list, such as [-1.0, 0.0] or [step / {fps:g} for step in "
                 "range(16)].",
             ) from error
         if not offsets:
-            raise UsageError(f"delta_timestamps gives no time for {key!r}.")
+            raise UsageError(f"delta_timestamps gives an empty list for {key!r}.")
         for second, offset in zip(seconds, offsets, strict=True):
             if abs(second * fps - offset) / fps > tolerance_s:
                 raise UsageError(
-                    f"delta_timestamps asks for {key!r} at {second} s, which is no multiple of "
-                    f"1/{fps:g} s within {tolerance_s:g} s.",
+                    f"delta_timestamps asks for {key!r} at {second} s, which is not a "
+                    f"multiple of 1/{fps:g} s within {tolerance_s:g} s.",
                     next_step=f"The nearest time is {offset / fps:.6f} s.",
                 )
         windows[key] = Window(np.array(offsets, np.int64))

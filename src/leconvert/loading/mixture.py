@@ -24,17 +24,17 @@ from leconvert.support.text import count, shown
 
 _DATASET_INDEX = "dataset_index"
 _ACCEPTED = ("fps", "names", "missing")
-# Of one window of a feature: the times, and the frames that they are.
+# One window of a feature: its times, and the frames at these times.
 _Steps = tuple[list[float], list[int]]
-# Of a picture; a batch of pictures has more.
+# The axes of a picture; a batch of pictures has more.
 _PICTURE_AXES = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MixtureMeta(FeatureMeta):
-    """What the samples of a mixture are made of, under the names that LeRobot's code asks for.
+    """The features of a mixture's samples, under the names that LeRobot's code uses.
 
-    Statistics are those of the samples as they are mixed: each dataset counts by its share.
+    Statistics describe the samples as they are mixed: each dataset counts by its share.
     """
 
     total_episodes: int  # of all datasets
@@ -87,7 +87,7 @@ class MixedStream(SampleStream):
     ) -> None:
         super().__init__()
         if not datasets:
-            raise UsageError("There is no dataset to mix.")
+            raise UsageError("No dataset is given.")
         for code in accept:
             if code not in _ACCEPTED:
                 raise UsageError(f"accept takes {', '.join(_ACCEPTED)}, not {code!r}.")
@@ -106,7 +106,7 @@ class MixedStream(SampleStream):
                 "A stream is given twice.", next_step="Make an EpisodeStream for each time."
             )
         if len({(stream.rank, stream.world_size) for stream in self.streams}) > 1:
-            raise UsageError("The streams are of different ranks or numbers of ranks.")
+            raise UsageError("The streams have different ranks or numbers of ranks.")
         if features is not None and len(features) != len(self.streams):
             raise UsageError(
                 f"features has {count(len(features), 'map')} of names for "
@@ -160,8 +160,9 @@ class MixedStream(SampleStream):
             rows.append([shown(key), *told])
         if differing:
             helps.append(
-                "features=[{}, {'OLD': 'NEW'}] calls alike what is the same; accept=('missing',) "
-                "pads what a dataset lacks, and accept=('names',) mixes values of other names."
+                "features=[{}, {'OLD': 'NEW'}] gives equal features the same name. "
+                "accept=('missing',) pads features that a dataset does not have. accept=('names',) "
+                "mixes values with different names."
             )
         if rows:
             raise SourceError(
@@ -180,7 +181,7 @@ class MixedStream(SampleStream):
         aggregate = v3.StatsAggregator(image_features=cameras)
         counts: dict[str, Any] = {}
         stats = [member.stats for member in self._members]
-        # What one dataset does not state is not known of the mixture.
+        # A statistic that one dataset lacks is unknown for the mixture.
         unknown = {
             key
             for member, own in zip(self._members, stats, strict=True)
@@ -337,7 +338,7 @@ class _Member:
 
 
 def _differ(members: Sequence[_Member], key: str) -> bool:
-    """Return whether members that have a feature give other distances or windows of it."""
+    """Return whether members with this feature differ in its windows or in being depth."""
     windows = [member.windows.get(key, (None, None)) for member in members]
     same_times = len({str(times) for times, _ in windows}) == 1
     same_steps = len({str(steps) for _, steps in windows}) == 1
@@ -366,7 +367,7 @@ class _Room:
 
 
 class _Part:
-    """What one member gives to a batch."""
+    """The samples of one member in a batch."""
 
     def __init__(self, member: int, rows: IntArray, values: Sample) -> None:
         self.member = member
@@ -375,10 +376,10 @@ class _Part:
 
 
 class _MixedWorkplace:
-    """What a process opened for a mixture: what it opened for each dataset.
+    """The workplaces that a process opened, one for each dataset of a mixture.
 
     Each makes its samples of a batch, which are then copied to their places. That costs a copy a
-    picture, and leaves everything else to be done as for one dataset.
+    picture; everything else is done as for one dataset.
     """
 
     def __init__(
@@ -463,9 +464,10 @@ class _MixedWorkplace:
             for value in found[1:]:
                 if value.shape[1:] != pattern.shape[1:] or value.dtype != pattern.dtype:
                     raise LeconvertError(
-                        f"{key} is {_told_kind(pattern)} in one dataset and {_told_kind(value)} "
-                        "in another; they cannot go into one batch.",
-                        next_step="Give one of them another name (features=...).",
+                        f"{key} is {_told_kind(pattern)} in one dataset and "
+                        f"{_told_kind(value)} in another. The two cannot be in one "
+                        "batch.",
+                        next_step="Give one of the two another name (features=...).",
                     )
             shape = (size, *self._as_stored(key, pattern).shape[1:])
             if pattern.device.type == "cpu":

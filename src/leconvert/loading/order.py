@@ -1,21 +1,20 @@
-"""Which frames a loader gives out, and in which order: pure functions, no I/O.
+"""The frames that a loader gives out, and their order: pure functions, no I/O.
 
 There is one order of all frames an epoch, whatever the number of ranks and workers. The episodes
 are shuffled and their frames, shuffled too, are laid end to end; this row is cut into as many
 slots of equal size as the pool has. The order takes one frame of each slot in turn, so a batch of
 no more samples than there are slots has frames of as many episodes as there are slots in it.
 
-Ranks take turns in the order, and workers of a rank make its batches in turn. Where the number of
+Ranks take turns in the order, and workers of a rank make its batches in turn. If the number of
 ranks divides that of the slots, a rank meets the same slots again and again, and with them few
-episodes but its own. Two things see to that. The turns visit the slots in an order (digits of the
+episodes but its own. Two rules prevent that. The turns visit the slots in an order (digits of the
 slot's number reversed, as in a Fourier transform) in which every W-th turn belongs to neighbours,
 while consecutive turns are far apart. And every other slot is played from its end: an episode that
-a cut divides is then played by both slots at the same time. Which rank has which turn of a round
-follows the same digits, so ranks that follow one another, as those of a host do, have slots that
-follow one another.
+a cut divides is then played by both slots at the same time. The same digits give each rank its turn
+in a round, so neighbouring ranks, such as those of one host, have neighbouring slots.
 
-A position in the order says which frame it is, by arithmetic; so skipping costs nothing. All of it
-follows from the lengths of the episodes, the seed, the epoch and the pool size.
+The frame at a position of the order is computed, so skipping costs nothing. The order follows from
+the lengths of the episodes, the seed, the epoch and the pool size.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 
 _BLOCK_FRAMES = 2**14
-# What a random stream is for; each has its own, whatever the other draws.
+# Purposes of random streams; each has a stream of its own, independent of the others.
 _EPISODES, _FRAMES, _MEMBERS = range(3)
 # Shares of a mixture are whole numbers of so many turns of a column, and then repeat.
 _CYCLE = 10_000
@@ -48,7 +47,7 @@ _ROW_STEP = 6_181
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker of one rank takes of an order: every so manyth global batch, its part of it.
+    """The share of one worker of one rank in an order: its part of every so manyth global batch.
 
     A global batch has ``batch_size`` x ``world_size`` samples; ranks take them in turns, though not
     in the order of their numbers: see `turn_of`.
@@ -146,7 +145,7 @@ class Order(ABC):
 
 
 class EpisodeOrder(Order):
-    """The order of all frames of an epoch, and who takes which of them.
+    """The order of all frames of an epoch, and the share of each rank and worker.
 
     It guarantees that an epoch has each frame once, that equal arguments give equal orders (with
     one version of NumPy, whose random streams these are), and that never more episodes than
@@ -296,17 +295,17 @@ class MixedOrder(Order):
     turn of each member, and with them few episodes but its own, as in the order of one dataset.
     The price is that turns of a member come up to 256 turns before or after where they would be.
 
-    Which member has a turn follows from a grid of points that are spread evenly (a rank-1 lattice,
-    see Niederreiter 1992, chapter 5): each row and each column has every member's share to within
+    A grid of evenly spread points decides which member has a turn (a rank-1 lattice, see
+    Niederreiter 1992, chapter 5): each row and each column has every member's share to within
     a turn or two anywhere, and a column exactly after 10,000 rows. All is found in a table.
 
     Args:
-        orders: The members'.
-        weights: What is taken of each, relative to the others.
+        orders: The orders of the members.
+        weights: The weight of each member, relative to the others.
         seed: Selects where the grid begins.
 
     Attributes:
-        shares: What is taken of each of 10,000 samples, shape (M,).
+        shares: Samples of each member in 10,000 samples, shape (M,).
         first_episodes: The number of each member's first episode, shape (M,); episodes of all
             members are numbered through.
     """
@@ -364,8 +363,8 @@ def _whole_shares(weights: Sequence[float]) -> IntArray:
     shares: IntArray = np.floor(exact + 1e-6).astype(np.int64)
     if (shares < 1).any():
         raise UsageError(
-            f"Weights are shares of {_CYCLE:,} samples, and {min(weights):g} is less than one of "
-            "them beside the others."
+            f"The weight {min(weights):g} is too small beside the others: it must be at "
+            f"least one of {_CYCLE:,} samples."
         )
     rests = np.argsort(shares - exact, kind="stable")
     shares[rests[: _CYCLE - int(shares.sum())]] += 1
@@ -443,9 +442,9 @@ def _first_appearances(block: OrderBlock) -> tuple[IntArray, list[int]]:
 
 # Shares of nodes: whole groups of episodes that share files, so that no file is fetched twice.
 #
-# Where there are fewer such groups than nodes, single episodes are shared out instead.
+# If there are fewer such groups than nodes, single episodes are shared out instead.
 #
-# Pure. Which rank and worker of a node gets which episode is another matter: see `order`.
+# Pure. `EpisodeOrder` shares the episodes of a node among its ranks and workers.
 
 
 def group_episodes_by_files(files: Sequence[npt.ArrayLike]) -> list[IntArray]:
@@ -528,9 +527,7 @@ def chosen_episodes(
         wanted = np.unique(np.array(list(episodes), np.int64))
         missing = np.setdiff1d(wanted, indices)
         if len(missing):
-            raise UsageError(
-                f"Episode {missing[0]} was asked for, but the dataset has no such episode."
-            )
+            raise UsageError(f"The dataset has no episode {missing[0]}.")
         places = np.flatnonzero(np.isin(indices, wanted))
     if max_episodes is not None:
         if max_episodes < 1:
@@ -548,14 +545,14 @@ def chosen_episodes(
     share = partition_episodes(groups, lengths[places], num_partitions)[partition_index]
     if not len(share):
         raise UsageError(
-            f"Partition {partition_index} of {num_partitions} has no episodes: there are only "
-            f"{len(places)}.",
+            f"Partition {partition_index} of {num_partitions} would have no episodes: the "
+            f"dataset has only {len(places)}.",
             next_step=f"Use at most {len(places)} partitions.",
         )
     return places[share]
 
 
-# Which of several training processes this is.
+# The number of this training process among several.
 
 
 # torchrun's, then those of SLURM's srun. SLURM_NTASKS would not do: a batch script has it too, with
@@ -598,8 +595,8 @@ def _rank_on_node(variables: Mapping[str, str]) -> tuple[int, int]:
         rank, world_size = find_rank(environment=variables)
         if world_size > 1:
             raise UsageError(
-                f"This is rank {rank} of {world_size} on all nodes, and it is not known which of "
-                "this node's processes it is; nodes that load files of their own go by that.",
+                f"This is rank {rank} of {world_size} on all nodes, but its number on this "
+                "node is unknown. Partitions need that number.",
                 next_step="Give rank and world size of the processes of this node (--rank, "
                 "--world-size).",
             )
@@ -616,8 +613,8 @@ def _said_by(
                 numbers = int(variables[rank_name]), int(variables[size_name])
             except ValueError as error:
                 raise UsageError(
-                    f"{rank_name}={variables[rank_name]} and {size_name}={variables[size_name]} "
-                    "are no numbers."
+                    f"{rank_name}={variables[rank_name]} and "
+                    f"{size_name}={variables[size_name]} are not numbers."
                 ) from error
             return _checked(*numbers, f"{rank_name} and {size_name}")
     return None
@@ -625,7 +622,7 @@ def _said_by(
 
 def _checked(rank: int | None, world_size: int | None, origin: str) -> tuple[int, int]:
     if rank is None or world_size is None:
-        raise UsageError("rank and world_size go together; give both or neither.")
+        raise UsageError("rank and world_size must be given together.")
     if not 0 <= rank < world_size:
         raise UsageError(f"rank must be 0 to {world_size - 1}, not {rank} (from {origin}).")
     return rank, world_size
@@ -641,5 +638,5 @@ def is_shared_out_by_accelerate(dataset: object) -> bool:
         return False
     loader = state.GradientState().active_dataloader
     prepared = getattr(loader, "dataset", None)
-    # Where each process reads everything and keeps its part, there is a dataset around it.
+    # If each process reads everything and keeps its part, another dataset wraps this one.
     return any(one is dataset for one in (prepared, getattr(prepared, "dataset", None)))

@@ -156,7 +156,8 @@ def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype
     if times.dtype not in {torch.float64, torch.int64, torch.int32}:
         raise UsageError(
             f"times are of type {times.dtype}; seconds need float64.",
-            next_step="Read them as float64, or subtract each trajectory's first time before.",
+            next_step="Read the times as float64, or subtract the first time of each "
+            "trajectory first.",
         )
     if dtype is not None and dtype not in _FLOATS:
         raise UsageError(f"The result can be float32, bfloat16 or float64, not {dtype}.")
@@ -170,8 +171,8 @@ def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype
             )
         if table.shape[:2] != times.shape:
             raise UsageError(
-                f"{key} has shape {tuple(table.shape)}; it must begin with that of times, "
-                f"{tuple(times.shape)}."
+                f"{key} has shape {tuple(table.shape)}, which must begin with the shape of "
+                f"times, {tuple(times.shape)}."
             )
         if table.device != times.device:
             raise UsageError(f"{key} is on {table.device}, times on {times.device}.")
@@ -198,7 +199,7 @@ def _refuse(wrong: Tensor, what: str) -> None:
         row, sample = wrong.nonzero()[0].tolist()
         raise UsageError(
             f"Trajectory {row} {what} at sample {sample}.",
-            next_step="Repair its samples, or leave them out.",
+            next_step="Correct the samples of this trajectory, or leave them out.",
         )
 
 
@@ -356,7 +357,7 @@ _FIRST_ROOM_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A batch of B trajectories. What decides sizes is on the host, whatever the device."""
+    """A batch of B trajectories. Numbers that decide sizes are on the host, on any device."""
 
     times: Tensor  # rebased seconds, float64, of shape (N,)
     rows: Mapping[str, Tensor]  # values by feature, of shape (N, columns)
@@ -391,7 +392,7 @@ class PackMemory:
     """Memory that batches are packed into, one after the other: each overwrites the last.
 
     New memory for every batch costs more than the copying, since the kernel clears and maps every
-    page of it. Pinned pages are copied to a GPU beside other work.
+    new page. Pinned pages are copied to a GPU beside other work.
     """
 
     def __init__(self, *, pinned: bool = False) -> None:
@@ -474,7 +475,7 @@ class Targets:
 
     @cached_property
     def times(self) -> Tensor:
-        """Those of ``padded`` that are targets, of shape (n,)."""
+        """The times of ``padded`` that are targets, of shape (n,)."""
         if self.padded.device.type == "cpu":
             return torch.from_numpy(self.padded.numpy()[self.mask.numpy()])
         return self.padded[self.row, self.number]  # to choose by mask would wait for the device
@@ -492,7 +493,7 @@ class Targets:
 
     @cached_property
     def slots(self) -> Tensor:
-        """Where each goes in a padded batch whose rows were put one after the other."""
+        """The place of each target in a padded batch whose rows were laid end to end."""
         return torch.add(self.number, self.row, alpha=self.length)
 
     def spread(self, of_trajectory: npt.NDArray[np.generic]) -> Tensor:
@@ -524,12 +525,12 @@ def even_targets(packed: Packed, hz: float) -> Targets:
 def find_places(packed: Packed, targets: Targets) -> Places:
     """Return the samples beside each target; one outside takes the sample at the end.
 
-    Of samples at the same time the last counts from that time on, as `numpy.interp` has it.
+    If samples have the same time, the last one counts from that time on, as in `numpy.interp`.
 
     For even targets on the CPU the places are guessed first, as most clocks are nearly even, and
-    checked against the times themselves; wrong guesses move by a sample, a few times. Only where
-    that does not do are the times searched, which takes longer than all the rest together. On a GPU
-    they are searched at once: whether all guesses hold costs a round trip.
+    checked against the times themselves; wrong guesses move by a sample, a few times. If that is
+    not enough, the times are searched, which takes longer than all the rest together. On a GPU
+    they are searched at once: to ask whether all guesses hold costs a round trip.
     """
     if targets.is_even and packed.times.device.type == "cpu":
         places = _guess(packed, targets)

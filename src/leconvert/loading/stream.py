@@ -81,9 +81,9 @@ class UnreadableFrame:
 
 
 class Workplace(Protocol):
-    """What a process opened for itself, to make the batches of an order."""
+    """The files and decoders that a process opened to make the batches of an order."""
 
-    process: int  # whose it is
+    process: int  # the process that opened it
 
     def expect(self, episodes: list[int]) -> None:
         """Hear which episodes of the order come next."""
@@ -96,11 +96,11 @@ class Workplace(Protocol):
 
 
 class SampleStream(IterableDataset[Sample]):
-    """What `EpisodeStream` and `MixedStream` have in common: how an order is shared out.
+    """The base of `EpisodeStream` and `MixedStream`: it shares an order out.
 
     Attributes:
-        meta: What samples are made of.
-        order: Of all samples.
+        meta: The features of the samples.
+        order: The order of all samples.
         rank: This training process.
         world_size: Number of training processes.
         repeat: Whether it goes on with the next epoch, without end.
@@ -139,18 +139,19 @@ class SampleStream(IterableDataset[Sample]):
         return Share(self.rank, self.world_size).num_batches(self.order.num_frames)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass is; persistent workers hear of it.
+        """Choose the epoch of the next pass; persistent workers read it from shared memory.
 
-        Without it each pass is the epoch after that in which the pass before began, also where
-        that one was broken off. A `StreamLoader` counts its own passes: call its ``set_epoch``.
+        Without it each pass is the epoch after the one in which the pass before began, even if
+        that pass was broken off. A `StreamLoader` counts its own passes: call its ``set_epoch``.
 
         Raises:
             UsageError: accelerate is about to share out once more what ranks share already.
         """
         if self.world_size > 1 and is_shared_out_by_accelerate(self):
             raise UsageError(
-                f"accelerate.prepare would share out once more what {self.world_size} ranks share "
-                "already, and frames would be lost.",
+                f"The stream already shares the samples among {self.world_size} ranks. "
+                "accelerate.prepare would share them a second time, and frames would "
+                "be lost.",
                 next_step="Use StreamLoader(stream, ...), which needs no accelerate.prepare, or "
                 "make the stream with rank=0 and world_size=1.",
             )
@@ -179,7 +180,7 @@ class SampleStream(IterableDataset[Sample]):
             begin: An epoch, and how many samples of it all ranks together leave out, for a loader
                 that counts by itself; None for the next epoch, which is counted here.
             drop_last: Leave out a last batch that is smaller on any rank.
-            memory: Where batches are written.
+            memory: The memory that batches are written to.
         """
         epoch, taken = begin or (self._passes.begin(), 0)
         return self._batches(epoch, taken, batch_size, drop_last, memory)
@@ -202,7 +203,7 @@ class SampleStream(IterableDataset[Sample]):
 
 
 def split(batch: Sample) -> list[Sample]:
-    """Return the samples of a batch; their tensors are views of it."""
+    """Return the samples of a batch; their tensors are views of its tensors."""
     return [
         {key: value[place] for key, value in batch.items()} for place in range(len(batch["task"]))
     ]
@@ -210,7 +211,7 @@ def split(batch: Sample) -> list[Sample]:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Workplace:
-    """What a process opened for the samples of one dataset."""
+    """The files and decoders that a process opened for one dataset."""
 
     process: int
     places: IntArray  # of the episodes of the order
@@ -268,7 +269,7 @@ def _either(others: Any, other: str, name: str, value: Any) -> Any:
     """Return an argument that may have been given by another name, and take it from there."""
     given = others.pop(other, None)
     if given is not None and value is not None:
-        raise UsageError(f"{other} and {name} are one argument; give it once.")
+        raise UsageError(f"{other} and {name} are the same argument. Give only one of them.")
     return value if given is None else given
 
 
@@ -402,9 +403,10 @@ class EpisodeStream(SampleStream):
         self._backend = choose_backend(video_backend, decode_device)
         if strict_decoding and self._backend != "pyav":
             raise UsageError(
-                "torchcodec cannot tell whether coded bytes are damaged, so strict_decoding=True "
-                "does not go with it.",
-                next_step="Decode with PyAV on the CPU (video_backend='pyav'), or leave it out.",
+                "strict_decoding=True does not work with torchcodec, which cannot tell "
+                "whether coded bytes are damaged.",
+                next_step="Decode with PyAV on the CPU (video_backend='pyav'), or leave "
+                "strict_decoding out.",
             )
         self.strict_decoding = self._backend == "pyav" and strict_decoding is not False
         self._sample = SampleFormat(
@@ -438,7 +440,7 @@ class EpisodeStream(SampleStream):
             partition_index=partition_index,
         )
         if not len(self._places):
-            raise UsageError("There is no episode to load.", path=self.meta.root)
+            raise UsageError("The dataset has no episode to load.", path=self.meta.root)
         self._files.note(table.paths(self._places))
         if episode_pool_size is None:
             episode_pool_size = default_pool_size(self.meta, table.length[self._places])
@@ -457,9 +459,9 @@ class EpisodeStream(SampleStream):
         self._counters = Counters(len(self.meta.camera_keys))
         self._desk: _Workplace | None = None  # where single samples are made
 
-    # --- what is in it ------------------------------------------------------------------------
+    # --- its contents ------------------------------------------------------------------------
 
-    # Those that LeRobot's code asks of its own dataset, under its names.
+    # Properties of LeRobot's own dataset class, under its names.
 
     @property
     def num_frames(self) -> int:
@@ -493,7 +495,7 @@ class EpisodeStream(SampleStream):
 
     @property
     def video_backend(self) -> str:
-        """What decodes: ``torchcodec`` or ``pyav``."""
+        """The decoding library: ``torchcodec`` or ``pyav``."""
         return self._backend
 
     @property

@@ -11,8 +11,6 @@ kept stays as it is, however long, and the worker takes other memory meanwhile.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
 import mmap
 import threading
@@ -29,16 +27,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.data import get_worker_info
 
 from leconvert.support.errors import LeconvertError
+from leconvert.support.machine import use_large_pages
 
 _ALIGNMENT = 64
 # More batches than these that one worker made and somebody keeps get memory of their own.
 _SLOTS = 16
 _FREE, _TAKEN = 0, 1
-
-# Of glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_PIECE_BYTES = 32 * 1024**2
-_KEPT_BYTES = 64 * 1024**2
 
 # Gives a one-dimensional tensor of so many bytes.
 Memory = Callable[[int], torch.Tensor]
@@ -71,22 +65,8 @@ def allocate(plans: Sequence[TensorPlan], memory: Memory) -> dict[str, torch.Ten
 def private_memory(size_bytes: int) -> torch.Tensor:
     """Return memory of this process, of large pages where the system has them."""
     piece = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A kernel without them refuses; small pages do as well, more slowly.
-    with contextlib.suppress(OSError):
-        piece.madvise(mmap.MADV_HUGEPAGE)
+    use_large_pages(piece)
     return torch.frombuffer(piece, dtype=torch.uint8)
-
-
-def keep_freed_memory() -> None:
-    """Have the C library of a worker keep what is freed, up to a limit, for what comes next.
-
-    By itself it returns large pieces to the kernel, which clears and maps every page of the next
-    decoded frames anew. Other C libraries than glibc do as they please.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_PIECE_BYTES)
-        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def shared_numbers(*shape: int) -> torch.Tensor:
@@ -97,7 +77,7 @@ def shared_numbers(*shape: int) -> torch.Tensor:
 
 
 class _Entry(NamedTuple):
-    """Where a tensor lies in a piece of memory."""
+    """The place of a tensor in a piece of memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -110,8 +90,8 @@ class SharedBatch:
 
     Attributes:
         piece: The memory that its tensors lie in.
-        entries: Where they lie in it; None for a key that is in ``others``.
-        others: What is no tensor, or lies elsewhere.
+        entries: Their places in it; None for a key that is in ``others``.
+        others: Values that are not tensors, or tensors elsewhere.
     """
 
     def __init__(
@@ -268,10 +248,10 @@ def _receive(
     return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
 
 
-# What loader workers did, in memory that the training process sees too.
+# Counters of loader workers, in memory that the training process sees too.
 #
-# Each worker adds to a row of its own, so nobody waits for anybody; what the training process
-# reads is a moment old.
+# Each worker adds to a row of its own, so nobody waits for anybody; the training process reads
+# numbers that are a moment old.
 
 
 MOST_WORKERS = 512
@@ -280,7 +260,7 @@ _NAMED_UNREADABLE = 16
 
 @dataclass(slots=True)
 class StreamFacts:
-    """What one worker, or all of them together, did so far.
+    """The work of one worker, or of all together, so far.
 
     Attributes:
         samples: Samples given out.
@@ -419,7 +399,7 @@ class Counters:
         self._by_camera.zero_()
 
 
-# Which epoch each pass over a stream is, agreed on by the workers of the pass.
+# The epoch of each pass over a stream, agreed on by the workers of the pass.
 
 
 # Passes that workers may still look for.

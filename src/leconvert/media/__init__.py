@@ -1,4 +1,4 @@
-"""MP4 clips: read their index, join them exactly, decode them. Nothing else here imports PyAV."""
+"""MP4 clips: reading their index, joining them exactly, decoding them. Only `pyav` imports PyAV."""
 
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ __all__ = [
     "samples_sha256",
 ]
 
-# Most conversions need neither.
+# Most conversions need none of these.
 __getattr__ = lazy_names(
     __name__,
     {

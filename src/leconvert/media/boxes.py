@@ -1,10 +1,10 @@
 """Find and walk the boxes of an ISO base media file (ISO/IEC 14496-12) without trusting it.
 
-A file is hostile until proven sound: every size is checked against what encloses it before it is
-used, nothing recurses, every loop is bounded, and no more is read than the ``moov`` box.
+A file is hostile until proven sound: every size is checked against the enclosing box before it is
+used, nothing recurses, every loop is bounded, and only the ``moov`` box and box headers are read.
 
-Sample entries (8.5.2) say how to decode a track. One is chosen for all samples of a track: it is
-copied into a joined file, and a digest of it says which clips can share one file.
+Sample entries (8.5.2) describe how to decode a track. All samples of a track use one chosen entry.
+It is copied into a joined file, and its digest shows which clips can share one file.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from leconvert.support.text import GET_AGAIN
 
 
 class UnsupportedClipError(UnreadableSourceError):
-    """A clip that may well be sound, but whose samples cannot be joined as they lie.
+    """A clip that may well be sound, but whose samples cannot be joined unchanged.
 
-    A remux into a plain MP4 (:func:`leconvert.media.remux_clip`) may help; that it will is not
-    promised.
+    A remux into a plain MP4 (:func:`leconvert.media.remux_clip`) may help, without a guarantee.
     """
 
     def __init__(
@@ -38,7 +37,8 @@ class UnsupportedClipError(UnreadableSourceError):
         super().__init__(
             f"{path} cannot be joined as it is: {reason}.",
             path=path,
-            next_step=next_step or "Remux it into a plain MP4 (ffmpeg -i IN -c copy OUT.mp4).",
+            next_step=next_step
+            or ("Copy it into a plain MP4 with `ffmpeg -i IN -c copy OUT.mp4`."),
             details=details,
         )
         self.reason = reason
@@ -53,7 +53,7 @@ def _rebuild(
     return UnsupportedClipError(reason, path=path, next_step=next_step, details=details)
 
 
-# Payload of a box: first byte and the byte after the last, as places in a buffer.
+# Payload of a box: its first byte and the byte after the last, as indices into a buffer.
 Span = tuple[int, int]
 
 MOOV_LIMIT_BYTES = 256 * 1024**2
@@ -83,29 +83,30 @@ def broken(path: str, what: str) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{path} is not a readable video: {what}.",
         path=path,
-        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+        next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+        "--on-bad-episode drop.",
     )
 
 
 def unreadable(path: str, error: OSError) -> UnreadableSourceError:
-    """Return the error for a clip that the file system does not give out, ready to raise."""
+    """Return the error for a clip that the file system cannot read, ready to raise."""
     return UnreadableSourceError(
         f"{path} cannot be read: {error.strerror or error}.",
         path=path,
-        next_step="Check the disk or the network and run the same command again.",
+        next_step="Check the disk or the network mount, then run the same command again.",
     )
 
 
 class Moov(NamedTuple):
-    """A ``moov`` box and where in the file it and the coded frames lie.
+    """A ``moov`` box, with its position and that of the coded frames in the file.
 
     Attributes:
-        buffer: What was read.
-        span: The place of the payload in the buffer.
-        begin: Where in the file the buffer begins.
-        media: Where in the file frames can lie: from the first ``mdat``'s payload on to the end of
-            the last one's.
-        media_bytes: Bytes in all of them.
+        buffer: The bytes that were read.
+        span: The payload within the buffer.
+        begin: Offset of the buffer in the file.
+        media: The range of the file that can hold frames: from the first ``mdat``'s payload to the
+            end of the last one's.
+        media_bytes: Bytes of all ``mdat`` payloads.
     """
 
     buffer: bytes
@@ -116,7 +117,7 @@ class Moov(NamedTuple):
 
     @property
     def payload(self) -> bytes:
-        """Its payload alone."""
+        """The payload alone."""
         return self.buffer[self.span[0] : self.span[1]]
 
 
@@ -131,11 +132,18 @@ def read_moov(
     """Read the ``moov`` box of an open file, seeking over everything else.
 
     Args:
-        pread: Reads from the descriptor so many bytes at a position; another one reads a file
-            that is not on this machine.
+        descriptor: The file.
+        size_bytes: Its size.
+        path: Its name, for errors.
+        most_bytes: Larger boxes are not read.
+        pread: Reads a number of bytes at a position; by default from the descriptor. Another
+            function can read a file that is not on this machine.
 
     Returns:
-        The box; None where it is larger than ``most_bytes``.
+        The box; None if it is larger than ``most_bytes``.
+
+    Raises:
+        UnreadableSourceError: The file is damaged, or no MP4.
     """
     head = pread(descriptor, _HEAD_BYTES, 0)
     _check_start(head, path)
@@ -149,7 +157,8 @@ def read_moov(
             break
         place = position - window_start
         if place + 16 > len(window) and window_start + len(window) < size_bytes:
-            # Most likely what follows the media data: read so far that a usual moov is complete.
+            # These bytes probably follow the media data: read enough for a complete moov of usual
+            # size.
             count = min(_TAIL_BYTES if found is None else 16, size_bytes - position)
             window, window_start = pread(descriptor, count, position), position
             place = 0
@@ -188,13 +197,13 @@ def read_moov(
                 found = payload, (0, len(payload)), begin
         position = stop
     if found is None:
-        raise broken(path, "it has no index (moov); most likely it is truncated")
+        raise broken(path, "it has no index (moov); probably the file is cut off")
     return Moov(*found, media or (0, 0), media_bytes)
 
 
 VIDEO = b"vide"
 
-# What is wanted of an index: the boxes that say something of its video and, nested, where they lie.
+# The boxes that describe the video, nested as in the file.
 _NOTED: Mapping[bytes, Any] = {}
 _TABLES = b"stsd stts ctts stss stsc stsz stco co64 stz2 stps".split()
 _WANTED: Mapping[bytes, Any] = {
@@ -215,14 +224,17 @@ _WANTED: Mapping[bytes, Any] = {
 
 
 def wanted_boxes(moov: Moov, path: str) -> tuple[dict[bytes, Span], list[dict[bytes, Span]]]:
-    """Find the boxes of an index that say something of its video, in one pass.
+    """Find the boxes of an index that describe its video, in one pass.
 
-    Of two boxes of one type in a track the first counts, and of edit lists the last, as in FFmpeg.
-    The tables of a track that is known to be no video are passed over. Fewer than 8 bytes that are
-    left over at the end of a box, and QuickTime's closing zero, are ignored.
+    As in FFmpeg, the first of several boxes of one type in a track counts, except that the last
+    edit list counts. The tables of a track that is known to be no video are skipped. Fewer than 8
+    remaining bytes at the end of a box, and QuickTime's closing zero, are ignored.
 
     Returns:
         The payloads of the movie's own boxes by their type, and those of each track.
+
+    Raises:
+        UnreadableSourceError: A box reaches beyond the enclosing one, or there are too many.
     """
     movie: dict[bytes, Span] = {}
     tracks: list[dict[bytes, Span]] = []
@@ -270,7 +282,7 @@ def wanted_boxes(moov: Moov, path: str) -> tuple[dict[bytes, Span], list[dict[by
 
 
 def handler_of(buffer: bytes, boxes: Mapping[bytes, Span], path: str) -> bytes:
-    """Return what a track is: `VIDEO`, or for example ``soun``."""
+    """Return a track's handler: `VIDEO`, or for example ``soun``."""
     start, stop = boxes.get(b"hdlr", (0, 0))
     if stop - start < 12:
         raise broken(path, "a track of it has no handler")
@@ -278,7 +290,11 @@ def handler_of(buffer: bytes, boxes: Mapping[bytes, Span], path: str) -> bytes:
 
 
 def box_of(boxes: Mapping[bytes, Span], kind: bytes, path: str) -> Span:
-    """Return the payload of a box that every video track has."""
+    """Return the payload of a box that every video track has.
+
+    Raises:
+        UnreadableSourceError: The box is missing.
+    """
     if kind not in boxes:
         raise broken(path, f"its video track has no {kind.decode()} box")
     return boxes[kind]
@@ -337,7 +353,7 @@ def entry_and_digest(
     buffer: bytes, boxes: dict[bytes, Span], used: set[int], matrix: bytes, path: str
 ) -> tuple[bytes, str]:
     """Return the `chosen_entry` of a track and its `config_digest`."""
-    # The clips of a camera say the same but for their bit rates: it is looked at once.
+    # The clips of a camera differ only in their bit rates, so the cache decides the rest once.
     if used == {1} and b"stsd" in boxes:
         start, stop = boxes[b"stsd"]
         first, last = boxes.get(b"dref", (0, 0))
@@ -352,7 +368,7 @@ def entry_and_digest(
 
 @lru_cache(maxsize=64)
 def _digest_but_for_rates(descriptions: bytes, references: bytes, matrix: bytes) -> str | None:
-    """Return the digest of the one entry of a table that ends with the rates of a ``btrt`` box.
+    """Return the digest of a table's only entry, if it ends with the rates of a ``btrt`` box.
 
     Args:
         descriptions: The payload of ``stsd`` without these rates.
@@ -401,9 +417,9 @@ def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: 
 
 
 def check_one_configuration(buffer: bytes, boxes: dict[bytes, Span], path: str) -> None:
-    """Refuse a track with sample entries for two decoders, for it may need both.
+    """Refuse a track with sample entries for two decoders, since it may need both.
 
-    For fragments, which say elsewhere what they use.
+    It is for fragmented files, which state elsewhere which entries they use.
     """
     entries = _entries(buffer, boxes, path)
     if len(entries) > 1:
@@ -411,7 +427,7 @@ def check_one_configuration(buffer: bytes, boxes: dict[bytes, Span], path: str) 
 
 
 def _entries(buffer: bytes, boxes: dict[bytes, Span], path: str) -> list[bytes]:
-    """Return the sample entries of a track, of which there is one at least."""
+    """Return the sample entries of a track, at least one."""
     start, stop = box_of(boxes, b"stsd", path)
     if stop - start < 8:
         raise broken(path, "its stsd table is cut off")
@@ -437,7 +453,7 @@ def _check_same(entries: list[bytes], path: str) -> None:
 
 
 def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path: str) -> None:
-    """Refuse media that lies in another file, which the data reference would name."""
+    """Refuse media in another file, which the data reference would name."""
     if b"dref" not in boxes:
         return
     start, stop = boxes[b"dref"]
@@ -458,16 +474,16 @@ def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path:
 
 
 def entry_for_output(entry: bytes) -> bytes:
-    """Return a sample entry as a joined file carries it.
+    """Return a sample entry in the form for a joined file.
 
-    The bit rates that ``btrt`` states are those of one clip, so the box goes; the reference to
-    where the media lies becomes 1, the only one that a joined file has.
+    The bit rates in ``btrt`` are those of one clip, so this box is removed. The data reference
+    becomes 1, the only one that a joined file has.
     """
     return _rebuilt(entry, reference_index=1)
 
 
 def config_digest(entry: bytes, matrix: bytes) -> str:
-    """Return a digest that two clips share exactly when one decoder set-up shows both rightly.
+    """Return a digest that two clips share exactly if one decoder set-up shows both correctly.
 
     Bit rates (``btrt``, and those inside ``esds``), buffer sizes and the name of the compressor do
     not count. A display matrix that turns or mirrors the picture does.
@@ -491,7 +507,7 @@ def _digest(entry: bytes, matrix: bytes) -> str:
 
 
 def _rebuilt(entry: bytes, *, reference_index: int) -> bytes:
-    """Return an entry without its ``btrt`` boxes, of this data reference."""
+    """Return an entry without its ``btrt`` boxes, with this data reference."""
     boxes = _child_boxes(entry)
     rest = boxes[-1][2] if boxes else VISUAL_HEADER_BYTES
     kept = [entry[start:stop] for kind, start, stop in boxes if kind != b"btrt"]
@@ -502,7 +518,7 @@ def _rebuilt(entry: bytes, *, reference_index: int) -> bytes:
 
 
 def _child_boxes(entry: bytes) -> list[tuple[bytes, int, int]]:
-    """List (type, start of the box, its end); stops silently at what is no box."""
+    """List (type, start of the box, its end); stop silently at bytes that are no box."""
     found = []
     position = VISUAL_HEADER_BYTES
     while position + 8 <= len(entry):

@@ -1,4 +1,4 @@
-"""The index of a clip as a value, and what can be said of its samples without reading them."""
+"""The index of a clip as a value, and facts about its samples that need no reading."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIT = Misfit(0)
 _LEROBOT_TOLERANCE_SECONDS = 1e-4
 
 
-# What FFmpeg, its encoders and MP4 call the same codec.
+# Names that FFmpeg, its encoders and MP4 use for the same codec.
 _CODECS = {
     "h264": ("avc1", "avc3", "avc", "x264", "libx264", "h264_nvenc", "h264_videotoolbox"),
     "hevc": ("hvc1", "hev1", "h265", "x265", "libx265", "hevc_nvenc", "hevc_videotoolbox"),
@@ -46,7 +46,7 @@ _CODEC_OF = {alias.lower(): codec for codec, names in _CODECS.items() for alias 
 
 
 def codec_of(name: str) -> str | None:
-    """Return what FFmpeg calls a codec that has another name elsewhere; None if it is not known."""
+    """Return FFmpeg's name of a codec, given any of its names; None if it is not known."""
     return _CODEC_OF.get(name.lower())
 
 
@@ -54,11 +54,11 @@ def codec_of(name: str) -> str | None:
 class ClipIndex:
     """The index of a clip's one video track; arrays have shape (S,), in decode order.
 
-    It guarantees that every sample lies inside the file as it was when the index was read, that no
-    two samples have the same presentation time, that one at least is a keyframe, and that the
-    samples' bytes together are no more than the file. It does not guarantee that the samples
-    decode, nor that the file stays as it is. It is not to be changed. Arrays that a plain clip says
-    in two numbers are made when asked for.
+    Guaranteed: every sample lies inside the file as it was when the index was read, no two samples
+    have the same presentation time, at least one is a keyframe, and the samples' bytes together do
+    not exceed the file. Not guaranteed: that the samples decode, and that the file stays unchanged.
+    Do not change an index. Arrays that two numbers describe in a plain clip are made when they are
+    needed.
 
     Attributes:
         path: The file.
@@ -66,21 +66,21 @@ class ClipIndex:
         timescale: Ticks a second of the times below.
         sizes: Bytes of each sample.
         num_bytes: Sum of the sizes.
-        unindexed_bytes: By how much the media data is more than that, 0 where another track has a
-            part of it. Muxers leave nothing over, nor do we but zeros: else the index may be
-            damaged (`may_be_damaged`, `check_decodes`).
-        places: Where each sample begins, from the start of the file; a plain number is the place
-            of the first where all others follow it closely.
-        step: Ticks from each sample to the next in decode order; 0 where they differ.
-        shown: Presentation times, ticks, the edit list applied: usually the first frame shown is
-            at 0.
+        unindexed_bytes: Bytes of the media data beyond that sum; 0 if another track has a part of
+            it. Muxers leave no such bytes, and leconvert leaves only zeros; otherwise the index may
+            be damaged (`may_be_damaged`, `check_decodes`).
+        places: Offset of each sample in the file; a plain number is the offset of the first sample
+            if all others follow without gaps.
+        step: Ticks from each sample to the next in decode order; 0 if they differ.
+        shown: Presentation times in ticks with the edit list applied: usually the first frame is at
+            0.
         keyframes: Whether decoding can start at the sample.
-        sample_entry: The sample entry as it stands, box header included.
+        sample_entry: The stored sample entry, box header included.
         config_key: Clips with equal keys can share one file; see ``config_digest``.
         other_tracks: Handler types of tracks that are left out, such as ``soun``.
         geometry: Display matrix, width and height of the track as in ``tkhd``, 44 bytes.
-        duration: Ticks that all samples last together, by the table of decode times. Readers take
-            the average frame rate from it.
+        duration: Ticks of all samples together, by the table of decode times. Readers compute the
+            average frame rate from it.
     """
 
     path: str
@@ -125,13 +125,13 @@ class ClipIndex:
 
     @property
     def rotation(self) -> int | None:
-        """Degrees by which frames are turned clockwise to be shown; None for another matrix."""
+        """Clockwise rotation of the shown frames in degrees; None for any other matrix."""
         a, b, _, c, d = unpack_from(">5i", self.geometry)
         return _ROTATIONS.get((a, b, c, d))
 
     @property
     def offsets(self) -> IntArray:
-        """Where each sample begins, from the start of the file."""
+        """Offset of each sample in the file."""
         if self._offsets is None:
             if isinstance(self.places, int):
                 self._offsets = self.sizes.cumsum() + (self.places - self.sizes)
@@ -141,14 +141,14 @@ class ClipIndex:
 
     @property
     def presentation_times(self) -> IntArray:
-        """Ticks, the edit list applied: usually the first frame shown is at 0."""
+        """Ticks with the edit list applied: usually the first frame is at 0."""
         if self._presentation_times is None:
             self._presentation_times = as_array(self.shown)
         return self._presentation_times
 
     @property
     def ranks(self) -> IntArray:
-        """Place of each sample in the order of presentation, shape (S,)."""
+        """Rank of each sample in the order of presentation, shape (S,)."""
         if self._ranks is None:
             if isinstance(self.shown, range):
                 self._ranks = np.arange(len(self.shown))
@@ -157,9 +157,10 @@ class ClipIndex:
         return self._ranks
 
     def byte_runs(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """Return start and length in bytes of what samples ``first`` to ``stop`` fill.
+        """Return start and length in bytes of the ranges of samples ``first`` to ``stop``.
 
-        Samples that follow each other in the file are one run; runs are in the order of samples.
+        Samples that follow each other in the file share a range; ranges are in the order of
+        samples.
         """
         if first >= stop:
             return []
@@ -177,9 +178,9 @@ class ClipIndex:
         return list(zip(offsets[heads].tolist(), lengths.tolist(), strict=True))
 
     def reordering(self, first: int, stop: int) -> npt.NDArray[np.int32] | None:
-        """Return the rank within samples ``first`` to ``stop`` minus the place in decode order.
+        """Return the rank within samples ``first`` to ``stop`` minus the position in decode order.
 
-        None says that each sample is shown in the order of decoding.
+        None means that the samples are shown in decode order.
         """
         if isinstance(self.shown, range):
             return None
@@ -189,7 +190,7 @@ class ClipIndex:
         return (presentation_ranks(times) - np.arange(stop - first)).astype(np.int32)
 
     def can_cut(self, sample: int) -> bool:
-        """Whether all samples before ``sample`` are shown before all from it on."""
+        """Return whether all samples before ``sample`` are shown before all others."""
         if isinstance(self.shown, range) or not 0 < sample < len(self.shown):
             return True
         if self._cuts is None:
@@ -199,13 +200,13 @@ class ClipIndex:
         return bool(self._cuts[sample - 1])
 
     def misfit(self, fps: Fraction) -> Misfit:
-        """Return why LeRobot would not find every frame in this file as it is; nothing if it does.
+        """Return why LeRobot would not find every frame in this file unchanged; nothing if it does.
 
-        Its decoder torchcodec takes frame *i* to be the one that is shown at *i* / average rate,
-        and refuses all frames of a clip that starts later; PyAV takes the frame that is nearest,
-        and of uneven ones a wrong one. So every frame must last equally long, the first must be
-        shown at 0, and the last must lie less than 1e-4 s from its time at ``fps``, also where both
-        times are rounded to single precision as LeRobot rounds them.
+        Its decoder torchcodec takes the frame at time *i* / average rate as frame *i*, and refuses
+        all frames of a clip that starts later. PyAV takes the nearest frame, which is a wrong one
+        if times are uneven. So every frame must have the same duration and the first must be at 0.
+        The last must be less than 1e-4 s from its time at ``fps``, also if both times are rounded
+        to single precision as LeRobot rounds them.
         """
         found = Misfit.OTHER_TRACKS if self.other_tracks else _FIT
         if self._is_at_rate(fps):
@@ -231,7 +232,7 @@ class ClipIndex:
         return found
 
     def _is_at_rate(self, fps: Fraction) -> bool:
-        """Whether each frame is shown exactly at rank / ``fps``, and the last as long as others."""
+        """Return whether each frame is at exactly rank / ``fps``, with equal durations."""
         times = self.shown
         return (
             isinstance(times, range)
@@ -241,24 +242,24 @@ class ClipIndex:
         )
 
     def begins_at(self, sample: int) -> bool:
-        """Whether what is cut out from here on decodes by itself, and shows this frame first."""
+        """Return whether a cut beginning here decodes by itself, and shows this frame first."""
         is_first = bool(self.keyframes[sample]) and self.ranks[sample] == sample
         return is_first and self.can_cut(sample)
 
     def cut_around(
         self, first: int, stop: int, *, begin: int = 0, end: int | None = None
     ) -> tuple[int, int] | None:
-        """Return the fewest samples that can be cut out and from which some frames decode.
+        """Return the shortest cut from which some frames decode.
 
         Args:
             first: The first frame, in the order of presentation.
-            stop: The one after the last.
+            stop: The frame after the last.
             begin: No sample before this one is taken.
-            end: None from this one on; None for all that there are.
+            end: No sample from this one on is taken; None for no limit.
 
         Returns:
-            The first sample, a keyframe from which on all frames are shown, and the one after the
-            last; None where there are no such samples.
+            The first sample, which is a keyframe from which on all frames are shown, and the sample
+            after the last; None if there is no such cut.
         """
         heads = np.flatnonzero(self.keyframes[begin : first + 1]) + begin
         last = self.num_samples if end is None else min(end, self.num_samples)
@@ -267,11 +268,11 @@ class ClipIndex:
         return None if head is None or tail is None else (head, tail)
 
     def false_keyframes(self, first: int, stop: int) -> list[int]:
-        """Return the samples that are listed as keyframes, but no decoder can start at them.
+        """Return the samples that are listed as keyframes although no decoder can start at them.
 
-        Encoders that refresh a picture bit by bit over many frames (intra refresh) list the frames
-        where that begins; and some programs write a wrong table. The samples are read, not decoded;
-        of codecs that are not known here none is returned.
+        Encoders that refresh a picture gradually over many frames (intra refresh) list the frames
+        at which the refresh begins, and some programs write a wrong table. The samples are read,
+        not decoded. For unknown codecs the list is empty.
 
         Raises:
             UnreadableSourceError: The file cannot be read.
@@ -301,7 +302,7 @@ class ClipIndex:
         frame = self.timescale * fps.denominator
         twice = 2 * fps.numerator
         if isinstance(self.shown, range):
-            # Off by a linear function of the rank: nowhere further than at one of the ends.
+            # The error is a linear function of the rank, so it is largest at one of the ends.
             last = len(self.shown) - 1
             ends = (self.shown[0] * twice, self.shown[last] * twice - 2 * last * frame)
             if max(ends) < frame and min(ends) > -frame:
@@ -315,7 +316,7 @@ class ClipIndex:
 
 
 def presentation_ranks(presentation_times: IntArray) -> IntArray:
-    """Return the place of each time in ascending order, equal times in the order given."""
+    """Return the rank of each time in ascending order; equal times keep their order."""
     order = np.argsort(presentation_times, kind="stable")
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
@@ -325,7 +326,12 @@ def presentation_ranks(presentation_times: IntArray) -> IntArray:
 def order_digest(
     sizes: IntArray, keyframes: BoolArray, lead: npt.NDArray[np.signedinteger] | None
 ) -> str:
-    """Return a digest of what a join must preserve besides the coded bytes.
+    """Return a digest of the facts that a join must preserve besides the coded bytes.
+
+    Args:
+        sizes: Bytes of each sample, shape (S,).
+        keyframes: Whether decoding can start at the sample, shape (S,).
+        lead: The result of `ClipIndex.reordering`.
 
     Returns:
         16 hexadecimal digits (BLAKE2b).
@@ -338,7 +344,11 @@ def order_digest(
 
 
 def samples_sha256(index: ClipIndex, first: int = 0, stop: int | None = None) -> str:
-    """Return the SHA-256 of coded samples, concatenated in decode order."""
+    """Return the SHA-256 of coded samples, concatenated in decode order.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or is shorter than its index says.
+    """
     digest = hashlib.sha256()
     first, stop, _ = slice(first, stop).indices(index.num_samples)
     runs = index.byte_runs(first, stop)
@@ -373,7 +383,7 @@ def as_array(times: IntArray | range) -> IntArray:
 
 
 # Whether a decoder can start at a sample, by its first bits. A sample whose bits make no sense, or
-# begin in a way that is not known here, counts as a start.
+# begin in an unknown way, counts as a start.
 
 
 _IDR, _SLICE = 5, 1  # NAL units of H.264
@@ -391,7 +401,7 @@ def _starts_h264(sample: bytes, entry: bytes) -> bool:
 
 
 def _slice_type(header: bytes) -> int:
-    """Return the second number of the header of a slice; both are Exp-Golomb codes."""
+    """Return the second number in a slice's header; both are Exp-Golomb codes."""
     bits = f"{int.from_bytes(header[:16]):0{8 * len(header[:16])}b}"
     value = at = 0
     for _ in range(2):
@@ -408,7 +418,7 @@ def _starts_hevc(sample: bytes, entry: bytes) -> bool:
 
 
 def _units(sample: bytes, entry: bytes, config: bytes, place: int) -> list[bytes]:
-    """Return the NAL units of a sample; the decoder's configuration says how lengths are stored."""
+    """Return the NAL units of a sample; the decoder's configuration gives the lengths' width."""
     at = entry.find(config) + 4 + place
     width = (entry[at] & 3) + 1 if 4 + place <= at < len(entry) else 4
     units, at = [], 0
@@ -436,7 +446,7 @@ def _starts_av1(sample: bytes, _: bytes) -> bool:
                 if byte < 0x80:
                     break
         if kind in (_FRAME_HEADER, _FRAME) and at < len(sample):
-            # A new frame, not one that is shown again, and a key frame.
+            # A new frame rather than one that is shown again, and a key frame.
             return sample[at] >> 5 == 0
         at += size_bytes
     return True

@@ -1,13 +1,13 @@
-"""Read the index of an MP4 clip: where its coded samples lie, and when each is shown.
+"""Read the index of an MP4 clip: the positions of its coded samples, and their times.
 
-Only ``moov`` is read, of one clip or of many at once. It becomes a `ClipIndex`, or an error says
-what is wrong with it. Every count and size is checked against the box that holds it, and against
-the size of the file, before it decides how much is allocated: a table costs at most a few times
-what the file itself is large, and a hostile file costs an error.
+Only ``moov`` is read, of one clip or of many at once. The result is a `ClipIndex`, or an error with
+the reason. Every count and size is checked against its box and against the size of the file before
+memory is allocated for it: a table costs at most a few times the file's size, and a hostile file
+costs an error.
 
 Most clips of a dataset are short, and reading their indices is a good part of a conversion. So
 numbers that describe all samples stay numbers: an even frame duration is a `range`, and one chunk
-is the place of its first sample. No loop runs over samples.
+is the offset of its first sample. No loop runs over samples.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ from leconvert.media.boxes import (
 )
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray, as_array
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.parallel import queued_seconds
+from leconvert.support.file_calls import read_ahead
+from leconvert.support.machine import queued_seconds
 from leconvert.support.text import GET_AGAIN
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
 
-# So many are fetched before the first is parsed, by several threads where files are slow to answer.
+# Number of clips that are fetched before the first is parsed; several threads fetch slow files.
 _CLIPS_AT_ONCE = 64
-# A larger index is not held meanwhile, but read when its turn comes.
+# A larger index is read only when it is needed.
 _HELD_INDEX_BYTES = 128 * 1024
 _PIECE_BYTES = 1024 * 1024
 _THREADS = 8
 _CLIPS_A_THREAD = _CLIPS_AT_ONCE // _THREADS
-# A file of the page cache or of memory takes about 12 microseconds; a disk or network more.
+# A file in the page cache or in memory takes about 12 microseconds; a disk or network takes more.
 _SLOW_SECONDS = 60e-6
 _SMALL_CLIP_BYTES = 1024**2
 _READ_AHEAD_BYTES = 256 * 1024**2
@@ -75,7 +76,7 @@ _ONE = _U32.pack(1)
 _BIG_U32: np.dtype[np.unsignedinteger] = np.dtype(">u4")
 _BIG_U64: np.dtype[np.unsignedinteger] = np.dtype(">u8")
 
-# By the version of a box: the timescale in mvhd or mdhd, where the matrix begins in tkhd, and an
+# By the version of a box: the timescale in mvhd or mdhd, the offset of the matrix in tkhd, and an
 # entry of elst.
 _MEDIA_HEADER = {0: Struct(">12xI4x"), 1: Struct(">20xI8x")}
 _MATRIX_PLACE = {0: 40, 1: 52}
@@ -84,26 +85,32 @@ _MATRIX_BYTES = len(IDENTITY_MATRIX)
 # Matrix, width and height.
 _GEOMETRY_BYTES = _MATRIX_BYTES + 8
 
-_LARGER_THAN_THE_FILE = "its frames are larger than the file; most likely it is truncated"
+_LARGER_THAN_THE_FILE = "its frames are larger than the file; probably the file is cut off"
 _OUTSIDE_THE_MEDIA = (
-    "its index places frames outside its media data (mdat); it is truncated, or its index is wrong"
+    "its index places frames outside its media data (mdat); the file is cut off, or the "
+    "index is wrong"
 )
 
 
 class StoredIndex(NamedTuple):
-    """The index of a file as it stands there.
+    """The stored index of a file.
 
     Attributes:
         path: The file.
         moov: Its index.
         size_bytes: Its size.
-        status: What is known of it, asked when it was opened.
+        status: The file's status when it was opened.
     """
 
     path: str
     moov: Moov
     size_bytes: int
     status: os.stat_result
+
+    @property
+    def head(self) -> bytes:
+        """The first bytes of the file; none where the index was read from another place."""
+        return b"" if self.moov.begin else self.moov.buffer
 
 
 def read_clip_index(
@@ -112,7 +119,12 @@ def read_clip_index(
     """Read the index of a clip.
 
     Args:
+        path: The clip.
         pread: As for `leconvert.media.boxes.read_moov`.
+
+    Raises:
+        UnreadableSourceError: The clip is missing or damaged.
+        UnsupportedClipError: Its samples cannot be joined unchanged.
     """
     fetched = _fetch(os.fspath(path), MOOV_LIMIT_BYTES, pread=pread)
     assert fetched is not None
@@ -123,14 +135,18 @@ def read_clip_index(
 
 
 def may_be_damaged(index: ClipIndex, *, pread: Callable[[int, int, int], bytes] = os.pread) -> bool:
-    """Tell whether an index and its media data do not fit each other.
+    """Return whether an index and its media data contradict each other.
 
-    Zeros may lie between samples: an episode of a joined file begins at the place in a block at
-    which it began in its source. What a wrong size leaves over or takes too much tells itself: a
-    coded frame does not end with a 0 (but some of VP9 do), and none lies on another.
+    Zeros may lie between samples: an episode of a joined file begins at the same offset within a
+    block as in its source. A wrong size leaves bytes over or takes too many, which shows: a coded
+    frame does not end with a 0 (except some of VP9), and no two frames overlap.
 
     Args:
+        index: The index.
         pread: As for `leconvert.media.boxes.read_moov`.
+
+    Raises:
+        UnreadableSourceError: The clip cannot be read.
     """
     if index.unindexed_bytes <= 0:
         return index.unindexed_bytes < 0
@@ -176,20 +192,21 @@ def read_clips(
     waited_seconds: Callable[[], float] = lambda: (
         time.perf_counter() - time.process_time() - queued_seconds()
     ),
-) -> Iterator[tuple[os.stat_result | None, ClipIndex | UnreadableSourceError]]:
-    """Read the indices of many clips, and with each the status of its file.
+) -> Iterator[tuple[StoredIndex | None, ClipIndex | UnreadableSourceError]]:
+    """Read the indices of many clips, each with the part of its file that was read.
 
-    Where files are slow to answer, several are asked at the same time. A few indices are held.
+    If files are slow to open, several are read at the same time. Few indices are held in memory.
 
     Args:
         paths: The files.
-        read_ahead: Whether small clips are asked for whole, since their frames are read next.
-        waited_seconds: What grows while this process waits, and not while any thread of it works,
-            as Python's lock may be what another waits for, or has no processor.
+        read_ahead: Whether to prefetch small clips whole, since their frames are read next.
+        waited_seconds: Returns a number that grows while this process waits, but not while any of
+            its threads works: another thread may then be waiting for Python's lock, or for a
+            processor.
 
     Yields:
-        For each path, in order, its index or the error that `read_clip_index` would raise. The
-        status is that of the file whose index was read; None where that has to be asked for.
+        For each path, in order, a pair: the part of the file that was read, or None if it is not
+        held; and the index, or the error that `read_clip_index` would raise.
     """
     slow = False
     left_bytes = _READ_AHEAD_BYTES if read_ahead else 0
@@ -214,7 +231,7 @@ def read_clips(
             parsed = iter(parse_indexes(stored))
             for path, found in zip(block, fetched, strict=True):
                 if isinstance(found, StoredIndex):
-                    yield found.status, next(parsed)
+                    yield found, next(parsed)
                     if found.size_bytes <= advise_bytes:
                         left_bytes -= found.size_bytes
                 elif found is not None:
@@ -245,15 +262,15 @@ def _fetch(
     advise_bytes: int = 0,
     pread: Callable[[int, int, int], bytes] = os.pread,
 ) -> StoredIndex | None:
-    """Read the index of a file unless it is larger than that."""
+    """Read the index of a file; return None if it is larger than ``most_bytes``."""
     try:
-        # A named pipe would otherwise wait for somebody who writes.
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             status = os.fstat(descriptor)
             size_bytes = status.st_size
             if size_bytes <= advise_bytes:
-                os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
+                read_ahead(descriptor, size_bytes)
             found = read_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
         finally:
             os.close(descriptor)
@@ -261,24 +278,25 @@ def _fetch(
         raise UnreadableSourceError(
             f"{path} cannot be read: {error.strerror or error}.",
             path=path,
-            next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+            "--on-bad-episode drop.",
         ) from error
     return None if found is None else StoredIndex(path, found, size_bytes, status)
 
 
 class _Track(NamedTuple):
-    """What an index says of its video track before the numbers of its samples are read.
+    """The facts about a video track before the numbers of its samples are read.
 
     Attributes:
-        stored: The index as it stands.
+        stored: The stored index.
         boxes: The boxes of the track.
-        other_tracks: Handlers of the others.
+        other_tracks: Handlers of the other tracks.
         timescale: Ticks a second of its times.
-        movie_timescale: Those of durations in the edit list; 0 where there is no movie header.
-        num_samples: Its samples.
-        uniform_bytes: Bytes of each; 0 where ``sizes`` says it.
-        sizes: The table of their sizes as it stands.
-        keyframes: The table of keyframes as it stands; None where every sample is one.
+        movie_timescale: Ticks a second of durations in the edit list; 0 without a movie header.
+        num_samples: Number of its samples.
+        uniform_bytes: Bytes of each sample; 0 if ``sizes`` has them.
+        sizes: The stored table of sizes.
+        keyframes: The stored table of keyframes; None if every sample is one.
     """
 
     stored: StoredIndex
@@ -293,15 +311,16 @@ class _Track(NamedTuple):
 
 
 def parse_indexes(stored: Sequence[StoredIndex]) -> list[ClipIndex | UnreadableSourceError]:
-    """Read the indices of clips.
+    """Parse the indices of clips.
 
-    The two tables that have a row a sample are made numbers for all clips at once: each call of
-    NumPy takes as long as the walk through three boxes. An index is read as it would be alone.
+    The two tables that have a row per sample are turned into numbers for all clips at once, since
+    each call of NumPy takes as long as the walk through three boxes. The result for a clip does not
+    depend on the others.
 
     Returns:
-        For each clip its index, or why there is none: an `UnreadableSourceError` where it is
-        damaged, or contradicts the size of the file; an `UnsupportedClipError` where it may be
-        sound, but its samples cannot be joined as they lie.
+        For each clip its index, or the error: an `UnreadableSourceError` if it is damaged or
+        contradicts the size of the file; an `UnsupportedClipError` if it may be sound, but its
+        samples cannot be joined unchanged.
     """
     tracks: list[_Track | UnreadableSourceError] = []
     tables: list[bytes] = []
@@ -336,7 +355,7 @@ def parse_indexes(stored: Sequence[StoredIndex]) -> list[ClipIndex | UnreadableS
 
 
 def _track(stored: StoredIndex) -> _Track:
-    """Look at an index as far as its tables of samples."""
+    """Parse an index up to its tables of samples."""
     path, buffer = stored.path, stored.moov.buffer
     boxes, other_tracks, movie_timescale = _video_of(stored.moov, path)
     timescale = _timescale(buffer, box_of(boxes, b"mdhd", path), path)
@@ -382,10 +401,11 @@ def _clip(
     """Return the index of a clip.
 
     Args:
+        track: The track.
         sizes: The table of sizes.
-        num_bytes: Their sum.
+        num_bytes: The sum of the sizes.
         keyframe_numbers: The table of keyframes.
-        have_zeros: Whether there may be a zero in either.
+        have_zeros: Whether there may be a zero in either table.
     """
     stored, boxes, other_tracks, timescale, movie_timescale, count, uniform, _, listed = track
     path, moov, file_size_bytes, _ = stored
@@ -410,7 +430,7 @@ def _clip(
             shown = range(shown.start + shift, shown.stop + shift, shown.step)
         else:
             shown += shift
-    # By place, in the order of the class: 15 names take a thirtieth of the time of all this.
+    # Positional arguments: 15 names would take a thirtieth of the time of this function.
     return ClipIndex(
         path,
         file_size_bytes,
@@ -434,7 +454,7 @@ def _clip(
 def _video_of(moov: Moov, path: str) -> tuple[dict[bytes, Span], tuple[str, ...], int]:
     """Return the boxes of the one video track, the handlers of others, and the movie's timescale.
 
-    The timescale is 0 where there is no movie header.
+    The timescale is 0 if there is no movie header.
     """
     buffer = moov.buffer
     movie, tracks = wanted_boxes(moov, path)
@@ -460,7 +480,7 @@ def _video_of(moov: Moov, path: str) -> tuple[dict[bytes, Span], tuple[str, ...]
 
 
 def _timescale(buffer: bytes, span: Span, path: str) -> int:
-    """Return the ticks a second that an ``mdhd`` or ``mvhd`` box states."""
+    """Return the ticks a second in an ``mdhd`` or ``mvhd`` box."""
     start, stop = span
     layout = _MEDIA_HEADER.get(buffer[start]) if stop > start else None
     if layout is None or start + layout.size > stop:
@@ -479,7 +499,7 @@ def _places(
     num_bytes: int,
     media: Span,
 ) -> tuple[IntArray | int, set[int]]:
-    """Return where the samples lie, as `ClipIndex.places`, and the numbers of their entries."""
+    """Return the samples' offsets, as `ClipIndex.places`, and the numbers of their entries."""
     chunk = _only_row(buffer, boxes, b"stco", _U32)
     run = _only_row(buffer, boxes, b"stsc", _U32_TRIPLE)
     if chunk is not None and run is not None and run[:2] == (1, len(sizes)):
@@ -503,7 +523,7 @@ def _places(
         few = "fewer" if stops[-1] < len(sizes) else "more"
         raise broken(path, f"its chunks hold {few} frames than it has")
     heads = stops - samples
-    # Unsigned as they are: a place may be 2**64 - 1.
+    # Keep the unsigned type: an offset may be 2**64 - 1.
     if int(starts.min()) < media[0] or int(starts.max()) > media[1]:
         raise broken(path, _OUTSIDE_THE_MEDIA)
     chunk_starts = starts.astype(np.int64)
@@ -516,7 +536,7 @@ def _places(
 def _decode_times(
     buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
 ) -> tuple[IntArray | range, int]:
-    """Return when each sample is decoded, in ticks from the start, and how long all last."""
+    """Return when each sample is decoded, in ticks from the start, and the total duration."""
     run = _only_row(buffer, boxes, b"stts", _U32_PAIR)
     if run is not None and run[0] == num_samples and 0 < run[1] < _LONGEST_DURATION:
         return range(0, num_samples * run[1], run[1]), num_samples * run[1]
@@ -534,7 +554,7 @@ def _decode_times(
 def _shown_times(
     buffer: bytes, boxes: dict[bytes, Span], decoded: IntArray | range, path: str
 ) -> tuple[IntArray | range, int, int]:
-    """Return when each sample is shown before any edit, the first time and the last."""
+    """Return when each sample is shown before any edit, with the first and the last time."""
     if b"ctts" in boxes:
         times = _composition_offsets(buffer, boxes, len(decoded), path)
         times += as_array(decoded)
@@ -551,18 +571,18 @@ def _shown_times(
 def _composition_offsets(
     buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
 ) -> IntArray:
-    """Return what to add to each decode time."""
+    """Return the offsets to add to the decode times."""
     runs = _rows(buffer, boxes, b"ctts", path, columns=2)
     counts = runs[:, 0].tolist()
     if sum(counts) != num_samples:
         raise broken(path, "its composition table does not cover its frames")
-    # Signed whatever the version says: writers disagree, and none means an offset above 2**31.
+    # Signed whatever the version says: writers disagree, and no writer means an offset above 2**31.
     values = runs[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
     return np.repeat(values, counts)
 
 
 def _keyframes(numbers: IntArray | None, num_samples: int, path: str) -> BoolArray:
-    """Return whether decoding can start at each sample: those with these numbers, or all."""
+    """Return whether decoding can start at each sample; None stands for all samples."""
     if numbers is None:
         return np.ones(num_samples, np.bool_)
     if not len(numbers):
@@ -580,7 +600,7 @@ def _keyframes(numbers: IntArray | None, num_samples: int, path: str) -> BoolArr
 def _only_row(
     buffer: bytes, boxes: dict[bytes, Span], kind: bytes, row: Struct
 ) -> tuple[int, ...] | None:
-    """Return the row of a counted table that has one; None of any other table."""
+    """Return the row of a counted table that has one; None for any other table."""
     start, stop = boxes.get(kind, (0, 0))
     if stop - start < 8 + row.size or buffer[start + 4 : start + 8] != _ONE:
         return None
@@ -596,7 +616,7 @@ def _rows(
     columns: int = 1,
     dtype: np.dtype[np.unsignedinteger] = _BIG_U32,
 ) -> UnsignedArray:
-    """Return a counted table of numbers, shape (rows,), or (rows, columns) of several columns."""
+    """Return a counted table of numbers, shape (rows,), or (rows, columns) for several columns."""
     start, stop = _row_bytes(buffer, boxes, kind, path, columns * dtype.itemsize)
     table: UnsignedArray = np.frombuffer(buffer, dtype, (stop - start) // dtype.itemsize, start)
     return table if columns == 1 else table.reshape(-1, columns)
@@ -605,7 +625,7 @@ def _rows(
 def _row_bytes(
     buffer: bytes, boxes: dict[bytes, Span], kind: bytes, path: str, row_bytes: int
 ) -> Span:
-    """Return where the rows of a counted table lie."""
+    """Return the range of the rows of a counted table."""
     start, stop = box_of(boxes, kind, path)
     if stop - start < 8:
         raise broken(path, f"its {kind.decode()} table is cut off")
@@ -616,7 +636,7 @@ def _row_bytes(
 
 
 def _geometry(buffer: bytes, boxes: dict[bytes, Span], path: str) -> bytes:
-    """Return display matrix, width and height of a track; nothing where it has no header."""
+    """Return display matrix, width and height of a track; empty without a header."""
     if b"tkhd" not in boxes:
         return b""
     start, stop = boxes[b"tkhd"]
@@ -635,11 +655,14 @@ def _edit_shift(
     timescale: int,
     movie_timescale: int,
 ) -> int:
-    """Return what the edit list adds to every time, in ticks of the track.
+    """Return the ticks that the edit list adds to every time, in the track's timescale.
 
-    Supported is what a muxer writes for a plain clip: any empty edits (a late start), then one
-    edit that shows every sample at normal speed. Hidden means what FFmpeg makes of it, since that
-    is what loaders saw of the source: an edit of no duration hides everything.
+    Supported are the edits that a muxer writes for a plain clip: any empty edits (a late start),
+    then one edit that shows every sample at normal speed. "Hidden" has FFmpeg's meaning, since
+    loaders read the source through FFmpeg: an edit without duration hides everything.
+
+    Raises:
+        UnsupportedClipError: The list hides frames, has several parts, or changes the speed.
     """
     start, stop = span
     layout = _EDIT.get(buffer[start]) if stop >= start + 8 else None

@@ -1,8 +1,8 @@
 """Join clips into one MP4 in one pass, without touching a coded byte.
 
-The front of the file (``ftyp``, ``moov`` and the header of ``mdat``) is laid out and written anew.
-The one time rule: a sample's time is its rank times the frame duration. Everything follows from
-the frame rate and the order of presentation; no source time reaches the output.
+The front of the file (``ftyp``, ``moov`` and the header of ``mdat``) is new. The one time rule: a
+sample's time is its rank times the frame duration. Everything follows from the frame rate and the
+order of presentation; no source time reaches the output.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ from leconvert.support.range_mover import RangeMover
 _TICKS_PER_FRAME = 512
 # FFmpeg keeps time bases and frame rates as signed 32-bit fractions.
 _INT32_MAX = 2**31 - 1
-# FFmpeg takes a table with a larger composition offset for broken and passes over all of it.
+# FFmpeg considers a table with a larger composition offset broken, and ignores all of it.
 _LARGEST_OFFSET = 2**28
-# So that a frame may be shown 32 frames after it is decoded.
+# Allows a frame to be shown 32 frames after it is decoded.
 _LONGEST_FRAME_TICKS = _LARGEST_OFFSET // 32
 _UINT32_MAX = 2**32 - 1
-# A file whose end lies beyond this needs 64-bit offsets.
+# A longer file needs 64-bit offsets.
 _WIDE_FROM_BYTES = _UINT32_MAX
 
 _BOX = Struct(">I4s")
 _LARGE_BOX = Struct(">I4sQ")
 _UNDETERMINED_LANGUAGE = 0x55C4
 
-# Size, type, version and flags, then what each says; by version mvhd, tkhd, edts with elst, mdhd.
+# Size, type, version and flags, then the contents; for each version mvhd, tkhd, edts with elst,
+# mdhd.
 _HEADERS = [
     (
         Struct(f">I4sI {time}{time}I{time} 80s"),
@@ -71,13 +72,13 @@ _CHUNKS = Struct(">III")
 
 
 class FileSamples:
-    """The samples of a file, collected one episode after the other.
+    """The samples of a file, collected episode by episode.
 
-    It keeps five bytes a sample, some numbers an episode, and nothing of what it was given. It does
-    not check that the numbers agree with each other.
+    It keeps five bytes a sample and some numbers an episode, but no reference to its arguments. It
+    does not check that the numbers agree with each other.
 
     Attributes:
-        source_offsets: Where each episode's first sample lies in its source file; decides its
+        source_offsets: Offset of each episode's first sample in its source file; decides its
             alignment.
         num_bytes: Bytes of each episode's samples.
         num_samples: Samples of all episodes.
@@ -88,8 +89,8 @@ class FileSamples:
         self.num_bytes: list[int] = []
         self.num_samples = 0
         self._counts: list[int] = []
-        # Tables as they are written. A file can have tens of thousands of episodes: an object of
-        # its own for each would take more than the bytes in it.
+        # Tables in their written form. A file can have tens of thousands of episodes: an object for
+        # each would take more memory than these bytes.
         self._sizes = bytearray()
         self._keyframes = bytearray()
         self._leads: list[tuple[int, npt.NDArray[np.int32]]] = []
@@ -115,16 +116,16 @@ class FileSamples:
 
     @property
     def largest_lag(self) -> int:
-        """How many frames later than it is decoded the latest sample is shown, if all wait."""
+        """The largest number of frames by which a sample is shown later than it is decoded."""
         return max((-int(lead.min()) for _, lead in self._leads), default=0)
 
     def tables(self, *, shift: int, frame_duration: int) -> list[bytes | bytearray]:
-        """Write ``ctts`` and ``stss`` where they are needed, ``stsc`` and ``stsz``."""
+        """Write ``ctts`` and ``stss`` if they are needed, ``stsc`` and ``stsz``."""
         tables: list[bytes | bytearray] = []
         if self._leads:
             tables.append(self._composition_table(shift, frame_duration))
         keyframes = np.frombuffer(bytes(self._keyframes), np.bool_)
-        numbers = np.flatnonzero(keyframes) + 1
+        numbers = keyframes.nonzero()[0] + 1
         if len(numbers) < self.num_samples:
             tables.append(_counted(b"stss", numbers.astype(">u4")))
         tables.append(self._chunk_table())
@@ -139,7 +140,7 @@ class FileSamples:
         offsets *= frame_duration
         offsets += shift
         if int(offsets.max()) > _LARGEST_OFFSET:
-            raise SourceError("A clip shows frames implausibly long after they are decoded.")
+            raise SourceError("A clip shows frames impossibly long after they are decoded.")
         heads = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
         rows = np.empty((len(heads), 2), ">u4")
         rows[:, 0] = np.diff(heads, append=len(offsets))
@@ -147,7 +148,7 @@ class FileSamples:
         return _counted(b"ctts", rows)
 
     def _chunk_table(self) -> bytes:
-        """One chunk an episode; a row where the number of samples changes."""
+        """Return ``stsc``: one chunk an episode, a row for each change of its samples."""
         rows: list[bytes] = []
         chunk = 1
         for samples, run in groupby(self._counts):
@@ -158,11 +159,11 @@ class FileSamples:
 
 
 class FileHeader(NamedTuple):
-    """The first bytes of a joined file, and where each episode's samples go.
+    """The first bytes of a joined file, and the offsets of the episodes.
 
     Attributes:
         content: ``ftyp``, ``moov`` and the header of ``mdat``.
-        positions: Where each episode's first sample goes, ascending.
+        positions: Offset of each episode's first sample, ascending.
         size_bytes: Size of the whole file.
     """
 
@@ -176,16 +177,19 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
     """Return timescale and frame duration of a joined file: frame *i* is at i * duration / scale.
 
     The timescale is 512 times the numerator of the frame rate, the duration 512 times its
-    denominator. Where the timescale would not fit 31 bits (which is what FFmpeg keeps) or the
-    duration 23 (so that 32 reordered frames fit the offsets that FFmpeg believes), a smaller power
-    of two takes the place of 512. A rate whose own fraction is too large, such as a long decimal,
-    is replaced by the nearest that is not: the only case in which times are not exactly i / fps.
-    See `leconvert.model.float32_tolerance.placed_rate` for how near it is.
+    denominator. A smaller power of two replaces 512 if the timescale would not fit 31 bits
+    (FFmpeg's limit) or the duration 23 bits (so that 32 reordered frames fit the offsets that
+    FFmpeg accepts). A rate whose own fraction is too large, such as a long decimal, is replaced by
+    the nearest possible one: the only case in which times are not exactly i / fps. See
+    `leconvert.model.float32_tolerance.placed_rate` for the difference.
+
+    Raises:
+        UsageError: The rate is below 2**-20 or above 2**20.
     """
     if not Fraction(1, 2**20) <= fps <= 2**20:
         raise UsageError(
             f"A frame rate of {fps} is impossible.",
-            next_step="Mend fps in meta/info.json.",
+            next_step="Correct fps in meta/info.json.",
         )
     fps = placed_rate(fps)
     factor = _TICKS_PER_FRAME
@@ -195,7 +199,7 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
 
 
 def has_exact_times(index: ClipIndex, fps: Fraction) -> bool:
-    """Tell whether frame *i* is shown at i / fps, as in a joined file, and all equally long."""
+    """Return whether frame *i* is at i / fps, as in a joined file, with equal durations."""
     scale, ticks = frame_ticks(fps)
     # time / timescale == rank * ticks / scale, in whole numbers of any size
     shown = index.presentation_times.astype(object) * scale
@@ -212,10 +216,18 @@ def build_header(
     geometry: bytes,
     block_align: int,
 ) -> FileHeader:
-    """Write the header of a file that holds these episodes in this order."""
+    """Return the header of a file that holds these episodes in this order.
+
+    Args:
+        samples: The episodes' samples.
+        fps: Frames a second.
+        sample_entry: The sample entry of all samples.
+        geometry: Display matrix, width and height, 44 bytes.
+        block_align: As for `join_clips`.
+    """
     num_episodes = len(samples.num_bytes)
     for large in (False, True):
-        # Where the episodes lie comes last in it, so that the rest is written only once.
+        # The episodes' offsets are last in it, so the rest is written only once.
         front = _front(samples, fps=fps, sample_entry=sample_entry, geometry=geometry, large=large)
         place_bytes = num_episodes * (8 if large else 4)
         media_header = _LARGE_BOX if large else _BOX
@@ -246,14 +258,14 @@ def _front(
     geometry: bytes,
     large: bool,
 ) -> list[bytes | bytearray]:
-    """Write ``ftyp`` and ``moov`` up to the places of the episodes, which end it, in pieces."""
+    """Return ``ftyp`` and ``moov`` in pieces, up to the episodes' offsets, which end it."""
     timescale, frame_duration = frame_ticks(fps)
     num_samples = samples.num_samples
     duration = num_samples * frame_duration
     # One shift for the whole file keeps every composition offset at or above zero.
     shift = max(0, samples.largest_lag) * frame_duration
     media_duration = duration + shift
-    # In version 1 of a box its times have 64 bits.
+    # Version 1 of a box has times of 64 bits.
     version = int(media_duration > _UINT32_MAX)
     movie_header, track_header, edits, media_header = _HEADERS[version]
     kind = version << 24
@@ -325,7 +337,7 @@ def _box(kind: bytes, *parts: bytes) -> bytes:
     return b"".join((_BOX.pack(8 + sum(map(len, parts)), kind), *parts))
 
 
-# What is the same in every file.
+# The same in every file.
 _END_OF_MOVIE_HEADER = b"".join(
     [
         pack(">IHxx8x", 0x10000, 0x100),
@@ -343,13 +355,13 @@ _MEDIA_INFORMATION = b"".join(
 )
 
 
-# Whole blocks of this size are shared where a file system can; what is smaller is copied.
+# Whole blocks of this size are shared if the file system can; smaller parts are copied.
 _BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedFile:
-    """How the bytes of a copy came.
+    """How the bytes of a copy were moved.
 
     Attributes:
         size_bytes: Size of the file.
@@ -370,22 +382,23 @@ def copy_file(
     should_stop: Callable[[], bool] | None = None,
     sync: bool = False,
 ) -> CopiedFile:
-    """Copy a file, sharing its blocks where the file system can.
+    """Copy a file, sharing its blocks if the file system can.
 
-    The source is read only, and shares no inode with the copy. On any error the target is removed.
+    The source is only read, and shares no inode with the copy. After an error the target is
+    removed.
 
     Args:
         source: The file; a link to a file is followed.
-        target: Must not exist.
+        target: The copy; must not exist.
         on_bytes: Called with the number of bytes as they arrive.
-        should_stop: Asked now and then; when it answers True the copy ends.
-        sync: Force the copy to the disk.
+        should_stop: Called now and then; True ends the copy.
+        sync: Whether to sync the copy to disk.
 
     Raises:
         UnreadableSourceError: The source cannot be read to its end.
-        TargetError: The target exists already.
+        TargetError: The target exists.
         StorageError: The target cannot be written.
-        InterruptedRunError: ``should_stop`` said so.
+        InterruptedRunError: ``should_stop`` returned true.
     """
     name, new_name = os.fspath(source), os.fspath(target)
     try:
@@ -419,34 +432,34 @@ def copy_file(
 class LastIndex:
     """The index of the file that a join cut last, so that the next join need not read it again.
 
-    For joins one after another while the files stay as they are; it holds one index at most.
+    Use it for consecutive joins while the files do not change. It holds at most one index.
     """
 
     def __init__(self) -> None:
         self._index: ClipIndex | None = None
 
     def forget(self) -> None:
-        """Hold none."""
+        """Hold no index."""
         self._index = None
 
     def of(self, path: str) -> ClipIndex | None:
-        """Return the index of a file if it is the one."""
+        """Return the index if it is of this file, else None."""
         return self._index if self._index is not None and self._index.path == path else None
 
     def keep(self, index: ClipIndex, stop: int) -> None:
-        """Hold an index if samples are left behind those that were cut out of the file."""
+        """Hold an index if the file has samples after those that were cut out."""
         self._index = index if stop < index.num_samples else None
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedFile:
-    """What :func:`join_clips` wrote.
+    """The outcome of :func:`join_clips`.
 
     Attributes:
         size_bytes: Size of the file.
         header_bytes: Bytes before the first byte of media data: ``ftyp``, ``moov`` and the header
             of ``mdat``.
-        samples: Coded samples in all.
+        samples: Number of coded samples.
         copied_bytes: Coded bytes that were copied.
         cloned_bytes: Coded bytes whose blocks are shared with their source.
         clip_digests: `order_digest` of each clip as it was read, in the order of clips.
@@ -476,26 +489,28 @@ def join_clips(
 ) -> JoinedFile:
     """Join episodes into one MP4 whose frame *i* is shown at exactly i / fps.
 
-    The bytes of the result are a function of the clips, ``fps`` and ``block_align`` alone: not of
-    the file system, of how bytes were moved, or of whether the samples came from the original
-    clips or from parts that this function joined before. On any error the destination is removed.
+    The bytes of the result depend only on the clips, ``fps`` and ``block_align``. They do not
+    depend on the file system, on how bytes were moved, or on whether the samples came from the
+    original clips or from parts that this function joined before. After an error the destination is
+    removed.
 
     Args:
         clips: Episodes in order; all of one decoder configuration.
-        destination: Must not exist.
+        destination: The new file; must not exist.
         fps: Frames a second.
         block_align: 0, or a block size in bytes: each episode then begins at its source offset
-            modulo it (zeros between), so that whole blocks can be shared with the source.
-        scratch_dir: Where clips that cannot be joined as they lie are remuxed, without
-            re-encoding; the folder of the destination by default. Needs their size.
-        coded: Says where the coded bytes of a clip are, by its place in ``clips``: a path that is
-            valid until the next is asked for. For clips whose own files hold the index alone.
-        last_index: What the join before held, and what this one leaves for the next.
-        is_whole: Whether the one clip is a file that is copied with all its samples. Nothing is cut
-            off and nothing follows, so that it may begin with any frame, as it did before.
+            modulo this size (with zeros between), so that whole blocks can be shared with the
+            source.
+        scratch_dir: Folder for clips that must be remuxed, without re-encoding; by default the
+            folder of the destination. It needs room for these clips.
+        coded: Returns the path of a clip's coded bytes, given its index in ``clips``. The path is
+            valid until the next call. It is for clips whose own files hold the index only.
+        last_index: The index that the previous join kept; this join keeps one for the next.
+        is_whole: Whether the single clip is a file that is copied with all its samples. Then it may
+            begin with any frame, as before, since no part is cut off and no clip follows.
         on_bytes: Called with the number of coded bytes as they arrive.
-        should_stop: Asked now and then; when it answers True the join ends.
-        sync: Force the file to the disk.
+        should_stop: Called now and then; True ends the join.
+        sync: Whether to sync the file to disk.
 
     Returns:
         Size and frames of the file, and how its bytes were moved.
@@ -504,9 +519,9 @@ def join_clips(
         UnreadableSourceError: A clip is missing, damaged, shorter than its index says, does not
             begin with a keyframe, or shows a frame before it.
         SourceError: The clips do not share one decoder configuration.
-        TargetError: The destination exists already.
+        TargetError: The destination exists.
         StorageError: The destination cannot be written.
-        InterruptedRunError: ``should_stop`` said so.
+        InterruptedRunError: ``should_stop`` returned true.
         UsageError: No clips, or an impossible frame rate or alignment.
     """
     if not clips:
@@ -540,7 +555,7 @@ def join_clips(
                 for place, (clip, runs, position) in enumerate(
                     zip(clips, coded_bytes.runs(), header.positions, strict=True)
                 ):
-                    # A clip that was remuxed was read whole, and lies in the scratch folder.
+                    # A remuxed clip was read whole, and is in the scratch folder.
                     remuxed = coded_bytes.remuxed.get(place)
                     where = None if coded is None or remuxed else partial(coded, place)
                     source.open(remuxed or clip.path, where)
@@ -567,7 +582,7 @@ def join_clips(
 
 
 class _Scratch:
-    """Remuxes clips that need it into a folder that goes when the join ends."""
+    """Remuxes clips that need it into a folder that is removed when the join ends."""
 
     def __init__(
         self,
@@ -594,9 +609,9 @@ class _Scratch:
                 )
             except OSError as error:
                 raise StorageError(
-                    f"{parent} cannot hold a remuxed clip: {error.strerror or error}.",
+                    f"A temporary clip cannot be written to {parent}: {error.strerror or error}.",
                     path=str(parent),
-                    next_step="Make room or check the disk, then run the same command again.",
+                    next_step="Free disk space or check the disk, then run the same command again.",
                 ) from error
         plain = self._folder / f"{self._num_remuxed:06d}.mp4"
         remux_clip(path, plain, fps=self._fps)
@@ -611,12 +626,12 @@ _path = attrgetter("path")
 
 
 class _CodedBytes:
-    """Where the coded bytes of each episode lie in its file.
+    """The ranges of each episode's coded bytes in its file.
 
-    A file can have tens of thousands of episodes, so that these are columns of numbers.
+    A file can have tens of thousands of episodes, so these are columns of numbers.
 
     Attributes:
-        remuxed: The files of clips that were remuxed, by the place of their episode.
+        remuxed: The files of clips that were remuxed, by the episode's rank.
     """
 
     def __init__(self) -> None:
@@ -633,7 +648,7 @@ class _CodedBytes:
         self._stops.append(len(self._starts))
 
     def runs(self) -> Iterator[Iterator[tuple[int, int]]]:
-        """Yield start and length of each run of bytes of each episode."""
+        """Yield start and length of each range of bytes of each episode."""
         runs, first = zip(self._starts, self._lengths, strict=True), 0
         for stop in self._stops:
             yield islice(runs, stop - first)
@@ -643,7 +658,7 @@ class _CodedBytes:
 def _read_episodes(
     clips: Sequence[Slice], scratch: _Scratch, last: LastIndex, *, is_whole: bool
 ) -> tuple[_CodedBytes, list[str], FileSamples, ClipIndex]:
-    """Return where each episode's bytes lie, its digest, all samples, and the first index."""
+    """Return the ranges of each episode's bytes, its digest, all samples, and the first index."""
     coded_bytes = _CodedBytes()
     digests: list[str] = []
     samples = FileSamples()
@@ -651,7 +666,7 @@ def _read_episodes(
     path, stop = clips[0].path, 0
     index = last.of(path)
     last.forget()
-    # Episodes of one file follow each other: its index is not read once for each.
+    # Episodes of one file follow each other, so its index is read once for all.
     names = [name for name, _ in groupby(clips, _path)]
     found = read_clip_indexes(names if index is None else names[1:], read_ahead=True)
     for clip in clips:
@@ -669,7 +684,8 @@ def _read_episodes(
             raise SourceError(
                 f"{clip.path} needs another decoder configuration than {clips[0].path}.",
                 path=clip.path,
-                next_step="Give them separate output files, as a new plan (--restart) does.",
+                next_step="Run the command again with --restart: a new plan puts the two clips "
+                "into separate files.",
             )
         num_samples, start = index.num_samples, clip.first or 0
         count = num_samples - start if clip.frames is None else clip.frames
@@ -705,7 +721,7 @@ def _read_episodes(
 
 
 def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:
-    """Refuse to cut out samples that cannot be decoded without others, or are shown among them."""
+    """Refuse to cut out samples that need others to decode, or among which others are shown."""
     if not index.keyframes[start]:
         reason = f"frame {start} begins an episode and is no keyframe"
     elif not (index.can_cut(start) and index.can_cut(stop)):
@@ -715,12 +731,12 @@ def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:
     raise UnreadableSourceError(
         f"{path} cannot be cut without encoding it again: {reason}.",
         path=path,
-        next_step="Leave the episode out (--on-bad-episode drop).",
+        next_step="Leave the episode out with --on-bad-episode drop.",
     )
 
 
 class _OpenedSource:
-    """The file that coded bytes are read from; it stays open while episodes of it follow."""
+    """The file that coded bytes are read from; it stays open while its episodes follow."""
 
     def __init__(self) -> None:
         self.descriptor = -1
@@ -734,10 +750,10 @@ class _OpenedSource:
         self._close()
 
     def open(self, name: str, where: Callable[[], str] | None) -> None:
-        """Open a file unless it is; ``where`` tells where its coded bytes are, if elsewhere."""
+        """Open a file if it is not open; ``where`` returns another path of its coded bytes."""
         if name == self._name:
             return
-        # Before the next is asked for: this one may have to make room for it.
+        # Close first: to fetch the next file, the open one may have to be removed.
         self._close()
         self.path = name if where is None else where()
         try:
@@ -753,13 +769,18 @@ class _OpenedSource:
 
 
 def create_file(target: str) -> int:
-    """Create a file that must not exist, and return its descriptor."""
+    """Create a file that must not exist, and return its descriptor.
+
+    Raises:
+        TargetError: The file exists.
+        StorageError: It cannot be created.
+    """
     try:
         return os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.EEXIST:
             raise TargetError(
-                f"{target} exists already and is not overwritten.", path=target
+                f"{target} exists already. It was not overwritten.", path=target
             ) from error
         raise StorageError(
             f"{target} cannot be created: {error.strerror or error}.",

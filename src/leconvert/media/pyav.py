@@ -1,8 +1,8 @@
-"""What needs FFmpeg: odd containers brought into a plain MP4, and frames decoded to pictures.
+"""The parts that need FFmpeg: remuxing odd containers into a plain MP4, and decoding frames.
 
-Frames are known by their rank: the frame shown first is 0, whatever its time and wherever it lies
-in the file. RGB is computed with the colour matrix and the range that the stream declares, as
-torchcodec does; PyAV alone takes every stream for BT.601.
+Frames are known by their rank: the frame shown first is 0, whatever its time and position in the
+file. RGB is computed with the colour matrix and the range that the stream declares, as torchcodec
+does; PyAV alone assumes BT.601 for every stream.
 """
 
 from __future__ import annotations
@@ -28,28 +28,30 @@ from leconvert.support.text import GET_AGAIN
 
 Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
-# What LeRobot's datasets are coded with: AV1 by default, the others by choice or by age.
+# The codecs of LeRobot's datasets: AV1 by default, the others by choice or in old ones.
 _CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
 # FFmpeg's AVCOL_RANGE_JPEG: luma fills 0..255 and not only 16..235.
 _FULL_RANGE = 2
-# Where LeRobot decodes a depth camera it asks for this format, whatever the stream stores.
+# LeRobot decodes a depth camera to this format, whatever the stream stores.
 _DEPTH_FORMAT = "gray12le"
-# How an image file begins, and FFmpeg's name of its decoder. FFmpeg is not left to guess: among
-# what it would recognise are playlists that name other files.
+# First bytes of an image file, and FFmpeg's name of its decoder. FFmpeg must not guess: it would
+# also recognise playlists that name other files.
 _IMAGE_DECODERS = {
     b"\x89PNG\r\n\x1a\n": "png",
     b"\xff\xd8\xff": "mjpeg",
     b"II*\0": "tiff",
     b"MM\0*": "tiff",
 }
-_IMAGE_NEXT_STEP = f"{GET_AGAIN}. Otherwise leave the feature out (--drop-feature NAME)."
+_IMAGE_NEXT_STEP = (
+    f"{GET_AGAIN}. If there is no other copy, leave the feature out with --drop-feature NAME."
+)
 
 
 def open_container(file: str | BinaryIO) -> Any:
     """Open a file with PyAV.
 
-    A title or an author's name in another encoding is no reason to refuse the frames. PyAV reads
-    any text since its version 19, and must be told to before.
+    A title or an author's name in another encoding is no reason to refuse the frames. PyAV accepts
+    any text since version 19; earlier versions need an option.
     """
     import av
 
@@ -65,7 +67,11 @@ def _pyav_version() -> int:
 
 @contextmanager
 def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
-    """Open a file with PyAV and give container and first video stream; translate its errors."""
+    """Open a file with PyAV, yield container and first video stream, and translate its errors.
+
+    Raises:
+        UnreadableSourceError: FFmpeg cannot read it, or it has no video.
+    """
     import av
 
     name = os.fspath(path)
@@ -79,14 +85,15 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
         raise UnreadableSourceError(
             f"{name} cannot be read by FFmpeg: {getattr(error, 'strerror', None) or error}.",
             path=name,
-            next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+            "--on-bad-episode drop.",
         ) from error
 
 
 def packet_times(path: str | os.PathLike[str]) -> Iterator[tuple[float | None, bool]]:
-    """Yield when each packet of a video is shown, in seconds, and whether decoding can start there.
+    """Yield the presentation time of each packet in seconds, and whether decoding can start there.
 
-    Packets come in decode order; one without a time has None.
+    Packets come in decode order; the time is None for a packet without one.
     """
     with opened_video(path) as (container, stream):
         for packet in container.demux(stream):
@@ -96,9 +103,9 @@ def packet_times(path: str | os.PathLike[str]) -> Iterator[tuple[float | None, b
 
 
 def count_tracks_and_frames(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Return how many tracks a file has, of sound for example, and the frames of the first video.
+    """Return the number of tracks of a file, sound included, and the frames of the first video.
 
-    The packets of a file are counted only where its index cannot be read.
+    Packets are counted only if the index cannot be read.
     """
     try:
         index = read_clip_index(path)
@@ -110,7 +117,11 @@ def count_tracks_and_frames(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def check_decodes(index: ClipIndex) -> None:
-    """Decode a clip completely, whose index may be damaged; raise where a frame is missing."""
+    """Decode a clip completely, whose index may be damaged.
+
+    Raises:
+        UnreadableSourceError: A frame is missing.
+    """
     frames = 0
     with opened_video(index.path) as (container, stream):
         for frame in container.decode(stream):
@@ -123,7 +134,7 @@ def check_decodes(index: ClipIndex) -> None:
         )
 
 
-# What PyAV carries from one file to another; a track of time codes, for example, it does not.
+# Tracks that PyAV can copy to another file; it cannot copy a track of time codes, for example.
 _CARRIED = ("audio", "subtitle")
 
 
@@ -138,16 +149,19 @@ def remux_clip(
 
     Source times only give the order of presentation; the copy's frame *i* is at i / fps. A
     container that keeps coded bytes in another framing (MPEG-TS, AVI) has them reframed by FFmpeg,
-    so that packets need not be the same bytes; what they decode to is.
+    so packets may be other bytes that decode to the same frames.
 
     Args:
         source: The file.
         destination: The copy.
         fps: Frames a second.
-        other_tracks: Whether sound and subtitles come along, with their own times.
+        other_tracks: Whether to copy sound and subtitles, too, with their own times.
 
     Returns:
         When the source shows each frame, in seconds, ascending.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or its tracks cannot be put into an MP4.
     """
     import av
 
@@ -168,7 +182,7 @@ def remux_clip(
             copies = {each.index: output.add_stream_from_template(each) for each in streams}
         except (ValueError, TypeError) as error:
             raise UnreadableSourceError(
-                f"{name} holds a track that cannot be put into an MP4: {error}.", path=name
+                f"{name} has a track that cannot be put into an MP4: {error}.", path=name
             ) from error
         copies[stream.index].time_base = Fraction(1, timescale)
         number = 0
@@ -191,15 +205,15 @@ def _carried(container: Any) -> list[Any]:
 
 
 def carried_tracks(path: str | os.PathLike[str]) -> int:
-    """Return how many tracks besides the video `remux_clip` brings along."""
+    """Return how many tracks besides the video `remux_clip` copies."""
     with opened_video(path) as (container, _):
         return len(_carried(container))
 
 
 def other_tracks_sha256(path: str | os.PathLike[str]) -> list[str]:
-    """Return a digest of the packets of each track that `remux_clip` brings along, and of no video.
+    """Return a digest of the packets of each track besides the video that `remux_clip` copies.
 
-    Times count in milliseconds: the copy of a track may count in other ticks.
+    Times count in milliseconds, since the copy of a track may have other ticks.
     """
     with opened_video(path) as (container, _):
         streams = _carried(container)
@@ -213,9 +227,9 @@ def other_tracks_sha256(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _refuse_changing_configuration(path: str) -> None:
-    """Refuse a clip for two decoders: FFmpeg keeps the first's set-up and drops the other silently.
+    """Refuse a clip for two decoders: FFmpeg keeps the first set-up and silently drops the other.
 
-    What the other decodes to would be noise, and every packet still the same bytes.
+    The frames of the other would decode to noise, although every packet has the same bytes.
     """
     try:
         read_clip_index(path)
@@ -250,7 +264,7 @@ def _order(path: str) -> tuple[IntArray, FloatArray]:
 
 
 def carried_ffmpeg() -> tuple[str, tuple[str, ...]]:
-    """Load PyAV; return the version of the FFmpeg in it, and which usual codecs that decodes."""
+    """Load PyAV; return the version of its FFmpeg, and the usual codecs that it decodes."""
     import av
     from av.codec import Codec
     from av.codec.codec import UnknownCodecError
@@ -270,12 +284,20 @@ def decode_shown(
 ) -> Iterator[tuple[int, Picture]]:
     """Decode chosen frames of a clip in one pass over the file.
 
-    Groups of pictures that no chosen frame needs are read but not decoded, where the index of the
-    clip can be read. Memory is that of the decoder and one frame.
+    If the clip's index can be read, groups of pictures that no chosen frame needs are read but not
+    decoded. Memory is that of the decoder and one frame.
+
+    Args:
+        path: The clip.
+        ranks: Ranks of the frames.
+        is_depth: Whether it is a depth stream.
 
     Yields:
         Rank and picture, in ascending order of rank: uint8 of shape (height, width, 3), or for
         depth uint16 of shape (height, width, 1), the 12-bit values that the stream stores.
+
+    Raises:
+        UnreadableSourceError: The clip cannot be read, or a frame is missing.
     """
     name = os.fspath(path)
     wanted = sorted(set(ranks))
@@ -288,7 +310,7 @@ def decode_shown(
         try:
             index = read_clip_index(name)
         except UnreadableSourceError:
-            # Not ours to read; FFmpeg delivers the frames in order all the same.
+            # leconvert cannot read the index; FFmpeg delivers the frames in order all the same.
             frames: Iterator[tuple[int, Any]] = enumerate(container.decode(stream))
         else:
             if wanted[-1] >= index.num_samples:
@@ -309,14 +331,21 @@ def decode_shown(
 def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture:
     """Decode one image file: PNG, JPEG or TIFF.
 
-    PNG comes out as it was stored: grey is repeated in three channels, palettes are looked up,
+    PNG pixels are returned as stored: grey is repeated in three channels, palettes are looked up,
     alpha is dropped, 16-bit colours keep their upper byte. JPEG is decoded by FFmpeg, with chroma
-    enlarged as libjpeg does by default; colours differ from libjpeg's by rounding, at most a few
-    of 255 levels.
+    enlarged as libjpeg does by default; colours differ from libjpeg's by rounding, at most a few of
+    255 levels.
+
+    Args:
+        data: The file's bytes.
+        is_depth: Whether grey is depth.
 
     Returns:
-        uint8 of shape (height, width, 3); depth of one channel is of shape (height, width, 1),
-        uint8 or uint16 as stored.
+        uint8 of shape (height, width, 3); depth of one channel has shape (height, width, 1), uint8
+        or uint16 as stored.
+
+    Raises:
+        UnreadableSourceError: It is no such image, or is damaged.
     """
     import av
 
@@ -325,8 +354,8 @@ def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture
     decoder = next(found, None)
     if decoder is None:
         raise _no_image("it is neither PNG nor JPEG nor TIFF")
-    # Straight to the decoder: opening a file probes it, which takes longer than decoding. A decoder
-    # remembers the picture before, so each image has its own.
+    # Use the decoder directly: opening a file probes it, which takes longer than decoding. A
+    # decoder remembers the previous picture, so each image has its own.
     context: Any = av.CodecContext.create(decoder, "r")
     context.thread_count = 1
     try:
@@ -339,7 +368,7 @@ def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture
 
 
 def _stored_picture(frame: Any, is_depth: bool) -> Picture:
-    """Return an image file's pixels without a conversion that rounds, where there is one."""
+    """Return an image file's pixels, without a conversion that rounds if possible."""
     stored = frame.format.name
     if stored == "rgb24":
         plain: npt.NDArray[np.uint8] = frame.to_ndarray()
@@ -365,7 +394,7 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
         deep: npt.NDArray[np.uint16] = frame.to_ndarray()
         return (deep[..., :3] >> 8).astype(np.uint8)
     if stored.startswith("yuvj4"):
-        # By itself swscale repeats chroma; libjpeg interpolates it.
+        # By default swscale repeats chroma; libjpeg interpolates it.
         frame = _reformatting()(frame, format="yuvj444p", interpolation="BILINEAR")
     return rgb_converter()(frame)
 
@@ -386,7 +415,7 @@ def rgb_converter() -> Callable[[Any], Picture]:
             src_colorspace=int(frame.colorspace),
             dst_colorspace=Colorspace.DEFAULT,
             src_color_range=_FULL_RANGE if is_full else 1,
-            # What torchcodec asks for; it matters where chroma of more than 8 bits is enlarged.
+            # torchcodec's choice; it matters when chroma of more than 8 bits is enlarged.
             interpolation="BICUBIC",
         )
         picture: Picture = converted.to_ndarray()
@@ -396,7 +425,7 @@ def rgb_converter() -> Callable[[Any], Picture]:
 
 
 def depth_converter() -> Callable[[Any], Picture]:
-    """Return a function from frames of one depth stream to the 12-bit values that it stores."""
+    """Return a function from frames of one depth stream to the stored 12-bit values."""
     reformat = _reformatting()
 
     def depth_picture(frame: Any) -> Picture:
@@ -407,11 +436,11 @@ def depth_converter() -> Callable[[Any], Picture]:
 
 
 def _reformatting() -> Callable[..., Any]:
-    """Return a function that brings frames into another pixel format, without threads.
+    """Return a function that converts frames to another pixel format, without threads.
 
-    Since version 17 PyAV starts threads for it by itself, and since 19 one such object serves all
-    frames of a thread. A process that is forked then, as a loader's worker is, has the object
-    without its threads, and waits for them for ever.
+    Since version 17 PyAV starts threads for this by itself, and since version 19 one such object
+    serves all frames of a thread. A process that is forked then, such as a loader's worker, has the
+    object without its threads, and would wait for them for ever.
     """
     from av.video.reformatter import VideoReformatter
 
@@ -420,15 +449,15 @@ def _reformatting() -> Callable[..., Any]:
 
 
 def _needed_samples(index: ClipIndex, wanted: list[int]) -> BoolArray:
-    """Return which samples to decode for frames of these ranks, in decode order.
+    """Return which samples must be decoded for frames of these ranks, in decode order.
 
-    These are whole groups of pictures, a keyframe to the next. A frame that is decoded after a
-    keyframe but shown before it (an open group) may also refer to the group before.
+    These are whole groups of pictures, from one keyframe to the next. A frame that is decoded after
+    a keyframe but shown before it (an open group) may also refer to the previous group.
     """
     ranks = index.ranks
     groups = np.cumsum(index.keyframes) - 1  # of each sample; -1 before the first keyframe
     heads = np.flatnonzero(index.keyframes)
-    is_needed = np.zeros(len(heads) + 1, np.bool_)  # the last place stands for group -1
+    is_needed = np.zeros(len(heads) + 1, np.bool_)  # the last entry stands for group -1
     sample_of_rank = np.empty(len(ranks), np.int64)
     sample_of_rank[ranks] = np.arange(len(ranks))
     wanted_samples = sample_of_rank[wanted]
@@ -443,7 +472,7 @@ def _needed_samples(index: ClipIndex, wanted: list[int]) -> BoolArray:
 def _decoded(
     container: Any, stream: Any, index: ClipIndex, needed: BoolArray
 ) -> Iterator[tuple[int, Any]]:
-    """Yield rank and frame of the samples that are needed, as the decoder gives them out."""
+    """Yield rank and frame of the needed samples, as the decoder returns them."""
     context = stream.codec_context
     ranks = index.ranks
     rank_of_time: dict[int, int] = {}
@@ -467,7 +496,7 @@ def _decoded(
             yield from placed(context.decode(packet))
             is_fed = True
         elif is_fed:
-            # The decoder begins anew at the next keyframe, so nothing of the gap is missed.
+            # The decoder starts again at the next keyframe, so the gap does not matter.
             yield from placed(context.decode(None))
             context.flush_buffers()
             is_fed = False

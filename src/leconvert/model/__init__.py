@@ -1,1 +1,1 @@
-"""Plain values: selection, repairs, layout and scan. Nothing here touches a disk."""
+"""Plain values: selection, repairs, layout and scan. No code here reads or writes files."""

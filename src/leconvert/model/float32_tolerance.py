@@ -1,7 +1,7 @@
-"""Which frames LeRobot refuses to load although every stored time is exact.
+"""Frames that LeRobot refuses to load although every stored time is exact.
 
 LeRobot 0.6.1 looks a video frame up by time. Frame *i* of an episode that begins at frame *b* of
-its file is asked for at ``from_timestamp + timestamp``; the decoder returns the frame of the
+its file is asked for at ``from_timestamp + timestamp``. The decoder returns the frame of the
 nearest number, and both times are compared in single precision:
 
 ======================== ===================================================== =========
@@ -12,15 +12,16 @@ value                    formula                                               p
 time asked for, *q*      from_timestamp + timestamp                            64 bits
 frame number             round(q * average rate of the file)                   64 bits
 time found, *p*          frame number / fps                                    64 bits
-refused where            abs(float32(q) - float32(p)) >= float32(1e-4)         32 bits
+refused if               abs(float32(q) - float32(p)) >= float32(1e-4)         32 bits
 ======================== ===================================================== =========
 
-The only inexact number that matters is ``timestamp``: it is off by up to half the spacing of single
+The only inexact number that matters is ``timestamp``. Its error is up to half the spacing of single
 precision at i / fps, which grows with the length of the *episode*. Rounding q and p to 32 bits can
-turn that into a whole step of the spacing at p, which grows with the place in the *file*: 6.1e-5 s
-below 1,024 s and 1.2e-4 s from there on. So frames of long episodes late in long files do not load.
+turn that error into a whole step of the spacing at p, which grows with the position in the *file*:
+6.1e-5 s below 1,024 s and 1.2e-4 s from there on. So frames of long episodes late in long files do
+not load.
 
-Everything here is plain arithmetic on whole episodes at a time: nothing is read, nothing decoded.
+The functions compute with whole episodes at a time. They read no file and decode no frame.
 """
 
 from __future__ import annotations
@@ -42,24 +43,25 @@ _TOLERANCE = np.float32(1e-4)
 _CERTAIN_SECONDS = 1024
 # Rounding boundaries from 1,024 s on are odd multiples of 2**-14 s, or of larger powers of two.
 _FINEST_BOUNDARY = 2**14
-# What three roundings to double precision move a time by, relative to it: below this.
+# Three roundings to double precision change a time by less than this, relative to the time.
 _DOUBLE_ERROR = 2.0**-50
-# Boundaries are coarse enough for `_frames_sure_of_their_place` up to here: 97 days.
+# Up to here, 97 days, boundaries are coarse enough for `_frames_sure_of_their_place`.
 _LONGEST_SECONDS = 2.0**23
 # Above it, half the spacing of single precision can be half a frame.
 _FASTEST_CERTAIN = 2**13
 _FRAMES_A_BLOCK = 2**17
-# What FFmpeg can hold of a frame rate, and of the duration of a frame in its ticks.
+# The largest frame rate, and duration of a frame in ticks, that FFmpeg can hold.
 _LARGEST_NUMERATOR = 2**31 - 1
 _LARGEST_DENOMINATOR = 2**23
 
 
 def placed_rate(fps: Fraction) -> Fraction:
-    """Return the rate at which frames lie in a video file: ``fps``, or the nearest that MP4 holds.
+    """Return the rate of the frames in a video file: ``fps``, or the nearest that MP4 can hold.
 
-    Only long decimals differ, such as 29.97002997, which MP4 and FFmpeg cannot hold as a fraction.
-    Up to 255 frames a second they differ by less than 2**-23 frames a second (Dirichlet's theorem);
-    those that stand for a fraction, such as 30000 / 1001, by as much as their last digit.
+    Only long decimals such as 29.97002997 differ: MP4 and FFmpeg cannot hold them as a fraction. Up
+    to 255 frames a second the difference is less than 2**-23 frames a second (Dirichlet's theorem).
+    A decimal that stands for a fraction, such as 30000 / 1001, differs by as much as its last
+    digit.
     """
     if fps.numerator <= _LARGEST_NUMERATOR and fps.denominator <= _LARGEST_DENOMINATOR:
         return fps
@@ -69,8 +71,8 @@ def placed_rate(fps: Fraction) -> Fraction:
 def frames_always_in_reach(fps: Fraction) -> int:
     """Return how many frames from the start of a file load wherever their episodes begin.
 
-    Below 1,024 s neighbours in single precision are 2**-14 s apart or less. The time asked for is
-    off by at most half of that, and rounding the two times adds at most half of it each: 1.5 *
+    Below 1,024 s neighbours in single precision are 2**-14 s apart or less. The time asked for has
+    an error of at most half of that, and rounding each of the two times adds at most half: 1.5 *
     2**-14 = 9.2e-5 s in all, less than the tolerance of 1e-4 s.
     """
     rate = placed_rate(fps)
@@ -78,9 +80,9 @@ def frames_always_in_reach(fps: Fraction) -> int:
 
 
 def is_out_of_reach(begin_frame: IntArray, frame: IntArray, fps: Fraction) -> BoolArray:
-    """Return whether LeRobot refuses frames, or takes them for their neighbour.
+    """Return which frames LeRobot refuses, or confuses with a neighbour.
 
-    This is its arithmetic as it stands, for each frame.
+    The function repeats LeRobot's own arithmetic for each frame.
 
     Args:
         begin_frame: Frames of the same file before the frame's episode, shape (N,).
@@ -96,18 +98,19 @@ def is_out_of_reach(begin_frame: IntArray, frame: IntArray, fps: Fraction) -> Bo
     numbers = np.rint(asked * float(rate))
     found = numbers * rate.denominator / rate.numerator
     distances = np.abs(asked.astype(np.float32) - found.astype(np.float32))
-    # Where frames are closer to each other than the tolerance, a neighbour would pass the test.
+    # If frames are closer to each other than the tolerance, a neighbour would pass the first test.
     refused: BoolArray = (distances >= _TOLERANCE) | (numbers != begin_frame + frame)
     return refused
 
 
 def frames_out_of_reach(begin_frame: IntArray, length: IntArray, fps: Fraction) -> IntArray:
-    """Count the frames of each episode of which `is_out_of_reach` is true.
+    """Count the frames of each episode for which `is_out_of_reach` is true.
 
-    Every frame is evaluated but those that are certain: the ones of `frames_always_in_reach`, and
-    those so early in their episode that their error is smaller than the least distance of any
-    frame's time from a rounding boundary. So common rates and short episodes cost nothing, and
-    other frames some 30 ns each. Memory does not grow with the number of frames.
+    Two kinds of frames are certain to load and are not evaluated: those of
+    `frames_always_in_reach`, and those so early in their episode that their error is smaller than
+    the least distance between any frame's time and a rounding boundary. So common rates and short
+    episodes cost nothing; other frames cost some 30 ns each. Memory does not grow with the number
+    of frames.
 
     Args:
         begin_frame: Frames of the same file before each episode, shape (E,).
@@ -134,20 +137,21 @@ def frames_out_of_reach(begin_frame: IntArray, length: IntArray, fps: Fraction) 
 def _frames_sure_of_their_place(fps: Fraction, file_frames: int) -> int:
     """Return how many frames from the start of an episode load wherever the episode begins.
 
-    The two times that are compared become one number unless a rounding boundary lies between
-    them. From 1,024 s on boundaries are at odd multiples of 2**-a s, a <= 14. Let the rate be
-    n / d in lowest terms and n = w * 2**v with w odd. The distance of frame g's time, g * d / n,
-    from the boundary m * 2**-a is abs(g * d * 2**a - m * n) / (n * 2**a). If v < a the dividend is
-    a multiple of 2**v and, as m is odd, never zero: no time is closer to a boundary than
-    1 / (w * 2**a) s. A frame whose time asked for is off by less is found. It is off by half the
-    spacing of single precision at its timestamp, which is t * 2**-24 at most for a time t.
+    The two times that are compared become one number unless a rounding boundary lies between them.
+    From 1,024 s on, boundaries are at odd multiples of 2**-a s, a <= 14. Let the rate be n / d in
+    lowest terms and n = w * 2**v with w odd. The distance of frame g's time, g * d / n, from the
+    boundary m * 2**-a is abs(g * d * 2**a - m * n) / (n * 2**a). If v < a the dividend is a
+    multiple of 2**v and, as m is odd, never zero: no time is closer to a boundary than 1 / (w *
+    2**a) s. A frame is found if the error of the time asked for is less. That error is half the
+    spacing of single precision at the frame's timestamp, which is t * 2**-24 at most for a time t.
     """
     rate = placed_rate(fps)
     seconds = file_frames / rate
     odd = rate.numerator
     twos = (odd & -odd).bit_length() - 1
     odd >>= twos
-    # The boundaries' a shrinks by one with every doubling of the time; it is 14 up to 2,048 s.
+    # The exponent a of the boundaries shrinks by one with every doubling of the time; it is 14 up
+    # to 2,048 s.
     coarsest = 24 - int(max(seconds, Fraction(_CERTAIN_SECONDS))).bit_length() + 1
     if twos >= coarsest or seconds >= _LONGEST_SECONDS or rate >= _FASTEST_CERTAIN:
         return 0
@@ -155,7 +159,7 @@ def _frames_sure_of_their_place(fps: Fraction, file_frames: int) -> int:
     least_distance = 1 / (odd * _FINEST_BOUNDARY) - float(seconds) * (_DOUBLE_ERROR + drift)
     if least_distance <= 0:
         return 0
-    # The spacing doubles at powers of two: below one of them, t, half of it is t * 2**-25.
+    # The spacing doubles at powers of two: below a power of two t, half the spacing is t * 2**-25.
     return math.floor(2.0 ** math.floor(math.log2(least_distance * 2**25)) * rate)
 
 

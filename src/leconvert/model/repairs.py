@@ -1,8 +1,8 @@
-"""What a conversion is allowed to change about a dataset, and what one conversion changes.
+"""The changes that a user allows, and the changes that one conversion makes.
 
-By default rows, statistics and tables are copied as they stand. `RepairOptions` is what the user
-allows; the scan turns it into `Repairs`, which the plan records, workers and packer carry out and
-the verification expects. Whatever is not in `Repairs` is not changed.
+By default rows, statistics and tables are copied unchanged. `RepairOptions` holds the user's
+permissions. The scan turns them into `Repairs`; the plan records these, workers and packer carry
+them out, and the verification expects them. Nothing outside `Repairs` is changed.
 """
 
 from __future__ import annotations
@@ -35,110 +35,115 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
     "index": "int64",
     "task_index": "int64",
 }
-# Features that LeRobot keeps no statistics of.
+# Features without statistics in LeRobot.
 TEXT_DTYPES = frozenset({"string", "language"})
-# What LeRobot adds to every frame beside the columns that all datasets have.
+# Names that LeRobot adds to every frame beside the columns of `DEFAULT_COLUMNS`.
 _OF_FRAMES = frozenset({"task", "subtask"})
 
 
 def is_frame_rate(text: str) -> bool:
-    """Whether a text is a decimal that can be a number of frames a second."""
+    """Return whether a text is a decimal that can be a number of frames a second."""
     return re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) is not None and float(text) > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
-    """What the user allows a conversion to change.
+    """The changes that the user allows a conversion to make.
 
     Attributes:
-        on_bad_episode: ``fail`` stops where an episode is damaged, ``drop`` leaves it out and
-            numbers the others anew.
-        retime: Timestamps become ``frame / fps``.
-        reindex: ``frame_index``, ``episode_index`` and ``index`` are counted anew.
-        remap_tasks: Tasks are numbered anew, so that a task's row is its index.
-        unwrap_scalars: Lists of one value become the value, as LeRobot stores such features.
-        fill_stats: Statistics that are missing or stale are computed from the data.
-        recompute_stats: Statistics of every feature are computed from the data.
-        quantiles: Statistics have quantiles, for which those of numeric columns are computed anew.
-        drop_features: Features that are left out, columns and video files alike.
-        rename_features: Features that have another name in the result, each as ``OLD=NEW``.
-        accept: Codes of findings that shall not stop the conversion, as far as it can do without.
-        declare_features: Columns that ``info.json`` does not declare are declared as they are
-            stored.
-        locate_files: Files of episodes that lie elsewhere than their template says are taken from
-            there.
-        tasks_from: ``episodes`` gives the rows of an episode the task that ``episodes.jsonl``
-            lists for it; None leaves rows their own.
-        assume_version: The version to read a source as whose ``codebase_version`` is none.
-        assume_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
-        fetch_unfit: Of a dataset whose files stay on the Hub those are fetched that have to be
-            written anew, or decoded; the result is the same.
+        on_bad_episode: ``fail`` stops at a damaged episode; ``drop`` leaves it out and renumbers
+            the other episodes.
+        retime: Set timestamps to ``frame / fps``.
+        reindex: Recount ``frame_index``, ``episode_index`` and ``index``.
+        remap_tasks: Renumber tasks, so that a task's row is its index.
+        unwrap_scalars: Replace lists of one value by the value, as LeRobot stores such features.
+        fill_stats: Compute missing or stale statistics from the data.
+        recompute_stats: Compute the statistics of every feature from the data.
+        quantiles: Add quantiles to the statistics; for this, statistics of numeric columns are
+            recomputed.
+        drop_features: Features to leave out, columns and video files alike.
+        rename_features: Features to rename, each as ``OLD=NEW``.
+        accept: Codes of findings that shall not stop the conversion, if it is possible without
+            repairing them.
+        declare_features: Declare columns that ``info.json`` does not declare, with their stored
+            types.
+        locate_files: Take files of episodes from where they are, if not where the template says.
+        tasks_from: ``episodes`` gives the rows of an episode the task that ``episodes.jsonl`` lists
+            for it; None keeps the tasks of the rows.
+        assume_version: The version to assume for a source whose ``codebase_version`` is missing or
+            wrong.
+        assume_fps: Frames a second, a decimal, if those of ``info.json`` are missing or wrong.
+        fetch_unfit: Fetch the files that have to be rewritten or decoded, for a dataset whose files
+            otherwise stay on the Hub. The result is the same.
 
     Raises:
-        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is no such choice,
-            ``assume_fps`` no rate, or one of ``rename_features`` cannot be.
+        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is none of its choices,
+            ``assume_fps`` is no rate, or an item of ``rename_features`` is invalid.
     """
 
     on_bad_episode: str = flag(
         "fail",
-        "drop: leave damaged episodes out and number the others anew (default: fail)",
+        "drop: leave damaged episodes out; the others get new numbers (default: fail)",
         choices=("fail", "drop"),
     )
-    retime: bool = flag(False, "set every timestamp to frame_index / fps")
-    reindex: bool = flag(False, "count frame_index, episode_index and index anew")
+    retime: bool = flag(False, "compute every timestamp as frame_index / fps")
+    reindex: bool = flag(False, "compute frame_index, episode_index and index anew")
     remap_tasks: bool = flag(False, "number tasks from 0 without gaps, and merge duplicates")
     unwrap_scalars: bool = flag(
-        False, "make the value of each list of one value, which LeRobot cannot load"
+        False, "store lists of one value as the value itself; LeRobot cannot load such lists"
     )
     fill_stats: bool = flag(
-        False, "compute the statistics that are missing or stale, and keep the others"
+        False, "compute statistics that are missing or do not fit the data; keep the others"
     )
-    recompute_stats: bool = flag(False, "compute the statistics of every feature from the data")
+    recompute_stats: bool = flag(False, "compute all statistics from the data")
     quantiles: bool = flag(
-        False, "add q01, q10, q50, q90 and q99 to the statistics, computed from the data"
+        False,
+        "add quantiles to the statistics, which LeRobot needs to record more episodes",
     )
     drop_features: tuple[str, ...] = flag(
         (),
-        "leave a feature out, columns and videos alike; may be given again",
+        "leave this feature out, with its column and its videos; may be given several times",
         "NAME",
         names=("--drop-feature",),
     )
     rename_features: tuple[str, ...] = flag(
         (),
-        "give a feature another name in the result; may be given again",
+        "give a feature another name in the result; may be given several times",
         "OLD=NEW",
         names=("--rename-feature",),
     )
     accept: tuple[str, ...] = flag(
-        (), "convert in spite of a finding, named by its code; may be given again", "FINDING"
+        (),
+        "convert in spite of this finding, given by its code; may be given several times",
+        "FINDING",
     )
     declare_features: bool = flag(
-        False, "declare columns that info.json does not declare, as they are stored"
+        False, "declare in info.json the columns that are stored but not declared"
     )
     locate_files: bool = flag(
-        False, "take files of episodes from where they are, if not where the templates say"
+        False, "search for files of episodes that are not where info.json says"
     )
     tasks_from: str | None = flag(
         None,
-        "episodes: rows of an episode get the task that episodes.jsonl lists for it",
+        "episodes: take the task of every row from the table of episodes",
         "TABLE",
         choices=("episodes",),
     )
     assume_version: str | None = flag(
         None,
-        "read the source as v2.0 or v2.1, where codebase_version is wrong or not there",
+        "read the source as v2.0 or v2.1, if codebase_version in info.json is wrong or missing",
         "VERSION",
         choices=SOURCE_VERSIONS,
     )
     assume_fps: str | None = flag(
         None,
-        "frames a second, such as 15 or 29.97, where fps in info.json is wrong or not there",
+        "frames per second, such as 15 or 29.97, if fps in info.json is wrong or missing",
         "N",
     )
     fetch_unfit: bool = flag(
         False,
-        "where --layout lets files stay on the Hub: fetch those that have to be written anew or "
-        "decoded, instead of refusing",
+        "download the files that cannot stay on the Hub as they are, instead of refusing the "
+        "conversion",
     )
 
     def __post_init__(self) -> None:
@@ -149,18 +154,18 @@ class RepairOptions:
                 raise UsageError(f"{told.name} takes {allowed}, not {value!r}.")
         if self.assume_fps is not None and not is_frame_rate(self.assume_fps):
             raise UsageError(
-                f"--assume-fps takes a number of frames a second, not {self.assume_fps!r}."
+                f"--assume-fps takes a number of frames per second, not {self.assume_fps!r}."
             )
         _check_renames(self.rename_features, self.drop_features)
 
     @property
     def renames(self) -> dict[str, str]:
-        """New name of each feature that is renamed."""
+        """The new name of each renamed feature, by its old name."""
         return {old: new for old, _, new in map(_parted, self.rename_features)}
 
     @classmethod
     def of_flags(cls, flags: Iterable[str]) -> RepairOptions:
-        """Return the options that some flags of the command line stand for.
+        """Return the options for some flags of the command line.
 
         Args:
             flags: Each as a user types it, such as ``--drop-feature action``.
@@ -176,7 +181,7 @@ class RepairOptions:
         return cls(**given)
 
     def flags(self) -> tuple[str, ...]:
-        """Return the flags of the command line that stand for the options; see `of_flags`."""
+        """Return the flags of the command line for these options; see `of_flags`."""
         flags: list[str] = []
         for told in flags_of(RepairOptions):
             value, name = getattr(self, told.field), told.name
@@ -188,7 +193,7 @@ class RepairOptions:
         return tuple(flags)
 
     def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping of what changes a result and is not the default."""
+        """Return a JSON-serialisable mapping of what changes a result, without defaults."""
         default = asdict(replace(RepairOptions(), fetch_unfit=self.fetch_unfit))
         record = {key: value for key, value in asdict(self).items() if value != default[key]}
         return {
@@ -198,7 +203,7 @@ class RepairOptions:
 
     @property
     def reading(self) -> Repairs:
-        """What of the repairs decides how ``info.json`` is read."""
+        """The repairs that decide how ``info.json`` is read."""
         return Repairs(assumed_version=self.assume_version, assumed_fps=self.assume_fps)
 
 
@@ -207,41 +212,45 @@ def _parted(rename: str) -> tuple[str, str, str]:
 
 
 def _check_renames(renames: Sequence[str], dropped: Collection[str]) -> None:
-    """Refuse names that no dataset can have, whatever the source."""
+    """Refuse names that are invalid for any source."""
     taken: set[str] = set()
     for rename in renames:
         old, equals, new = _parted(rename)
         said, helps = f"--rename-feature {rename}", None
         if not (old and equals and new):
             raise UsageError(
-                f"{said}: that is not OLD=NEW.",
+                f"{said} is not of the form OLD=NEW.",
                 next_step="Write the feature's name, an equals sign and its new name.",
             )
         if old in DEFAULT_COLUMNS or new in DEFAULT_COLUMNS or new in _OF_FRAMES:
             name = old if old in DEFAULT_COLUMNS else new
             raise UsageError(
-                f"{said}: {name} is a name of LeRobot's own.",
-                next_step="Other features can be renamed, and to other names.",
+                f"{said}: {name} is one of LeRobot's own features.",
+                next_step="LeRobot's own features keep their names, and no other feature can get "
+                "such a name.",
             )
         if "/" in new or "\\" in new or new.startswith(".") or not new.isprintable():
-            helps = "Take letters, digits, dots, underscores and hyphens, such as "
+            helps = "Use letters, digits, dots, underscores and hyphens, such as "
             helps += "observation.images.front."
-            raise UsageError(f"{said}: the new name cannot name a folder.", next_step=helps)
+            raise UsageError(
+                f"{said}: the new name cannot be the name of a folder.", next_step=helps
+            )
         if old in dropped:
             raise UsageError(
-                f"{said}: --drop-feature leaves {old} out.", next_step="Give one of the two."
+                f"{said}: --drop-feature already leaves {old} out.",
+                next_step="Give one of the two options.",
             )
         if old in taken or new in taken or old == new:
             raise UsageError(
                 f"{said}: {old if old in taken else new} is given twice.",
-                next_step="Rename each feature once, and to a name that no other has.",
+                next_step="Rename each feature once, to a name that no other feature has.",
             )
         taken |= {old, new}
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedEpisode:
-    """An episode that is left out: its index in the source, and the code of the finding why."""
+    """An episode that is left out: its index in the source, and the code of the finding."""
 
     episode: int
     code: str
@@ -249,12 +258,12 @@ class DroppedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class LocatedFile:
-    """A file of an episode that does not lie where its template says.
+    """A file of an episode that is not at the path of its template.
 
     Attributes:
-        stream: Its stream.
+        stream: The file's stream.
         episode: The episode's index in the source.
-        path: Where it lies, relative to the source.
+        path: Path of the file relative to the source.
     """
 
     stream: str
@@ -264,40 +273,40 @@ class LocatedFile:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What one conversion changes; nothing by default.
+    """The changes that one conversion makes; none by default.
 
     Attributes:
-        selected_episodes: The episodes of the source that alone were asked for; None for all.
-        dropped_episodes: Those among them that are left out for what was found, ascending.
+        selected_episodes: The only episodes of the source that were asked for; None for all.
+        dropped_episodes: Episodes among them that are left out because of a finding, ascending.
         dropped_features: Features that are left out, sorted.
         computed_columns: Default columns that are computed and not copied, in the order of
             `DEFAULT_COLUMNS`: ``timestamp`` is ``frame / fps``, ``frame_index`` the frame,
-            ``episode_index`` the episode's place in the result, ``index`` the frame's place in the
-            result. ``task_index`` is `added_task` where it is added, and mapped where ``task_map``
+            ``episode_index`` the episode's position in the result, ``index`` the frame's position
+            in the result. ``task_index`` is `added_task` if it is added, and mapped if ``task_map``
             is given.
-        added_columns: Those of them that the source lacks; they come last.
-        task_map: Source task index to result task index; None leaves tasks as they are.
+        added_columns: Computed columns that the source lacks; they come last.
+        task_map: Source task index to result task index; None leaves tasks unchanged.
         unwrapped_columns: Columns whose lists of one value become the value, sorted.
         cast_columns: Default columns of whole numbers that are stored as floating-point numbers and
             become int64, in the order of `DEFAULT_COLUMNS`.
         computed_stats: Features whose statistics are computed from the data and not copied, sorted.
-        stats_episodes: Features among them whose statistics are computed in some episodes and
-            copied in the others: feature to the episodes' indices in the source, ascending.
-        quantiles: Whether computed statistics have quantiles, as where those that are copied do.
-        assumed_version: The version that the source is read as, where its ``codebase_version``
-            says another, or none.
-        assumed_fps: Frames a second, a decimal, where ``info.json`` says others, or none.
-        declared_features: Features that are declared as they are stored, where the source
-            declares them otherwise or not at all; cameras as most of their clips are.
-        located_files: Files that are taken from elsewhere than their template says, sorted.
-        tasks_from: ``episodes`` where the rows of an episode with one task have the task that
-            ``episodes.jsonl`` lists for it; None where they have their own.
+        stats_episodes: For features whose statistics are computed in some episodes only and copied
+            in the others: feature to these episodes' indices in the source, ascending.
+        quantiles: Whether computed statistics have quantiles; true if copied ones have them.
+        assumed_version: The version to read the source as, if its ``codebase_version`` is missing
+            or wrong.
+        assumed_fps: Frames a second, a decimal, if those of ``info.json`` are missing or wrong.
+        declared_features: New declarations of features that the source declares otherwise or not at
+            all. Columns are declared as stored, cameras as most of their clips are.
+        located_files: Files that are not at the path of their template, sorted.
+        tasks_from: ``episodes`` if rows of an episode with one task get the task that
+            ``episodes.jsonl`` lists for it; None if they keep their own.
         task_columns: Further columns that ``task_map`` maps, sorted.
-        trimmed_episodes: The first frame that stays of an episode, and the one after the last, by
-            the episode's index in the source. ``timestamp`` and ``frame_index`` of such an episode
+        trimmed_episodes: The first frame kept of an episode, and the one after the last, by the
+            episode's index in the source. ``timestamp`` and ``frame_index`` of a trimmed episode
             are computed, too.
-        renamed_features: New name of each feature that is renamed. All that is said of features
-            here calls them by it, but for ``declared_features`` and ``located_files``.
+        renamed_features: New name of each renamed feature, by its old name. All other attributes
+            use the new names, except ``declared_features`` and ``located_files``.
     """
 
     dropped_episodes: tuple[DroppedEpisode, ...] = ()
@@ -322,7 +331,7 @@ class Repairs:
 
     @property
     def change_rows(self) -> bool:
-        """Whether rows are anything but copied."""
+        """Whether any rows are changed rather than copied."""
         return bool(
             self.dropped_features
             or self.computed_columns
@@ -354,7 +363,7 @@ class Repairs:
 
     @property
     def added_task(self) -> int:
-        """The result's index of the only task, for rows that have no ``task_index``."""
+        """The result's index of the only task, for rows without ``task_index``."""
         return min((self.task_map or {}).values(), default=0)
 
     def keeps(self, episode_index: IntArray) -> BoolArray:
@@ -366,9 +375,9 @@ class Repairs:
         return kept
 
     def features(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the result's features, given those of the source's ``info.json``.
+        """Return the result's features, given the source's features from ``info.json``.
 
-        These may have their new names already.
+        The source's features may have their new names already.
         """
         kept = {
             self.renamed(key): copy.deepcopy(dict(feature))
@@ -385,7 +394,7 @@ class Repairs:
         return {**features, **declared}
 
     def computes_stats(self, feature: str, episode: int) -> bool:
-        """Whether the statistics of a feature are computed in an episode, by its source's index."""
+        """Return whether a feature's statistics are computed in an episode of the source."""
         if feature not in self.computed_stats:
             return False
         episodes = self.stats_episodes.get(feature)
@@ -395,7 +404,7 @@ class Repairs:
         return place < len(episodes) and episodes[place] == episode
 
     def replaces_stats(self, features: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether no statistics of the source are kept: those of all features are computed."""
+        """Return whether all statistics are computed, so that none of the source are kept."""
         return all(
             (name in self.computed_stats and name not in self.stats_episodes)
             or name in self.dropped_features
@@ -411,10 +420,11 @@ class Repairs:
         return sorted(texts.items())
 
     def summary(self) -> list[str]:
-        """Return what is changed, a few words each."""
+        """Return the changes, each in a few words."""
         copied = [name for name in self.computed_columns if name not in self.added_columns]
+        noun = "episode" if str(self.selected_episodes).isdecimal() else "episodes"
         parts = {
-            f"only episodes {self.selected_episodes} asked for": self.selected_episodes,
+            f"only {noun} {self.selected_episodes} converted, as asked": self.selected_episodes,
             ", ".join(
                 f"episode {episode} trimmed to its frames {first}:{stop}"
                 for episode, (first, stop) in self.trimmed_episodes.items()
@@ -422,7 +432,7 @@ class Repairs:
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
             ", ".join(
-                f"{old} called {new}" for old, new in self.renamed_features.items()
+                f"{old} renamed to {new}" for old, new in self.renamed_features.items()
             ): self.renamed_features,
             f"{', '.join(copied)} computed": copied,
             f"{', '.join(self.added_columns)} added": self.added_columns,
@@ -431,12 +441,12 @@ class Repairs:
             "tasks of rows taken from episodes.jsonl": self.tasks_from,
             f"{', '.join(self.unwrapped_columns)} unwrapped": self.unwrapped_columns,
             f"{', '.join(self.cast_columns)} stored as int64": self.cast_columns,
-            f"{', '.join(self.declared_features)} declared as stored": self.declared_features,
-            f"{count(len(self.located_files), 'file')} taken from another place": (
+            f"{', '.join(self.declared_features)} declared in info.json": self.declared_features,
+            f"{count(len(self.located_files), 'file')} found at another place": (
                 self.located_files
             ),
             f"read as {self.assumed_version}": self.assumed_version,
-            f"{self.assumed_fps} frames a second assumed": self.assumed_fps,
+            f"{self.assumed_fps} frames per second assumed": self.assumed_fps,
             f"statistics of {count(len(self.computed_stats), 'feature')} computed": (
                 self.computed_stats
             ),
@@ -452,7 +462,7 @@ class Repairs:
         record["stats_episodes"] = {
             name: list(episodes) for name, episodes in self.stats_episodes.items()
         }
-        # Of older records only those without a selection say all.
+        # Keys that older records lack are written only if they say something.
         del record["selected_episodes"], record["trimmed_episodes"], record["renamed_features"]
         if not self.cast_columns:
             del record["cast_columns"]
@@ -470,7 +480,7 @@ class Repairs:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | None) -> Repairs:
-        """Return what `as_record` wrote; None, as from plans before there were repairs, is none."""
+        """Return the repairs of a record by `as_record`; None, as in old plans, gives none."""
         if not record:
             return cls()
         task_map = record["task_map"]
@@ -516,7 +526,7 @@ class Repairs:
 def _names(record: Mapping[str, Any], key: str, *, optional: bool = False) -> tuple[str, ...]:
     names = record.get(key, []) if optional else record[key]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{key} is no list of names")
+        raise ValueError(f"{key} is not a list of names")
     return tuple(names)
 
 
@@ -563,7 +573,7 @@ def _features(features: Any) -> dict[str, Mapping[str, Any]]:
         isinstance(feature, dict) and isinstance(feature.get("dtype"), str)
         for feature in features.values()
     ):
-        raise ValueError("declared_features is no table of features")
+        raise ValueError("declared_features is not a table of features")
     return features
 
 

@@ -1,4 +1,4 @@
-"""Which episodes of a source are converted: the user's choice, and what it comes to."""
+"""Selections of a source's episodes: the user's choice, and the episodes that it selects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ type BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRanges:
-    """Some episodes of a source by their indices there.
+    """A set of episodes of a source, by their indices there.
 
     Attributes:
         ranges: First and last episode of each range; ascending, with a gap between any two.
@@ -40,7 +40,7 @@ class EpisodeRanges:
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]]) -> EpisodeRanges:
-        """Return ranges in any order, which may overlap, as one value."""
+        """Return the set for ranges in any order, which may overlap."""
         merged: list[tuple[int, int]] = []
         for first, last in sorted(ranges):
             if merged and first <= merged[-1][1] + 1:
@@ -51,7 +51,7 @@ class EpisodeRanges:
 
     @classmethod
     def of_episodes(cls, episodes: IntArray) -> EpisodeRanges:
-        """Return the ranges of some episodes, given ascending."""
+        """Return the ranges of some episodes, given in ascending order."""
         breaks = np.flatnonzero(np.diff(episodes) != 1)
         firsts = episodes[np.concatenate(([0], breaks + 1))] if len(episodes) else episodes
         lasts = episodes[np.concatenate((breaks, [-1]))] if len(episodes) else episodes
@@ -65,7 +65,7 @@ class EpisodeRanges:
         return place >= 0 and episode <= self.ranges[place][1]
 
     def holds(self, episodes: IntArray) -> BoolArray:
-        """Return whether each episode is one of them, shape (E,)."""
+        """Return which episodes are in the set, shape (E,)."""
         ends = np.array(self.ranges, dtype=np.int64).reshape(-1, 2)
         place = np.searchsorted(ends[:, 0], episodes, side="right") - 1
         held: BoolArray = (place >= 0) & (episodes <= ends[place, 1]) if len(ends) else place >= 0
@@ -79,7 +79,10 @@ class FrameInterval:
     Attributes:
         episode: The episode's number in the source.
         first: The first frame that is kept.
-        stop: The one after the last; None for all that follow.
+        stop: The frame after the last; None keeps all frames from ``first`` on.
+
+    Raises:
+        UsageError: The interval holds no frame.
     """
 
     episode: int
@@ -89,27 +92,27 @@ class FrameInterval:
     def __post_init__(self) -> None:
         if self.first < 0 or (self.stop is not None and self.stop <= self.first):
             raise UsageError(
-                f"--frames {self.first}:{'' if self.stop is None else self.stop} leaves no frame.",
-                next_step="Write FROM:TO; FROM is the first frame that stays, counted from 0, and "
-                "TO the one after the last.",
+                f"--frames {self.first}:{'' if self.stop is None else self.stop} keeps no frame.",
+                next_step="Write FROM:TO. FROM is the first frame to keep, counted from 0; TO is "
+                "the first frame after the kept ones.",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSelection:
-    """Which episodes are converted; all by default. They keep the order of the source.
+    """The user's choice of episodes; all by default. Episodes keep the order of the source.
 
-    Episodes have the numbers that the source gives them.
+    Episodes are named by their numbers in the source.
 
     Attributes:
-        episodes: Only these: numbers and ranges such as ``0-99,120``; None for all.
-        exclude_episodes: All but these, likewise.
-        exclude_tasks: None of those that list one of these tasks.
-        frames: Of some episodes these frames alone; of all others all.
+        episodes: Episodes to convert, numbers and ranges such as ``0-99,120``; None for all.
+        exclude_episodes: Episodes to leave out, in the same form.
+        exclude_tasks: Tasks; episodes that list one of them are left out.
+        frames: The frames to keep of some episodes; other episodes keep all.
 
     Raises:
-        UsageError: A list is none, ``episodes`` and ``exclude_episodes`` are both given, or an
-            episode has two intervals.
+        UsageError: A list cannot be parsed, ``episodes`` and ``exclude_episodes`` are both given,
+            or an episode has two intervals.
     """
 
     episodes: str | None = flag(None, "convert only these episodes, such as 0-99,120", "LIST")
@@ -125,15 +128,16 @@ class EpisodeSelection:
     def __post_init__(self) -> None:
         if self.episodes is not None and self.exclude_episodes is not None:
             raise UsageError(
-                "--episodes and --exclude-episodes cannot be given together.",
-                next_step="Give the episodes that are converted, or those that are not.",
+                "--episodes and --exclude-episodes exclude each other.",
+                next_step="Give one of the two options.",
             )
         self._lists()
         episodes = [interval.episode for interval in self.frames]
         for episode in episodes:
             if episodes.count(episode) > 1:
                 raise UsageError(
-                    f"--episode {episode} is given twice.", next_step="Give one interval each."
+                    f"--episode {episode} is given twice.",
+                    next_step="Give each episode once, with one --frames.",
                 )
 
     def __bool__(self) -> bool:
@@ -141,11 +145,11 @@ class EpisodeSelection:
 
     @property
     def takes_some(self) -> bool:
-        """Whether not all episodes may be asked for."""
+        """Whether the selection can leave out whole episodes."""
         return replace(self, frames=()) != EpisodeSelection()
 
     def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping of what is given; the same for equal selections."""
+        """Return a JSON-serialisable mapping; equal selections give equal mappings."""
         record = {key: value for key, value in asdict(self).items() if value}
         for name, ranges in self._lists():
             key = name.removeprefix("--").replace("-", "_")
@@ -157,21 +161,21 @@ class EpisodeSelection:
         return record
 
     def kept_frames(self, episode_index: IntArray, length: IntArray) -> dict[int, tuple[int, int]]:
-        """Return the first frame that stays, and the one after the last, of trimmed episodes.
+        """Return the first frame kept, and the one after the last, of each trimmed episode.
 
         Args:
             episode_index: Indices of the episodes that are converted, ascending, shape (E,).
-            length: Their frames, shape (E,).
+            length: Number of frames of each episode, shape (E,).
 
         Raises:
-            UsageError: There is no such episode, or an interval ends beyond it or is all of it.
+            UsageError: An episode does not exist, or an interval exceeds it or keeps all of it.
         """
         kept = {}
         for interval in sorted(self.frames):
             place = int(np.searchsorted(episode_index, interval.episode))
             if place == len(episode_index) or episode_index[place] != interval.episode:
                 raise UsageError(
-                    f"--episode: the dataset has no episode {interval.episode}.",
+                    f"The dataset has no episode {interval.episode} (--episode).",
                     next_step=f"It has {count(len(episode_index), 'episode')}, from "
                     f"{episode_index[0]} to {episode_index[-1]}.",
                 )
@@ -180,13 +184,13 @@ class EpisodeSelection:
             said = f"Episode {interval.episode} has {count(has, 'frame')}"
             if first >= has or stop > has:
                 raise UsageError(
-                    f"{said}; --frames {first}:{stop} is not within it.",
+                    f"{said}; --frames {first}:{stop} lies outside.",
                     next_step=f"Its frames are 0:{has}.",
                 )
             if (first, stop) == (0, has):
                 raise UsageError(
-                    f"{said}; --frames {first}:{stop} is all of it, so nothing would change.",
-                    next_step="Give fewer frames, or leave the episode out.",
+                    f"{said}; --frames {first}:{stop} keeps all of them, so nothing would change.",
+                    next_step="Give fewer frames, or leave this --episode out.",
                 )
             kept[interval.episode] = first, stop
         return kept
@@ -194,14 +198,14 @@ class EpisodeSelection:
     def keeps(
         self, episode_index: IntArray, tasks: Callable[[], Iterable[Sequence[str]]]
     ) -> BoolArray:
-        """Return whether each episode of a source is converted, shape (E,).
+        """Return which episodes of a source are converted, shape (E,).
 
         Args:
             episode_index: Indices of all episodes, ascending, shape (E,).
-            tasks: Gives the tasks of each.
+            tasks: Returns the tasks of each episode.
 
         Raises:
-            UsageError: The source lacks an episode or a task that is named, or none is left.
+            UsageError: The source lacks an episode or a task that is named, or no episode is left.
         """
         kept = np.ones(len(episode_index), dtype=np.bool_)
         for name, ranges in self._lists():
@@ -212,13 +216,14 @@ class EpisodeSelection:
             kept &= ~_of_tasks(self.exclude_tasks, tasks())
         if not kept.any():
             raise UsageError(
-                "No episode is left to convert.",
-                next_step="Take fewer away; `leconvert convert` without a selection takes all.",
+                "The selection contains no episode.",
+                next_step="Exclude fewer episodes. Without a selection `leconvert convert` takes "
+                "all.",
             )
         return kept
 
     def _lists(self) -> list[tuple[str, list[tuple[int, int]]]]:
-        """Return the flags that are given, with the first and last episode of each item."""
+        """Return each given flag with the first and last episode of each item of its list."""
         given = (("--episodes", self.episodes), ("--exclude-episodes", self.exclude_episodes))
         return [(flag, _parsed(text, flag)) for flag, text in given if text is not None]
 
@@ -234,7 +239,7 @@ def _parsed(text: str, flag: str) -> list[tuple[int, int]]:
 
 
 def _check_known(flag: str, ranges: Sequence[tuple[int, int]], episode_index: IntArray) -> None:
-    """Refuse episodes that a source lacks; of a range both ends must be there."""
+    """Refuse episodes that a source lacks; both ends of a range must exist."""
     ends = np.unique(np.array(ranges, dtype=np.int64))
     unknown = ends[~np.isin(ends, episode_index)].tolist()
     if not unknown:
@@ -243,13 +248,13 @@ def _check_known(flag: str, ranges: Sequence[tuple[int, int]], episode_index: In
     one = "episode" if len(unknown) == 1 else "episodes"
     first, last = int(episode_index[0]), int(episode_index[-1])
     raise UsageError(
-        f"{flag}: the dataset has no {one} {listed}.",
+        f"The dataset has no {one} {listed} ({flag}).",
         next_step=f"It has {count(len(episode_index), 'episode')}, from {first} to {last}.",
     )
 
 
 def _of_tasks(wanted: Sequence[str], tasks: Iterable[Sequence[str]]) -> BoolArray:
-    """Return whether each episode lists one of some tasks; refuse a task that none lists."""
+    """Return which episodes list one of the tasks; refuse a task that no episode lists."""
     known: set[str] = set()
     found = []
     for texts in tasks:
@@ -261,8 +266,8 @@ def _of_tasks(wanted: Sequence[str], tasks: Iterable[Sequence[str]]) -> BoolArra
 
             near = difflib.get_close_matches(text, known, _LISTED, cutoff=0) or sorted(known)
             raise UsageError(
-                f"--exclude-task: no episode lists the task {shown(text)}.",
-                next_step=f"Some that are listed: {', '.join(map(shown, near[:_LISTED]))}.",
+                f"No episode has the task {shown(text)} (--exclude-task).",
+                next_step=f"Tasks of this dataset: {', '.join(map(shown, near[:_LISTED]))}.",
             )
     return np.array(found, dtype=np.bool_)
 
@@ -271,7 +276,15 @@ _FRAMES = re.compile(r"\s*([0-9]{0,18})\s*:\s*([0-9]{0,18})\s*")
 
 
 def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameInterval, ...]:
-    """Return what ``--episode N --frames FROM:TO``, given any number of times, stand for."""
+    """Parse ``--episode N --frames FROM:TO``, given any number of times.
+
+    Args:
+        episodes: The values of ``--episode``.
+        frames: The values of ``--frames``, as many.
+
+    Raises:
+        UsageError: The numbers of values differ, or an interval cannot be parsed.
+    """
     if len(episodes) != len(frames) or not frames:
         raise UsageError(
             f"--episode is given {count(len(episodes), 'time')} and --frames "
@@ -284,8 +297,8 @@ def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameI
         if match is None or not (match[1] or match[2]):
             raise UsageError(
                 f"--frames takes FROM:TO, such as 10:50, not {shown(text)}.",
-                next_step="FROM is the first frame that stays, counted from 0, and TO the one "
-                "after the last; either may be left out.",
+                next_step="FROM is the first frame to keep, counted from 0; TO is the first frame "
+                "after the kept ones. Either may be left out.",
             )
         found.append(
             FrameInterval(episode, int(match[1] or 0), int(match[2]) if match[2] else None)
@@ -293,25 +306,28 @@ def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameI
     return tuple(found)
 
 
-# Several selections of one source, so that every episode is in exactly one.
+# Splits: several selections of one source, so that every episode is in exactly one.
 
 
 _PART_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 _SHARE = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
-# Shares such as 0.33 are meant, not the exact fractions.
+# Shares may be rounded: 0.33 three times is meant as thirds.
 _SHARES_TOLERANCE = Fraction(1, 50)
 _INTO_HELP = (
-    "Write shares, --into train=0.9,val=0.1, or episodes, --into train=0-99,val=100-120; a share "
-    "has a decimal point."
+    "Write shares, such as --into train=0.9,val=0.1, or episode numbers, such as --into "
+    "train=0-99,val=100-120. A number with a decimal point is a share."
 )
 
 
 def parse_parts(texts: Iterable[str]) -> dict[str, float | str]:
-    """Return the parts that ``NAME=SHARE`` and ``NAME=EPISODES`` stand for, in their order.
+    """Parse the parts of ``--into``: ``NAME=SHARE`` and ``NAME=EPISODES``, in the given order.
 
     Args:
-        texts: Each one or several of these, with commas between; an item without a ``=`` goes on
-            with the list of the part before it.
+        texts: Each holds one or several parts, separated by commas. An item without ``=`` continues
+            the list of the part before it.
+
+    Raises:
+        UsageError: A name is missing or given twice.
     """
     parts: dict[str, str] = {}
     name = ""
@@ -326,7 +342,9 @@ def parse_parts(texts: Iterable[str]) -> dict[str, float | str]:
             elif place:
                 parts[name] += f",{item.strip()}"
             else:
-                raise UsageError(f"--into {shown(text)} names no part.", next_step=_INTO_HELP)
+                raise UsageError(
+                    f"--into {shown(text)} has no name for a part.", next_step=_INTO_HELP
+                )
     return {
         name: float(value) if _SHARE.fullmatch(value) else value for name, value in parts.items()
     }
@@ -335,31 +353,37 @@ def parse_parts(texts: Iterable[str]) -> dict[str, float | str]:
 def split_episodes(
     into: Mapping[str, float | str], episode_index: IntArray, *, seed: int = 0
 ) -> dict[str, EpisodeRanges]:
-    """Return the episodes of each part: every episode of a source is in exactly one.
+    """Return the episodes of each part; every episode of a source is in exactly one part.
 
-    By shares, episodes are ordered by the SHA-256 of ``seed`` and their number, and each part takes
-    the next ones; none differs by a whole episode from its share. Nothing else decides: the same
-    seed and numbers give the same parts anywhere.
+    For shares, episodes are ordered by the SHA-256 of ``seed`` and their number, and each part
+    takes the next ones. Each part differs from its share by less than one episode. The parts depend
+    on the seed and the episode numbers alone, so they are the same on any machine.
 
     Args:
         into: Name of each part, and its share of the episodes or a list such as ``0-99,120``.
         episode_index: Indices of all episodes, ascending, shape (E,).
         seed: Decides which episodes a share takes.
+
+    Raises:
+        UsageError: A name cannot be a folder's, shares and lists are mixed, an episode is in no
+            part or in two, or the shares do not add up to 1.
     """
     for name in into:
         if not _PART_NAME.fullmatch(name):
             raise UsageError(
-                f"{shown(name)} cannot be the name of a part, which becomes a folder's.",
-                next_step="Write letters, digits, '_', '-' and '.'.",
+                f"{shown(name)} cannot be the name of a part, since the part becomes a folder of "
+                "that name.",
+                next_step="Use letters, digits, '_', '-' and '.'.",
             )
     if not into:
-        raise UsageError("It is not said into which parts.", next_step=_INTO_HELP)
+        raise UsageError("No parts are given.", next_step=_INTO_HELP)
     lists = {name: value for name, value in into.items() if isinstance(value, str)}
     if len(lists) == len(into):
         return _listed_parts(lists, episode_index)
     if lists:
         raise UsageError(
-            f"--into: {shown(next(iter(lists)))} is a list of episodes, and another part a share.",
+            f"--into mixes shares and episode numbers: {shown(next(iter(lists)))} has episode "
+            "numbers, another part a share.",
             next_step=_INTO_HELP,
         )
     shares = {name: float(value) for name, value in into.items()}
@@ -376,8 +400,8 @@ def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str
         twice = np.flatnonzero(held & (owner >= 0))
         if len(twice):
             raise UsageError(
-                f"--into: episode {episode_index[twice[0]]} is in {shown(names[owner[twice[0]]])} "
-                f"and in {shown(name)}.",
+                f"--into puts episode {episode_index[twice[0]]} into two parts: "
+                f"{shown(names[owner[twice[0]]])} and {shown(name)}.",
                 next_step="Give every episode to one part.",
             )
         owner[held] = number
@@ -389,9 +413,9 @@ def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str
             if name not in lists
         )
         raise UsageError(
-            f"--into: no part has {count(int((owner < 0).sum()), 'episode')}: {left}.",
-            next_step=f"Name one for them too, such as --into {rest}={left}; to leave them out, "
-            "convert each part with --episodes.",
+            f"--into puts {count(int((owner < 0).sum()), 'episode')} into no part: {left}.",
+            next_step=f"Add a part for the rest, such as --into {rest}={left}. To leave episodes "
+            "out, convert each part by itself with --episodes.",
         )
     return {
         name: EpisodeRanges.of_episodes(episode_index[owner == number])
@@ -406,12 +430,12 @@ def _shared_parts(
     for share in shares.values():
         if not 0 < share <= 1:
             raise UsageError(
-                f"--into: a share must be above 0 and at most 1, not {share:g}.", next_step=helps
+                f"A share of --into must be above 0 and at most 1, not {share:g}.", next_step=helps
             )
     total = sum(map(Fraction, shares.values()), Fraction())
     if abs(total - 1) > _SHARES_TOLERANCE:
         raise UsageError(
-            f"--into: the shares add up to {float(total):g}, not to 1.", next_step=helps
+            f"The shares of --into add up to {float(total):g}, not to 1.", next_step=helps
         )
     dealt = sorted(
         episode_index.tolist(),
@@ -424,9 +448,9 @@ def _shared_parts(
     for (name, share), (first, stop) in zip(shares.items(), pairwise(edges), strict=True):
         if first == stop:
             raise UsageError(
-                f"--into: a share of {share:g} of {count(len(dealt), 'episode')} is no episode for "
-                f"{shown(name)}.",
-                next_step="Give it a larger share, or list its episodes.",
+                f"{shown(name)} would get no episode: its share {share:g} of "
+                f"{count(len(dealt), 'episode')} is less than one (--into).",
+                next_step="Give this part a larger share, or list its episodes.",
             )
         parts[name] = EpisodeRanges.of_episodes(np.array(sorted(dealt[first:stop]), np.int64))
     return parts

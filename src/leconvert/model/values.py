@@ -1,9 +1,9 @@
-"""The plain values that everything passes around: no I/O, no decisions.
+"""The plain values that all rooms exchange, without I/O and without decisions.
 
-A dataset is a sequence of *episodes*. An episode's **position** is its place in that sequence,
+A dataset is a sequence of *episodes*. An episode's **position** is its rank in that sequence,
 0..E−1; its **index** is the number that the source gives it. Each episode has one **slice** in
 every **stream**: ``data`` (parquet) and one ``videos/<camera key>`` a camera. A slice is a part of
-one source file, or all of it. Whatever has one value per episode is a NumPy array of length E, so
+one source file, or all of it. Values with one entry per episode are NumPy arrays of length E, so
 that a million episodes with four cameras fit in memory.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntFlag
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,19 +30,19 @@ else:
 
 DATA_STREAM = "data"
 TARGET_VERSIONS = ("v3.0", "v2.1")
-"""What a conversion can write, the default first."""
+"""The versions that a conversion can write, the default first."""
 _VIDEO_PREFIX = "videos/"
-_LONGEST_STREAM_BYTES = 200  # of a name of 255; numbers and suffixes follow
+_LONGEST_STREAM_BYTES = 200  # of the 255 that a file name may have; numbers and suffixes follow
 FILES_PER_CHUNK = 1000
 V3_FILES_PER_CHUNK_KEY = 1 << 31
-"""More than any dataset has files in a chunk; see `v3_file_key`."""
+"""More files than a chunk of any dataset has; see `v3_file_key`."""
 MEBIBYTE = 1024**2
 NO_FILE = -1
-"""Size of a file that is not there."""
+"""Size of a missing file."""
 OVERLAY = "overlay"
-"""The layout in which source files stay where they are, too."""
+"""The layout in which source files stay at their paths."""
 KEEPING_LAYOUTS = ("episode-files", OVERLAY)
-"""Layouts in which source files are taken as they are, where they fit."""
+"""The layouts that reuse source files unchanged, if they fit."""
 
 type BoolArray = npt.NDArray[np.bool_]
 type IntArray = npt.NDArray[np.int64]
@@ -64,7 +65,7 @@ def _suffix(stream: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a dataset there is: its episodes, their frames, and its features."""
+    """The size of a dataset: numbers of episodes, frames and features."""
 
     episodes: int
     frames: int
@@ -73,12 +74,12 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A flag that repairs a finding, and what it leaves of the dataset.
+    """A flag that repairs a finding, and how much of the dataset remains with it.
 
     Attributes:
-        flag: It, with its value.
-        keeps: What the result would have if this finding were the only one.
-        of: What it would have if nothing had to be left out for this finding.
+        flag: The flag, with its value.
+        keeps: The size of the result if this finding were the only one.
+        of: The size of the result if nothing had to be left out for this finding.
     """
 
     flag: str
@@ -88,18 +89,18 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a source that its user should know.
+    """A remark about a source that its user should know.
 
     Attributes:
         code: A stable short name, such as ``frame-count`` or ``missing-file``.
-        severity: ``error`` stops a plan, ``warning`` is shown, ``info`` is recorded, ``repaired``
-            would stop it if the user had not allowed the repair.
-        message: What was seen, in one sentence.
-        episode: The episode's index, where it is about one.
-        stream: The stream or table, where it is about one.
-        path: The file relative to the source, where it is about one.
+        severity: ``error`` stops a plan, ``warning`` is shown, ``info`` is recorded; ``repaired``
+            is an error whose repair the user has allowed.
+        message: The observation, in one sentence.
+        episode: The episode's index, if the finding is about one episode.
+        stream: The stream or table, if the finding is about one.
+        path: The file relative to the source, if the finding is about one file.
         remedy: The flag or step that helps; of several flags the one that loses least.
-        remedies: All flags that help with an error, the one first that loses least.
+        remedies: All flags that help with an error, the one that loses least first.
     """
 
     code: str
@@ -113,7 +114,7 @@ class Finding:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Finding:
-        """Return the finding of what ``asdict`` gave, or gave before there were `remedies`."""
+        """Return the finding of an ``asdict`` record, also of one older than `remedies`."""
         remedies = tuple(
             Remedy(entry["flag"], Extent(**entry["keeps"]), Extent(**entry["of"]))
             for entry in record.get("remedies", ())
@@ -123,10 +124,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CountedFinding(Finding):
-    """One of several findings that differ in their file, episode and numbers alone.
+    """A group of findings that differ only in file, episode and numbers.
 
     Attributes:
-        count: How many there are; this is the first.
+        count: Number of findings in the group; the other attributes are those of the first.
     """
 
     count: int = 1
@@ -134,16 +135,16 @@ class CountedFinding(Finding):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileTable:
-    """Source files of one stream, as they were when they were scanned; arrays have shape (F,).
+    """Source files of one stream, as they were at the scan; arrays have shape (F,).
 
     Attributes:
-        key: Which file of its source it is. v2.x, where a file is an episode: the episode's index.
-            v3.0: see `v3_file_key`.
-        size_bytes: Size on disk; `NO_FILE` for a file that is missing.
-        mtime_ns: Modification time, as the file system gives it.
-        inode: Inode number; with the two above it tells a replaced file. 0 where the file system
-            keeps none.
-        source: Number of the source that it is in, ascending; 0 by default.
+        key: Identifies the file within its source. In v2.x, with one file per episode, it is the
+            episode's index; for v3.0 see `v3_file_key`.
+        size_bytes: Size on disk; `NO_FILE` for a missing file.
+        mtime_ns: Modification time in nanoseconds, as the file system reports it.
+        inode: Inode number. Together with size and time it reveals a replaced file. 0 on file
+            systems without inode numbers.
+        source: Number of the file's source, ascending; 0 by default.
     """
 
     key: IntArray
@@ -161,13 +162,13 @@ class FileTable:
         return len(self.key)
 
     def by_source(self) -> Iterator[tuple[int, FileTable]]:
-        """Yield the number of each source, and its files."""
+        """Yield the number of each source with its files."""
         edges = (np.flatnonzero(np.diff(self.source)) + 1).tolist()
         for first, stop in pairwise([0, *edges, len(self)] if len(self) else []):
             yield int(self.source[first]), self.take(np.arange(first, stop))
 
     def take(self, rows: IntArray) -> FileTable:
-        """Return some of the files, in the order of their rows."""
+        """Return the files of these rows, in their order."""
         return FileTable(*(getattr(self, name)[rows] for name in FILE_COLUMNS))
 
 
@@ -175,17 +176,17 @@ FILE_COLUMNS = tuple(field.name for field in fields(FileTable))
 
 
 def v3_file_key(chunk_index: IntArray, file_index: IntArray) -> IntArray:
-    """Return what a `FileTable` calls the files of a v3.0 dataset; the keys sort as the files."""
+    """Return the `FileTable` keys of a v3.0 dataset's files; keys sort as the files do."""
     return chunk_index * V3_FILES_PER_CHUNK_KEY + file_index
 
 
 class Slice(NamedTuple):
-    """One episode's rows of a table, or samples of a video in decode order.
+    """One episode's rows of a table, or its samples of a video in decode order.
 
     Attributes:
         path: The file.
-        first: The first row or sample; None where the file holds nothing else.
-        frames: How many there are; None for all that follow in the file.
+        first: The first row or sample; None if the slice is the whole file.
+        frames: Number of rows or samples; None for all from ``first`` to the end of the file.
     """
 
     path: str
@@ -195,32 +196,31 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamScan:
-    """One stream's slices: what a scan learned of each, and of the files that they are parts of.
+    """The slices of one stream, as a scan found them, and the files that contain them.
 
     An episode's slice is the rows ``first`` to ``first + frames`` of a parquet file, or these
-    samples of a video track in decode order. A file of a v2.x dataset is one slice. Of a trimmed
-    episode a video slice also has the samples without which its frames do not decode: the *lead*
-    before its first frame, and what follows its last. Arrays but those of ``files`` have shape
-    (E,).
+    samples of a video track in decode order. A file of a v2.x dataset is one slice. A video slice
+    of a trimmed episode also holds the samples needed to decode its frames: the *lead* before its
+    first frame, and any after its last. All arrays except those of ``files`` have shape (E,).
 
     Attributes:
         stream: ``data`` or ``videos/<camera key>``.
         files: The files, each once.
-        file: Row of ``files`` that the slice is in.
+        file: Row of ``files`` for the file that holds the slice.
         first: First row or sample of the slice within its file.
         frames: Rows or samples of the slice.
         size_bytes: Bytes of the slice. A whole file: its size on disk; a part of a video: the bytes
             of its samples; a part of a table: its share of the file's bytes.
-        roll_bytes: What counts towards the file size limit: uncompressed column bytes for data,
-            `size_bytes` for video.
+        roll_bytes: Bytes that count towards the file size limit: uncompressed column bytes for
+            data, `size_bytes` for video.
         group: Decoder configuration, numbered in order of appearance; 0 for data. A new output file
-            starts where it changes.
+            starts at each change.
         lead: Samples of the slice before the episode's first frame.
-        misfit: Why the file cannot be taken as it is, a sum of `Misfit`; 0 where it can. The scan
+        misfit: Why the file cannot be reused unchanged, a sum of `Misfit`; 0 if it can. The scan
             table of a plan does not store it.
-        kinds: What each ``group`` is: a decoder configuration. Until a scan is settled, tables have
-            groups too, of equal columns and types, and the kind of a file that cannot be read is
-            "". The scan table of a plan does not store kinds.
+        kinds: The decoder configuration of each ``group``. Until a scan is settled, tables have
+            groups too, of equal columns and types, and the kind of an unreadable file is "". The
+            scan table of a plan does not store kinds.
     """
 
     stream: str
@@ -249,7 +249,7 @@ class StreamScan:
         roll_bytes: IntArray,
         group: IntArray,
     ) -> StreamScan:
-        """Return the scan of a stream in which each episode has a file of its own, in order."""
+        """Return the scan of a stream with one file per episode, in order."""
         return cls(
             stream,
             files,
@@ -275,7 +275,7 @@ class StreamScan:
 
     @property
     def is_missing(self) -> BoolArray:
-        """Whether the slice's file is not there, shape (E,)."""
+        """Whether the slice's file is missing, shape (E,)."""
         missing: BoolArray = self.files.size_bytes[self.file] == NO_FILE
         return missing
 
@@ -286,12 +286,8 @@ class StreamScan:
         found: BoolArray = readable[self.group]
         return found
 
-    def rows(self, rows: slice) -> StreamScan:
-        """Return the scan of neighbouring episodes; it has all the files of this one."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in SLICE_COLUMNS})
-
     def select(self, positions: IntArray) -> StreamScan:
-        """Return the scan of some episodes, in the order given, and of their files alone."""
+        """Return the scan of some episodes, in the order given, with their files only."""
         rows, file = np.unique(self.file[positions], return_inverse=True)
         of_slices = {name: getattr(self, name)[positions] for name in SLICE_COLUMNS}
         of_slices["file"] = file.astype(np.int64)
@@ -302,11 +298,10 @@ SLICE_COLUMNS = tuple(field.name for field in fields(StreamScan))[2:-1]
 
 
 class Misfit(IntFlag):
-    """Why a source file cannot be a file of a v3.0 dataset as it is; several may hold of one.
+    """Reasons why a source file cannot be a v3.0 file unchanged; a file can have several.
 
-    A file without any of them is *fit*: it holds one episode and nothing else, LeRobot finds each
-    of its frames or rows with both of its decoders, and what its rows say of their place holds in
-    the result.
+    A file without any is *fit*: it holds one episode and nothing else, LeRobot finds each of its
+    frames or rows with both of its decoders, and the numbers in its rows are right for the result.
     """
 
     SHARED = 1
@@ -322,14 +317,14 @@ class Misfit(IntFlag):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """One source of a conversion, as it was when it was scanned.
+    """One source of a conversion, as it was at the scan.
 
     Attributes:
-        root: Its folder.
+        root: The source's folder.
         codebase_version: The format of its files: ``v2.0``, ``v2.1`` or ``v3.0``.
         meta_digest: SHA-256 over names and contents of the ``meta/`` files that are converted.
-        extra_files: Files that come along unchanged, relative paths, sorted.
-        repairs: What the conversion changes about it.
+        extra_files: Further files, which are copied unchanged; relative paths, sorted.
+        repairs: The changes that the conversion makes to this source.
     """
 
     root: str
@@ -341,7 +336,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceScan:
-    """One source, or several one behind the other, as the planner sees them.
+    """One source, or a sequence of sources, as the planner sees it.
 
     Attributes:
         sources: The sources, by their numbers.
@@ -350,9 +345,9 @@ class SourceScan:
         length: Frames of each episode, shape (E,).
         streams: One scan a stream: data first, then cameras in sorted order.
         data_schema: Arrow schema of the data files, IPC-serialised.
-        findings: What the user should know; errors stop the plan.
+        findings: Remarks for the user; errors stop the plan.
         features: Features of the result.
-        robot_type: What ``info.json`` says of the robot.
+        robot_type: The robot named in ``info.json``.
         source: Number of each episode's source, ascending, shape (E,); 0 by default.
     """
 
@@ -373,13 +368,17 @@ class SourceScan:
 
     @property
     def only(self) -> Source:
-        """The source of a scan of one."""
+        """The source, if there is exactly one.
+
+        Raises:
+            ValueError: There are several sources.
+        """
         (only,) = self.sources
         return only
 
     @property
     def repairs(self) -> Repairs:
-        """What the conversion changes about the only source."""
+        """The changes that the conversion makes to the only source."""
         return self.only.repairs
 
     @property
@@ -389,77 +388,81 @@ class SourceScan:
 
     @property
     def source_bytes(self) -> int:
-        """Bytes of all slices, which for v2.x are the sizes of all data and video files."""
+        """Bytes of all slices; for v2.x the sizes of all data and video files."""
         return sum(int(stream.size_bytes.sum()) for stream in self.streams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """Options that decide where every byte of the result goes.
+    """Options that decide the position of every byte of the result.
 
     Attributes:
         data_file_size_in_mb: Limit of a data file's uncompressed columns, in MiB.
         video_file_size_in_mb: Limit of a video file's source clips, in MiB.
-        episodes_per_batch: Episodes a batch covers over all streams, or None for a batch an
-            output file. It moves work between batches, never bytes in the result.
-        block_align: Block size in bytes that episodes in video files keep their source offset
-            modulo; 0 for none, None to decide by the mean clip size. See
+        episodes_per_batch: Episodes a batch covers over all streams; None for one batch per output
+            file. It changes how work is shared, not the result.
+        block_align: Block size in bytes. Episodes in video files keep their source offset modulo
+            this size. 0 for none, None to decide by the mean clip size; see
             `leconvert.run.layout.choose_block_align`.
-        layout: ``reference`` cuts files as LeRobot's converter does, each stream for itself;
+        layout: ``reference`` cuts files as LeRobot's converter does, each stream by itself;
             ``streaming`` cuts data and cameras together, for loading; ``episode-files`` makes a
-            file for each episode and stream, the source's own where it is fit (`Misfit`);
-            ``overlay`` leaves the source's files where they are and writes ``meta/`` alone.
-        loader_workers: Data files that ``streaming`` makes at least, where there are enough
-            episodes: a file is what one worker of a streaming loader reads.
+            file for each episode and stream, the source's own if it is fit (`Misfit`); ``overlay``
+            leaves the source's files at their paths and writes only ``meta/``.
+        loader_workers: Minimum number of data files for ``streaming``, if there are enough
+            episodes: one worker of a streaming loader reads one file.
         to: The version to write: ``v3.0``, or ``v2.1``, which has a file for each episode and
             stream whatever the limits and ``layout`` are.
-        append: Where the output is the result of the source's first episodes already, add those
-            that follow in files of their own, and leave its files as they are. Where nothing is
-            there, the whole source is converted.
+        append: If the output is already the result of the source's first episodes, add the episodes
+            that follow in files of their own and leave its files unchanged. If there is no output,
+            the whole source is converted.
     """
 
     data_file_size_in_mb: float = flag(
-        100, "a data file's limit, uncompressed (default: 100)", "MB", megabytes
+        100, "size limit of a data file, uncompressed (default: 100)", "MB", megabytes
     )
-    video_file_size_in_mb: float = flag(200, "a video file's limit (default: 200)", "MB", megabytes)
+    video_file_size_in_mb: float = flag(
+        200, "size limit of a video file (default: 200)", "MB", megabytes
+    )
     episodes_per_batch: int | None = flag(
         None,
-        "N episodes per batch, with all their cameras (default: whole output files); changes how "
-        "work is shared, not the result",
+        "episodes in each batch of work, with all their cameras (default: as many as fill an "
+        "output file); does not change the result",
         "N",
         whole(1),
     )
     block_align: int | None = flag(
         None,
-        "align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
-        "their bytes with the source (default: auto, by the size of the clips)",
+        "align episodes in video files to blocks of the file system; XFS, btrfs and NFS on top of "
+        "them can then share the bytes with the source instead of copying (default: auto, by "
+        "the size of the clips)",
         "auto|BYTES|0",
         block_align,
     )
     layout: str = flag(
         "reference",
-        "reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
-        "together, so that every frame loads and many workers can stream; episode-files: a file "
-        "for each episode, the source's own where it serves v3.0 as it is; overlay: the source's "
-        "files stay where they are, and meta/ alone is new (default: reference)",
+        "reference: files as LeRobot's converter writes them; streaming: each data file goes with "
+        "its own video files, so that many workers can stream; episode-files: one file for "
+        "each episode, unchanged where v3.0 allows it; overlay: only meta/ is written, all "
+        "other files stay where they are (default: reference)",
         choices=("reference", "streaming", *KEEPING_LAYOUTS),
     )
     loader_workers: int = flag(
         16,
-        "with --layout streaming: data files to make at least, one a loading worker (default: 16)",
+        "make at least this many data files with --layout streaming, one for each loading worker "
+        "(default: 16)",
         "N",
         whole(1),
     )
     to: str = flag(
         TARGET_VERSIONS[0],
-        "the version to write: v3.0, or v2.1 with a file for each episode, for GR00T, openpi and "
-        "LeRobot up to 0.3.3 (default: v3.0)",
+        "the version to write: v3.0; or v2.1, with one file for each episode, for GR00T, openpi "
+        "and LeRobot up to 0.3.3 (default: v3.0)",
         choices=TARGET_VERSIONS,
     )
     append: bool = flag(
         False,
-        "where the output is the v3.0 result of the dataset's first episodes: add those that "
-        "follow, in files of their own, and leave its files as they are",
+        "add only the new episodes to an output that was made earlier from the same, growing "
+        "dataset; its files stay as they are",
     )
 
     @property
@@ -468,7 +471,7 @@ class LayoutOptions:
         return self.layout in KEEPING_LAYOUTS and self.to == TARGET_VERSIONS[0] and not self.append
 
     def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping, which a manifest keeps and a resumed run compares."""
+        """Return a JSON-serialisable mapping; manifests store it, resumed runs compare it."""
         record = asdict(self)
         record["block_align"] = "auto" if self.block_align is None else self.block_align
         if self.layout == LayoutOptions().layout:
@@ -485,8 +488,8 @@ class StreamLayout(NamedTuple):
 
     Attributes:
         stream: ``data`` or ``videos/<camera key>``.
-        starts: First position of each file and, last, E; shape (files + 1,), ascending. There is
-            at least one file.
+        starts: First position of each file, then E; shape (files + 1,), ascending. There is at
+            least one file.
     """
 
     stream: str
@@ -509,7 +512,7 @@ class StreamLayout(NamedTuple):
 
 
 class OutputFile(NamedTuple):
-    """One file of a stream: episodes ``first`` up to but not including ``stop``."""
+    """One file of a stream, with the episodes from ``first`` up to but not including ``stop``."""
 
     stream: str
     number: int
@@ -518,15 +521,15 @@ class OutputFile(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """What a worker writes: an output file or, with ``whole`` false, a part of one.
+    """The file that a worker writes: an output file or, if ``whole`` is false, a part of one.
 
     Attributes:
         stream: The stream of the output file.
         number: The output file's number in its stream.
         first: First episode position.
-        stop: Position after the last.
+        stop: Position after the last episode.
         whole: Whether the shard is the complete output file.
-        keep: Whether it is the source's file as it is, of one episode and nothing else.
+        keep: Whether the shard is the source's file, unchanged, with one episode and nothing else.
     """
 
     stream: str
@@ -538,28 +541,33 @@ class Shard(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name inside an attempt folder, which has no folders in it; a part has its first position.
+        """Name inside an attempt folder, without subfolders; a part's holds its first position.
 
-        Each folder would be made and forced to the disk for one file.
+        A subfolder would have to be created and synced to disk for a single file.
         """
-        stream = self.stream.replace("%", "%25").replace("/", "%2F")
-        raw = stream.encode(errors="surrogateescape")
-        if len(raw) > _LONGEST_STREAM_BYTES:
-            # The name of a camera may be as long as a file system allows. No other stream has "%~".
-            head = raw[: _LONGEST_STREAM_BYTES - 20].decode(errors="ignore")
-            stream = f"{head}%~{hashlib.sha256(raw).hexdigest()[:16]}"
         part = "" if self.whole else f".from-{self.first:09d}"
-        return f"{stream}.file-{self.number:06d}{part}.{_suffix(self.stream)}"
+        return f"{_in_one_name(self.stream)}.file-{self.number:06d}{part}.{_suffix(self.stream)}"
+
+
+@lru_cache(maxsize=64)
+def _in_one_name(stream: str) -> str:
+    name = stream.replace("%", "%25").replace("/", "%2F")
+    raw = name.encode(errors="surrogateescape")
+    if len(raw) <= _LONGEST_STREAM_BYTES:
+        return name
+    # A camera's name may be as long as a file system allows. No other stream name holds "%~".
+    head = raw[: _LONGEST_STREAM_BYTES - 20].decode(errors="ignore")
+    return f"{head}%~{hashlib.sha256(raw).hexdigest()[:16]}"
 
 
 class Batch(NamedTuple):
-    """The unit that a worker leases.
+    """The unit of work that a worker leases.
 
     Attributes:
-        batch_id: Its number, from 0; the most expensive batches come first.
-        shards: What to write.
-        source_bytes: Source bytes that it reads.
-        frames: Video frames and table rows in it.
+        batch_id: The batch's number, from 0; the most expensive batches come first.
+        shards: The files to write.
+        source_bytes: Source bytes to read.
+        frames: Number of video frames and table rows.
     """
 
     batch_id: int

@@ -1,4 +1,4 @@
-"""The Hub: nothing else in leconvert imports ``huggingface_hub``.
+"""The Hub. Only this room and `leconvert.transfer` import ``huggingface_hub``.
 
-It is imported when it is needed: whoever does not name the Hub pays nothing for it.
+The import happens when it is needed: a command that does not use the Hub does not pay for it.
 """

@@ -1,9 +1,9 @@
-"""Where a result came from and what it was when it was proven: a record beside the result.
+"""The origin of a result, and its state when it was proven: a record beside the result.
 
-A conversion writes it once the result is in its place, if its source came from the Hub or if the
-result shall be pushed. A verification of all bytes writes it anew. A push goes by it: it sends what
-was proven, file by file and by content, and knows from it which state of a repo the result was made
-of. It stays where it is and is never part of the dataset.
+A conversion writes the record once the result is in place, if its source came from the Hub or if
+the result shall be pushed. A verification of all bytes writes a new one. A push relies on it: it
+sends what was proven, file by file and by content, and knows which state of a repo the result was
+made from. The record stays beside the result and is never part of the dataset.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from leconvert.workdir.fs import write_durably
 from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
 
-# Where on the Hub a run's source came from: a record in the run's work dir.
+# The origin on the Hub of a run's source: a record in the run's work dir.
 #
-# It is never part of the dataset. Whoever fetches a source from the Hub writes it; a push reads
-# it, to know where the result belongs and which commit it was made of.
+# It is never part of the dataset. The command that downloads a source writes it. A push reads it,
+# to
+# know where the result belongs and from which commit it was made.
 
 
 _ORIGIN_KIND = "origin"
@@ -43,11 +44,11 @@ _ORIGIN_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class HubOrigin:
-    """How a source that is planned came to this machine."""
+    """How a planned source came to this machine."""
 
     origin: Origin  # the dataset on the Hub
-    # The URL with the commit, where only a sparse snapshot is here
-    # (`leconvert.remote.sparse_snapshot`); None where it was downloaded.
+    # The URL with the commit, if only a sparse snapshot is here
+    # (`leconvert.remote.sparse_snapshot`); None if it was downloaded.
     outline: str | None = None
 
 
@@ -56,12 +57,12 @@ class Origin:
     """A dataset on the Hub, at one commit."""
 
     repo_id: str  # ``ORG/NAME``
-    revision: str  # what was asked for: a tag, a branch, a commit
-    commit: str  # the commit that it was, 40 hexadecimal digits
+    revision: str  # the requested tag, branch or commit
+    commit: str  # its commit then, 40 hexadecimal digits
 
 
 def origin_path(folder: Path) -> Path:
-    """Return where the record of a run lies, given the run's folder or the work dir."""
+    """Return the path of a run's record, given the run's folder or the work dir."""
     return folder / "origin.json"
 
 
@@ -73,33 +74,33 @@ def write_origin(folder: Path, origin: Origin, *, run_id: str) -> None:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """Return the record, or None where the source is no copy from the Hub."""
+    """Return the record, or None if the source is no copy from the Hub."""
     record = find_record(origin_path(folder), _ORIGIN_KIND, version=_ORIGIN_VERSION)
     if record is None:
         return None
     return Origin(record["repo_id"], record["revision"], record["commit"])
 
 
-# Of a downloaded dataset. A scan passes over it, as do LeRobot and the Hub's client.
+# The folder for records in a downloaded dataset. Scans skip it, as do LeRobot and the Hub's client.
 NOTES = Path(".cache") / "leconvert"
 
 
 def known_origin(folder: Path) -> Origin | None:
-    """Return which commit a folder was downloaded from; None where nothing says so."""
+    """Return the commit that a folder was downloaded from; None if it is not known."""
     with suppress(WorkDirError, StorageError, OSError):
         return read_origin(folder / NOTES)
     return None
 
 
 def _origin_of_merged(folder: Path) -> Origin | None:
-    """Return where a dataset that was merged came from, also one in the cache of the client."""
+    """Return the origin of a merged dataset, also of one in the client's cache."""
     kind, _, name = folder.parent.parent.name.partition("--")
     if (kind, folder.parent.name) == ("datasets", "snapshots"):
         return Origin(name.replace("--", "/"), folder.name, folder.name)
     return known_origin(folder)
 
 
-# Where a result came from and what it was when it was proven: a record beside the result.
+# The origin of a result, and its state when it was proven: a record beside the result.
 
 
 _PROVENANCE_KIND = "provenance"
@@ -111,23 +112,23 @@ FileContent = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a result came from, as far as it is known, and what it was when it was proven."""
+    """The origin of a result, as far as known, and its files when it was proven."""
 
-    repo_id: str = ""  # the repo that its source came from; empty for a local one
-    revision: str = ""  # what was asked for there
-    commit: str = ""  # the commit that it was
-    # Options that decided the result's bytes, those that are not the default.
+    repo_id: str = ""  # the repo that its source came from; empty for a local source
+    revision: str = ""  # the requested revision
+    commit: str = ""  # its commit then
+    # Options that decided the result's bytes, without defaults.
     options: Mapping[str, Any] = field(default_factory=dict)
-    # Codes of findings about the source, with the number of times.
+    # Codes of findings about the source, with the number of each.
     findings: Mapping[str, int] = field(default_factory=dict)
-    changes: Sequence[str] = ()  # what was changed beside the format, a few words each
+    changes: Sequence[str] = ()  # changes besides the format, a few words each
     pushed: bool = False  # whether a push of it was completed
-    # The folder that holds the source, or how the source is called; empty where it was removed.
+    # Folder or name of the source; empty if it was removed.
     source: str = ""
-    source_facts: str = ""  # what `facts_of` says of that folder; empty without one
-    # Every file of the result but its card; empty where nobody read them (version 1).
+    source_facts: str = ""  # `facts_of` that folder; empty without one
+    # Every file of the result except its card; empty if their hashes were not kept (version 1).
     files: Mapping[str, FileContent] = field(default_factory=dict)
-    # Of a merge the repo, revision and commit of each dataset, empty ones of a local one.
+    # For a merge, repo, revision and commit of each dataset; empty texts for a local one.
     merged: Sequence[Origin] = ()
 
     @classmethod
@@ -139,7 +140,7 @@ class Provenance:
         repairs: Repairs | None = None,
         **more: Any,
     ) -> Provenance:
-        """Return what is known of a conversion."""
+        """Return the record of a conversion."""
         counts = Counter(finding.code for finding in findings)
         changes = repairs.summary() if repairs else []
         place = asdict(origin) if origin is not None else {}
@@ -149,12 +150,12 @@ class Provenance:
 
     @property
     def repos(self) -> list[str]:
-        """The repos that the result was made of, each once, sorted."""
+        """The repos that the result was made from, each once, sorted."""
         return sorted({self.repo_id, *(each.repo_id for each in self.merged)} - {""})
 
     @property
     def place(self) -> str:
-        """Where the source is, as ``leconvert verify --source`` takes it; empty if nowhere."""
+        """The source as ``leconvert verify --source`` takes it; empty if it is not known."""
         if self.repo_id:
             return f"hf://datasets/{self.repo_id}@{self.commit}"
         return self.source
@@ -162,9 +163,9 @@ class Provenance:
     def altered(
         self, info: Mapping[str, Any], sizes: Mapping[str, int], digests: Mapping[str, str]
     ) -> list[str]:
-        """Return the files of a result that are not what was proven, sorted.
+        """Return the files of a result that are not as proven, sorted.
 
-        A file that somebody put beside the dataset's own is none of them.
+        Files of others beside the dataset's own do not count.
         """
         from leconvert.remote.push_plan import Owned
 
@@ -182,7 +183,7 @@ class Provenance:
 def content_of(
     root: Path, digests: dict[str, str] | None = None, progress: Progress = NO_PROGRESS
 ) -> dict[str, FileContent]:
-    """Return size and SHA-256 of every file of a result but its card, which pushes change."""
+    """Return size and SHA-256 of every file of a result except its card, which pushes change."""
     from leconvert.remote.push_plan import CARD_PATH, hash_files  # a local conversion needs neither
 
     sizes = {p: size for p, size in published_files(root).sizes.items() if p != CARD_PATH}
@@ -194,10 +195,11 @@ def content_of(
 def facts_of(folder: Path) -> str:
     """Return a SHA-256 over names, sizes and modification times of a source's files.
 
-    Of the ``meta/`` that an overlay in place replaced it is that of the dataset with it.
+    For a ``meta/`` that an overlay in place replaced, it is the digest of the dataset with that
+    folder.
 
-    It tells that a source is still the one that was converted, as far as a file system tells; what
-    is in the files is not read.
+    An equal digest means that the source is unchanged, as far as a file system can tell; the
+    contents are not read.
     """
     digest = hashlib.sha256()
     with kept_dataset(folder) as dataset:
@@ -212,7 +214,7 @@ def facts_of(folder: Path) -> str:
 
 
 def decisive_options(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a plan's options decides the result's bytes and is not the default."""
+    """Return the options of a plan that decide the result's bytes, without defaults."""
     default = asdict(LayoutOptions()) | {"block_align": "auto"}
     return {
         name: value
@@ -229,13 +231,17 @@ def note_result(
     digests: dict[str, str] | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> None:
-    """Write the record of a result that a run has just put in its place.
+    """Write the record of a result that a run has just put in place.
+
+    The whole result is read. If nothing in it is from the Hub and it will not be pushed, no record
+    is written and an earlier one is removed.
 
     Args:
+        run: The run.
+        kept: The source's folder, if the result took its place.
+        for_push: Whether the result will be pushed.
         digests: SHA-256 of files that need not be read, by path.
-
-    All of the result is read, unless nothing from the Hub is in it and nobody wants to push it:
-    then there is no record, and that of an earlier result in this place goes.
+        progress: Receives the progress.
     """
     origin = read_origin(run.paths.root)
     manifest = run.manifest
@@ -269,11 +275,11 @@ def proven_anew(
 ) -> Provenance | None:
     """Return the record of a result that is about to be compared with a source, byte by byte.
 
-    All of the result is read. To be written only when nothing differs.
+    The whole result is read. Write the record only if there is no difference.
 
     Returns:
-        The record, or None where it would say nothing that a push needs: nothing from the Hub is in
-        the result, and there is no record yet.
+        The record; None if it would not help a push: nothing in the result is from the Hub, and
+        there is no record yet.
     """
     known = read_provenance(result)
     if known is None and origin is None:
@@ -295,7 +301,7 @@ def proven_anew(
 
 
 def provenance_path(result: Path) -> Path:
-    """Return where the record of a result lies: ``<parent>/.<name>.leconvert-provenance``."""
+    """Return the path of a result's record: ``<parent>/.<name>.leconvert-provenance``."""
     real = Path(os.path.realpath(result))
     return real.with_name(f".{real.name}.leconvert-provenance")
 
@@ -307,7 +313,7 @@ def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") 
 
 
 def read_provenance(result: Path) -> Provenance | None:
-    """Return the record of a result; None where there is none."""
+    """Return the record of a result; None if there is none."""
     record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
     if record is None:
         return None
@@ -327,20 +333,20 @@ def read_provenance(result: Path) -> Provenance | None:
 
 
 def noted_origin(result: Path) -> Origin | None:
-    """Return where the source of a result came from; None where it was local, or nobody knows."""
+    """Return the origin of a result's source; None if it was local, or is not known."""
     known = read_provenance(result)
     if known is None or not known.repo_id:
         return None
     return Origin(known.repo_id, known.revision, known.commit)
 
 
-# The dataset card: a user's own text and keys stay, one marked part is ours, which tells the record
+# The dataset card: the user's own text and keys stay; one marked part is ours and holds the record
 # in words.
 
 
 _END = "<!-- leconvert: end -->"
 _OURS = re.compile(re.escape(CARD_BEGIN) + r".*?" + re.escape(_END) + r"(?:\r?\n)?", re.DOTALL)
-# A name without its episodes, which v3.0 has no file for; the viewer would find nothing.
+# A file name of v2.x: v3.0 has no file per episode, and the viewer would find nothing.
 _V2_FILES = re.compile(r"episode_[^/]*\.parquet\Z")
 _DATA_FILES = "data/*/*.parquet"
 
@@ -355,23 +361,34 @@ def render_card(
 ) -> str:
     """Return the new card.
 
-    The same arguments give the same text, and a card that was rendered before comes out as it
-    went in; so a push that is repeated changes nothing.
+    Equal arguments give the same text, and a card that was already rendered does not change, so a
+    repeated push changes nothing.
+
+    Args:
+        before: The card so far; None if there is none.
+        info: The result's ``info.json``.
+        repo_id: The repo.
+        sizes: Size of every file of the result, by path.
+        provenance: The result's record, if there is one.
+
+    Raises:
+        HubConflictError: The head of the card cannot be read.
     """
     import yaml
     from huggingface_hub import DatasetCard
 
     text = before if before is not None else f"\n# {repo_id.rsplit('/', 1)[-1]}\n"
-    text = text.removeprefix("\ufeff")  # before a head it would make a text of the head
+    text = text.removeprefix("\ufeff")  # in front of a head it would turn the head into text
     if not text.lstrip().startswith("---"):
         text = f"---\n{{}}\n---\n{text}"
     try:
         card = DatasetCard(text)
     except (ValueError, TypeError, yaml.YAMLError) as error:
         raise HubConflictError(
-            f"The head of README.md in {repo_id} cannot be read: {str(error).splitlines()[0]}.",
+            f"The YAML head of README.md in {repo_id} cannot be read: "
+            f"{str(error).splitlines()[0]}.",
             path="README.md",
-            next_step="Mend it on the Hub, or push with --no-card.",
+            next_step="Correct README.md on the Hub, or add --no-card.",
         ) from error
     _set_keys(card.data)
     line_end = "\r\n" if "\r\n" in card.text else "\n"
@@ -395,7 +412,7 @@ def _set_keys(data: Any) -> None:
         data["configs"] = [{"config_name": "default", "data_files": _DATA_FILES}]
         return
     if not isinstance(configs, list):
-        return  # not as the Hub wants them, but a user's own
+        return  # invalid for the Hub, but the user's own
     data["configs"] = [
         {**config, "data_files": _DATA_FILES}
         if isinstance(config, Mapping) and _V2_FILES.search(str(config.get("data_files")))

@@ -1,25 +1,27 @@
 """Push a result to the Hub: contents first, then one commit, then the tags.
 
-**What was replaced** gets the tag of its version where there is none, right after the commit: set
-before, it would stay on what a push that came between has replaced, and steer the next run there.
+**The tag of the replaced version.** If the replaced dataset has no tag of its version, it gets one
+right after the commit. A tag set before the commit could stay on a dataset that another push has
+replaced meanwhile, and steer the next run there.
 
-**What readers meet**, whatever fails and whenever: all old; the branch new and the tag, which has
-the name of the result's version, old or missing; all new. Contents of large files go up first and
-nobody sees them. One commit, made only if its parent is still the branch's head, adds the new
-files, deletes the old dataset's and brings the card. Then its listing is compared with the result,
-and only then the tag is set.
+**Readers see** one of three states, whatever fails and whenever: everything old; the branch new,
+with the tag of the result's version old or missing; everything new. Contents of large files are
+uploaded first, and nobody sees them. One commit, made only if its parent is still the branch's
+head, adds the new files, deletes the old dataset's files and brings the card. Then its listing is
+compared with the result, and only then the tag is set.
 
-**What a rerun does.** Nothing about what was sent is kept on this side. Each try looks at the repo
-and does what is missing: files that the repo has are not sent, contents that the Hub has are not
-sent, a commit that was made is found by its files, and a missing tag is set before anything else.
-What the repo has under another name is copied there by the Hub: the new name has the same hash.
-The same look follows an answer that got lost, since then only the repo knows what was done.
+**Reruns.** This side keeps no record of what was sent. Each attempt looks at the repo and does what
+is missing: it sends no file that the repo has and no content that the Hub has, recognises an
+earlier commit by its files, and sets a missing tag before anything else. If the repo has a file
+under another name, the Hub copies it: the new name has the same hash. A lost answer is followed by
+the same look, since only the repo then shows what was done.
 
-**What is sent.** What was proven, by content: a result that is not what the record beside it says
-is refused, and so is a push that would replace what the result was not made of (`guard`).
+**The files that are sent** are those that were proven, by content. A push is refused if the result
+differs from the record beside it, or if it would replace a dataset that the result was not made
+from (`Replacement`).
 
-**What is not promised.** Two pushes at once: the slower one ends with a conflict. A merge of a pull
-request takes no parent: it is compared just before, and the listing just after.
+**Not guaranteed.** If two pushes run at once, the slower one ends with a conflict. A merge of a
+pull request takes no parent: the head is compared just before it, and the listing just after.
 """
 
 from __future__ import annotations
@@ -101,35 +103,35 @@ if TYPE_CHECKING:
     from leconvert.support.progress import Stage
 
 
-# How to push, and what a push did.
+# The report of a push.
 
 
 @dataclass(frozen=True, slots=True)
 class PushReport:
-    """What a push did, or would do.
+    """The report of a push, or of its dry run.
 
     Attributes:
         repo_id: The repo.
         url: Its address.
         branch: The branch.
         created: Whether the repo was (or would be) made.
-        before: The commit that the branch was at; None where there was none.
+        before: The branch's commit before the push; None if there was none.
         commit: The commit that holds the result; None in a dry run with something to commit.
-        commits: Commits that were (or would be) made.
-        pull_request: The number of the pull request that holds it; None where none was needed.
-        merged: Whether that was merged.
+        commits: Number of commits that were (or would be) made.
+        pull_request: Number of the pull request that holds the result; None if none was needed.
+        merged: Whether the pull request was merged.
         tag: ``set``, ``moved``, ``kept``, or ``none`` in a pull request that is not merged.
-        added: Files of the result that the repo did not have, and that were sent.
-        added_bytes: Their bytes.
-        unchanged: Files of the result that it had.
-        deleted: Files of the old dataset that went.
+        added: Number of files of the result that the repo did not have.
+        added_bytes: Bytes of these files.
+        unchanged: Number of files of the result that the repo had.
+        deleted: Number of files of the old dataset that were removed.
         kept: Files in the repo that are not the dataset's.
         card: ``written`` or ``kept``.
         dry_run: Whether nothing was written.
-        seconds: How long it took.
-        version: The result's version, which the tag has the name of.
-        copied: Files of the result that the repo had under another name.
-        copied_bytes: Their bytes, which were not sent.
+        seconds: Duration of the push.
+        version: The result's version, which is also the tag's name.
+        copied: Number of files of the result that the repo had under another name.
+        copied_bytes: Bytes of these files, which were not sent.
     """
 
     repo_id: str
@@ -159,13 +161,13 @@ class PushReport:
         return asdict(self)
 
 
-# What a push does to a repo, one call an action; every error is one of leconvert's.
+# The actions of a push on a repo, one call each; every error is one of leconvert's.
 #
-# No action is repeated here. After `HubUnavailableError` nobody knows whether it was done:
-# whoever called looks at the repo again, and finds out.
+# No action is repeated here. After `HubUnavailableError` it is unknown whether the action was done;
+# the caller looks at the repo again to find out.
 
 
-# The Hub says how files are to be uploaded for so many at a time (huggingface_hub's
+# The Hub says for this many files at a time how to upload them (huggingface_hub's
 # PREUPLOAD_BATCH_SIZE).
 _FILES_A_REQUEST = 256
 
@@ -194,9 +196,9 @@ class Uploader:
         self._threads = threads
 
     def create_repo(self, *, private: bool) -> None:
-        """Make the repo, if it is not there."""
+        """Make the repo, if it does not exist."""
         with _pushing(self._repo_id):
-            # None and not False: a public repo only where the namespace's own default says so.
+            # None instead of False: the namespace's own default decides whether the repo is public.
             self._api.create_repo(**self._repo, private=private or None, exist_ok=True)
 
     def create_branch(self, branch: str, start: str) -> None:
@@ -207,16 +209,16 @@ class Uploader:
     def upload(
         self, paths: Iterable[str], sizes: Mapping[str, int], revision: str, stage: Stage
     ) -> list[CommitOperationAdd]:
-        """Bring the contents of large files to the Hub; no reader sees them before a commit.
+        """Upload the contents of large files; no reader sees them before a commit.
 
         Returns:
-            The operations that a commit is made of.
+            The operations of a commit.
         """
         operations = []
         for some in batched(sorted(paths), _FILES_A_REQUEST):
             additions = [self._addition(path) for path in some]
             with _pushing(self._repo_id, revision):
-                # A .gitignore in the repo must not leave files out of a dataset: an empty one.
+                # An empty .gitignore: one in the repo must not leave out files of a dataset.
                 self._api.preupload_lfs_files(
                     **self._repo,
                     additions=additions,
@@ -252,7 +254,7 @@ class Uploader:
         parent: str,
         message: str,
     ) -> str:
-        """Commit, if the revision is still where it was seen, and return the commit."""
+        """Commit, if the revision is still at ``parent``, and return the commit."""
         from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
 
         operations: list[Any] = [*additions]
@@ -278,27 +280,29 @@ class Uploader:
     # --- pull requests -----------------------------------------------------------------------
 
     def find_pull(self, title: str) -> int | None:
-        """Return the number of this user's open pull request with a title; None without one.
+        """Return the number of this user's open pull request with a title; None if there is none.
 
-        Anybody may open one with that title, and put into it what a merge would bring to ``main``.
+        Pull requests of others do not count: anybody may open one with that title, and a merge
+        would bring its contents to ``main``.
         """
         with _pushing(self._repo_id):
-            # Of all: whether drafts are among the open ones is not documented.
+            # Ask for all: it is not documented whether the open ones include drafts.
             pulls = self._api.get_repo_discussions(**self._repo, discussion_type="pull_request")
             found = [p for p in pulls if p.title == title and p.status in ("draft", "open")]
             if not found:
                 return None
-            user = self._api.whoami()["name"]  # the Hub answers it seldom: not without need
+            # the Hub limits this request, so make it only if needed
+            user = self._api.whoami()["name"]
             return next((pull.num for pull in found if pull.author == user), None)
 
     def open_pull(self, title: str, description: str) -> int:
-        """Begin a pull request, a draft, and return its number."""
+        """Open a pull request as a draft, and return its number."""
         with _pushing(self._repo_id):
             pull = self._api.create_pull_request(**self._repo, title=title, description=description)
         return int(pull.num)
 
     def publish_pull(self, number: int) -> None:
-        """Make a draft a pull request that may be merged."""
+        """Turn a draft into a pull request that may be merged."""
         with _pushing(self._repo_id):
             details = self._api.get_discussion_details(**self._repo, discussion_num=number)
             if details.status == "draft":
@@ -307,19 +311,19 @@ class Uploader:
                 )
 
     def merge_pull(self, number: int) -> None:
-        """Merge a pull request; readers of ``main`` see all of it at once."""
+        """Merge a pull request; readers of ``main`` see all of its changes at once."""
         with _pushing(self._repo_id):
             self._api.merge_pull_request(**self._repo, discussion_num=number)
 
     # --- the tag -----------------------------------------------------------------------------
 
     def delete_tag(self) -> None:
-        """Delete the tag: the Hub cannot move one."""
+        """Delete the tag: the Hub cannot move a tag."""
         with _pushing(self._repo_id, self._tag):
             self._api.delete_tag(**self._repo, tag=self._tag)
 
     def create_tag(self, commit: str, tag: str | None = None) -> None:
-        """Let the tag, or another one, name a commit."""
+        """Make the tag, or another one, for a commit."""
         with _pushing(self._repo_id, commit):
             self._api.create_tag(**self._repo, tag=tag or self._tag, revision=commit)
 
@@ -338,23 +342,23 @@ def push(
 ) -> PushReport:
     """Push a v3.0 or v2.1 dataset.
 
-    Where it came from, and what it was when it was proven, is read from the record beside it
-    (`leconvert.remote.provenance`), which afterwards says that it was pushed.
+    The record beside the result (`leconvert.remote.provenance`) states its origin and its files
+    when it was proven. Afterwards it also states that the result was pushed.
 
     Args:
-        result: Its folder; only read.
-        options: Where to, and how.
+        result: The result's folder; only read.
+        options: The repo, and how to push.
         api: A client; None for one with ``HF_ENDPOINT`` and the user's token.
-        on_hub: SHA-256 of files of the result whose content is on the Hub alone, by path: what is
-            here is never read, and never sent.
-        pause: Waits so many seconds between tries; None for the pause of all that asks the Hub.
-        progress: Where to report.
+        on_hub: SHA-256 of files of the result whose content is only on the Hub, by path. Their
+            local stand-ins are never read and never sent.
+        pause: Waits some seconds between attempts; None for the pause of all requests to the Hub.
+        progress: Receives the progress.
 
     Returns:
-        What was sent and removed, and the commit that holds it.
+        The report, with the commit that holds the result.
 
     Raises:
-        UsageError: It is not said where to, and not known where the source came from.
+        UsageError: No repo is given, and the origin of the source is not known.
         SourceError: The folder holds no such dataset.
         VerificationError: The dataset is not complete, or not what was converted and proven.
         HubError: There is no such repo, or the Hub does not answer.
@@ -383,7 +387,7 @@ def push(
 
 
 def push_stands(repo_id: str, commit: str) -> bool:
-    """Tell whether a branch, a tag or a pull request of a repo names a commit that was pushed."""
+    """Return whether a branch, a tag or a pull request of a repo is at a commit that was pushed."""
     refs = ask_hub(
         repo_id,
         None,
@@ -397,9 +401,9 @@ def _origin_of(result: Path) -> str:
     origin = noted_origin(result)
     if origin is None:
         raise UsageError(
-            f"It is not known where {result} came from.",
+            f"No record says which repo {result} came from.",
             path=str(result),
-            next_step="Pass --push-repo-id ORG/NAME.",
+            next_step="Add --push-repo-id ORG/NAME.",
         )
     return origin.repo_id
 
@@ -407,16 +411,16 @@ def _origin_of(result: Path) -> str:
 def push_converted(
     result: Path, options: PushOptions, *, progress: Progress = NO_PROGRESS
 ) -> PushReport:
-    """Push what was just converted; an error says that only the push is left."""
+    """Push a result right after its conversion; an error says that only the push is left."""
     try:
         return push(result, options, progress=progress)
     except HubSourceChangedError:
-        raise  # no push of this result will do
+        raise  # no push of this result can succeed
     except LeconvertError as error:
         words = [str(result), *(["--push-repo-id", options.repo_id] if options.repo_id else [])]
         again = f"`leconvert push {shlex.join(words)}`"
         error.next_step = (
-            f"{error.next_step or ''} The dataset is converted: then {again} is enough."
+            f"{error.next_step or ''} The dataset is converted already. {again} only pushes it."
         ).strip()
         raise
 
@@ -440,14 +444,14 @@ class _Push:
         self._repo_id = repo_id
         self._info = info
         self._tag = version_of(info)
-        self._title = f"LeRobot dataset {self._tag}"  # of a commit
+        self._title = f"LeRobot dataset {self._tag}"  # title of a commit
         self._pull_title = f"Convert to LeRobot {self._tag}"
         self._options = options
         self._noted = read_provenance(result)
-        self._known = self._noted  # until it turns out to be another result's
+        self._known = self._noted  # None once it turns out to be another result's
         self._progress = progress
         published = published_files(result)
-        # Every repo has those of its own.
+        # Every repo has Git files of its own.
         others = {path: why for path, why in published.left_out.items() if path not in GIT_FILES}
         for line in replace(published, left_out=others).remarks():
             progress.say(line)
@@ -461,13 +465,13 @@ class _Push:
         )
 
     def run(self) -> PushReport:
-        """Look, and do what is missing."""
+        """Look at the repo, and do what is missing."""
         options = self._options
         state = read_repo_state(self._api, self._repo_id, options.branch, self._tag)
         created = state is None
         if state is None and not options.create:
             raise HubError(
-                f"{self._repo_id} is no dataset on the Hub, or this token may not see it.",
+                f"The Hub has no dataset {self._repo_id}, or this token may not see it.",
                 next_step="Check the name. " + TOKEN_HELP,
             )
         plan = self._plan((state or NOTHING).files, state or NOTHING)
@@ -476,14 +480,14 @@ class _Push:
         if state is None and not options.dry_run:
             state = self._create(private=private)
             plan = self._plan(state.files, state)
-            self._check(state, plan)  # somebody else may have made it, and filled it, meanwhile
+            self._check(state, plan)  # somebody else may have made and filled it meanwhile
         state = state or NOTHING
-        plan = self._plan(state.files, state)  # the check read what was to be hashed
+        plan = self._plan(state.files, state)  # the check read files that were to be hashed
         self._check_sources(plan)
         card = self._card(state)
         report = self._report(state, plan, card, created=created)
         if self._begun is not None:
-            # Another try: what an earlier one did of it counts too.
+            # After an earlier attempt: its work counts, too.
             report = replace(self._begun, commit=report.commit, tag=report.tag)
         self._begun = report
         if options.dry_run:
@@ -509,21 +513,21 @@ class _Push:
         return replace(report, commit=commit, tag=self._set_tag(state, commit))
 
     def note_pushed(self) -> None:
-        """Say in the record beside the result that it was pushed, if it is this result's record."""
+        """Note in the record beside the result that it was pushed, if it is its own record."""
         if self._known is None or self._known is not self._noted or self._known.pushed:
             return
         try:
             write_provenance(self._result, replace(self._known, pushed=True))
-        except StorageError as error:  # a result on a disk that is only read can be pushed
-            self._progress.say(f"The push is done, but not noted: {error.message}")
+        except StorageError as error:  # a result on a read-only disk can be pushed
+            self._progress.say(f"The push is done. It could not be recorded: {error.message}")
 
     def _create(self, *, private: bool) -> RepoState:
         self._uploader.create_repo(private=private)
         state = self._look_again(self._options.branch)
         if private and not is_private(self._api, self._repo_id):
             raise HubConflictError(
-                f"{self._repo_id} was made by somebody else meanwhile, and is public.",
-                next_step="Look at it on the Hub; nothing was pushed.",
+                f"Somebody else made {self._repo_id} meanwhile, and it is public.",
+                next_step="Nothing was pushed. Look at the repo on the Hub.",
             )
         return state
 
@@ -531,13 +535,13 @@ class _Push:
         state = read_repo_state(self._api, self._repo_id, branch, self._tag)
         if state is None:
             raise HubError(
-                f"{self._repo_id} is there, but this token may not see it; or it was removed.",
+                f"This token may not see {self._repo_id}, or the repo was removed.",
                 next_step=TOKEN_HELP,
             )
         return state
 
     def _check_source_again(self) -> None:
-        """Where a push came between, say so if it changed the dataset that was converted."""
+        """After a conflict: raise if another push changed the dataset that was converted."""
         state = self._look_again(self._options.branch)
         plan = self._plan(state.files, state)
         try:
@@ -546,10 +550,10 @@ class _Push:
         except HubSourceChangedError:
             raise
         except HubConflictError:
-            return  # of what is there now; what came between is the reason
+            return  # it is about the repo's state now; the conflict itself is the reason
 
     def _tag_replaced(self, state: RepoState, commit: str, version: str) -> None:
-        """Let the tag of the version that was replaced name it, where there is no such tag."""
+        """Make the tag of the replaced version, if that tag does not exist."""
         if not self._is_for_main or version not in SOURCE_VERSIONS or version == self._tag:
             return
         if version in state.tags:
@@ -559,12 +563,12 @@ class _Push:
         except HubConflictError:
             if find_tag(self._api, self._repo_id, version) is None:
                 raise
-            return  # somebody else made it, or an earlier try whose answer was lost
-        said = f"The tag {version} is set: it names {commit[:12]}, which was replaced."
+            return  # somebody else made it, or an earlier attempt whose answer was lost
+        said = f"The tag {version} now leads to {commit[:12]}, the commit before this push."
         self._progress.say(said)
 
     def _tag_replaced_before(self, state: RepoState) -> None:
-        """Do the same for an earlier try, which ended behind its commit, as history tells it."""
+        """Do the same for an earlier attempt that ended after its commit, by the history."""
         is_below = False
         for commit in list_commits(self._api, self._repo_id, state.head):
             if commit.title.startswith((self._title, self._pull_title)):
@@ -579,21 +583,21 @@ class _Push:
     # --- deciding -----------------------------------------------------------------------------
 
     def _check_sources(self, plan: PushPlan) -> None:
-        """Refuse to send what is only a stand-in here."""
+        """Refuse to send files that are only stand-ins here."""
         gone = [path for path in plan.uploads() if path in self._on_hub]
         if gone:
             raise HubSourceChangedError(
-                f"{self._repo_id} no longer has the content of {count(len(gone), 'file')}, which "
-                "were to stay there.",
+                f"{count(len(gone), 'file')} of {self._repo_id} that should stay are gone.",
                 path=gone[0],
-                next_step="Convert what is there now.",
+                next_step="Convert the present state of the repo.",
                 details=gone[:20],
             )
 
     def _check(self, state: RepoState, plan: PushPlan) -> None:
-        """Refuse to send what was not proven, and to replace what it was not made of.
+        """Refuse to send a result that was not proven, and to replace another dataset.
 
-        Forced, the result goes as it is; what is said of another one is not said of it.
+        With ``force`` the result is sent anyway; a record that is about another state is then
+        ignored.
         """
         if self._known is not None and (plan.changes_dataset or self._known.files):
             altered = altered_files(
@@ -617,23 +621,23 @@ class _Push:
                 self._known,
                 self._progress,
             ).check()
-        # What was pushed before may be replaced at its tag, too.
+        # A result that was pushed before may be replaced at its tag, too.
         if self._is_for_main and state.tag not in (None, state.head, self._options.replaces):
             tagged = self._files_at(state.tag)
             tasks = TASKS_PATH if self._tag == TAGS[0] else LEGACY_TASKS_PATH
             if tasks in tagged and self._plan(tagged, state).changes_dataset:
                 raise HubConflictError(
-                    f"The tag {self._tag} of {self._repo_id} names another {self._tag} dataset, "
-                    f"at {state.tag[:12]}.",
-                    next_step=f"Look at it: hf://datasets/{self._repo_id}@{self._tag}. If readers "
-                    "shall find this result instead, push with --force-push.",
+                    f"The tag {self._tag} of {self._repo_id} already leads to another "
+                    f"{self._tag} dataset, at commit {state.tag[:12]}.",
+                    next_step=f"That dataset is hf://datasets/{self._repo_id}@{self._tag}. To "
+                    "move the tag to this result, add --force-push.",
                 )
 
     def _is_to_be_private(self, *, is_there: bool) -> bool:
-        """Tell whether a repo that is made is private; refuse one that is there and should be.
+        """Return whether a new repo will be private; refuse a public one that must be private.
 
-        What came from a private repo, or from one that cannot be seen any more, is not made public
-        by the way.
+        A dataset from a private repo, or from one that cannot be seen any more, is not made public
+        implicitly.
         """
         sources = self._noted.repos if self._noted else []
         sources = [repo_id for repo_id in sources if repo_id != self._repo_id]
@@ -643,7 +647,7 @@ class _Push:
             for comes_from in sources:
                 seen = is_private(self._api, comes_from)
                 if seen is not False:
-                    why = "is" if seen else "cannot be seen any more"
+                    why = "is" if seen else "can no longer be seen"
                     self._progress.say(f"{self._repo_id} is made private, as {comes_from} {why}.")
                     return True
             return False
@@ -651,16 +655,18 @@ class _Push:
             return False
         if self._options.private:
             raise HubConflictError(
-                f"{self._repo_id} is public, and --private was asked for.",
-                next_step="Make it private in its settings on the Hub, or leave --private out.",
+                f"--private is given, but {self._repo_id} is public.",
+                next_step="Make the repo private in its settings on the Hub, or leave "
+                "--private out.",
             )
         for comes_from in sources if not self._options.force else ():
             if is_private(self._api, comes_from) is False:
                 continue
             raise HubConflictError(
-                f"{self._repo_id} is public, and {comes_from}, where the result came from, is not.",
-                next_step="Push to another repo, which is made private, or make this one private "
-                "in its settings on the Hub. If all may read it, push with --force-push.",
+                f"{self._repo_id} is public, but the source {comes_from} is not.",
+                next_step="Push to a new repo, which is made private, or make this repo "
+                "private in its settings on the Hub. If everybody may read the "
+                "dataset, add --force-push.",
             )
         return False
 
@@ -674,7 +680,7 @@ class _Push:
         owned = None if state.info is None else Owned({**self._info, **state.info})
         held = {state.head: state.files}
         if self._on_hub and self._noted is not None and self._noted.commit not in held:
-            # The tag of a v2.x dataset may have moved on to what the branch never had.
+            # The tag of a v2.x dataset may be at a commit that the branch never had.
             held[self._noted.commit] = self._files_at(self._noted.commit)
         return plan_push(self._sizes, files, same, owned, self._digests, held)
 
@@ -686,7 +692,7 @@ class _Push:
         )
 
     def _card(self, state: RepoState) -> str | None:
-        """Return the new card, or None where it stays as it is."""
+        """Return the new card, or None if it stays unchanged."""
         if state.card is not None and not self._options.card:
             return None
         stored, place = state.card, f"README.md in {self._repo_id}"
@@ -698,9 +704,10 @@ class _Push:
             before = None if stored is None else stored.decode()
         except UnicodeDecodeError as error:
             raise HubConflictError(
-                f"{place} is no text in UTF-8, which the Hub asks for.",
+                f"{place} is not UTF-8 text, which the Hub requires.",
                 path=CARD_PATH,
-                next_step="Store it in UTF-8. Where the repo has one, --no-card leaves it alone.",
+                next_step="Save the file as UTF-8. If the repo has a README.md already, "
+                "--no-card keeps it.",
             ) from error
         if not self._options.card:
             return before
@@ -714,7 +721,7 @@ class _Push:
         return None if state.card == text.encode() else text
 
     def _told_by_repairs(self) -> Provenance | None:
-        """Return what the result itself says of its conversion; None where it says nothing."""
+        """Return the conversion's changes from the result's own record; None if it has none."""
         repairs = read_repairs(self._result)
         return Provenance(changes=tuple(repairs.summary())) if repairs else None
 
@@ -731,7 +738,7 @@ class _Push:
         sent = [path for path in share.add if path not in copies]
         with self._progress.stage("upload", self._bytes_of(sent), "B") as stage:
             additions = self._uploader.upload(sent, self._sizes, revision, stage)
-        self._check_unchanged("Nothing of it was committed.")
+        self._check_unchanged("Nothing was committed.")
         return self._uploader.commit(
             share,
             additions,
@@ -746,7 +753,7 @@ class _Push:
         return sum(self._sizes[path] for path in paths)
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
-        """Set the tag of a result that is there, then bring the card up to date."""
+        """Set the tag of a result that is already there, then update the card."""
         if self._is_for_main and not self._is_tagged(state, state.head):
             self._tag_replaced_before(state)
         tag = self._set_tag(state, state.head)
@@ -757,11 +764,11 @@ class _Push:
         return replace(report, commit=commit, tag=tag)
 
     def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
-        """Bring the result into a pull request, left open; return its number and its head."""
+        """Fill a pull request with the result and leave it open; return its number and head."""
         title = f"{self._pull_title} ({fingerprint(self._sizes, state.head)})"
         number = self._uploader.find_pull(title)
         if number is None:
-            self._progress.say("Opening a pull request; main stays as it is meanwhile.")
+            self._progress.say("Opening a pull request. main does not change meanwhile.")
             number = self._uploader.open_pull(title, f"On {state.head}.")
         revision = f"refs/pr/{number}"
         head = state.pulls.get(number, state.head)
@@ -776,19 +783,19 @@ class _Push:
         return number, head
 
     def _merge(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
-        """Bring the result through a pull request: more operations than one commit takes."""
+        """Push the result through a pull request: it has more operations than one commit takes."""
         if self._options.branch != MAIN:
             raise HubConflictError(
-                f"{self._repo_id} needs {report.commits} commits, and only main takes several at "
-                "once, by a pull request.",
+                f"The push to {self._repo_id} needs {report.commits} commits, which only "
+                "works for main (by a pull request).",
                 next_step="Push without --branch.",
             )
         number, _ = self._fill_pull(state, card)
         if self._look_again(MAIN).head != state.head:
-            self._progress.say(f"Pull request {number} is of no use any more: close it on the Hub.")
+            self._progress.say(f"Pull request {number} is no longer needed. Close it on the Hub.")
             self._check_source_again()
             raise HubConflictError(
-                f"{self._repo_id} changed while pull request {number} was filled.",
+                f"{self._repo_id} changed during the upload to pull request {number}.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
@@ -802,20 +809,20 @@ class _Push:
 
     def _facts_of(self, path: str) -> FileFacts | None:
         try:
-            # Some file systems give files other inode numbers while nobody changes them.
+            # Some file systems change inode numbers while nobody changes the files.
             return replace(FileFacts.of(self._result / path), inode=0)
         except OSError:
             return None
 
     def _check_unchanged(self, what_was_done: str) -> None:
-        """Refuse a result that changes under the push: what was read is not what was sent."""
+        """Refuse a result that changes during the push: other bytes were read than sent."""
         changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
         if changed:
             raise VerificationError(
-                f"{self._result} changed while it was pushed: {count(len(changed), 'file')}. "
+                f"{count(len(changed), 'file')} of {self._result} changed during the push. "
                 f"{what_was_done}",
                 path=str(self._result),
-                next_step="Run the same command again when nobody writes to it.",
+                next_step="Run the same command again when no other program writes to the dataset.",
                 details=changed[:20],
             )
 
@@ -828,25 +835,26 @@ class _Push:
 
     @property
     def _is_for_main(self) -> bool:
-        """Whether ``main`` holds the result when this is done: the tag names main's dataset."""
+        """Whether ``main`` will hold the result: the tag is for main's dataset."""
         return self._options.branch == MAIN and not self._options.create_pr
 
     def _set_tag(self, state: RepoState, commit: str) -> str:
-        """Let the tag name a commit that holds the result, and say what was done."""
+        """Make the tag for a commit that holds the result, and return what was done."""
         if not self._is_for_main:
             return "none"
         if self._is_tagged(state, commit):
             return "kept"
         if state.tag is not None:
-            # Content went up since the look, which may have taken hours.
+            # Uploads since the look may have taken hours.
             now = find_tag(self._api, self._repo_id, self._tag)
             if now == commit:
                 return "kept"
             if now != state.tag:
                 raise self._tag_changed(state.tag, now)
             self._progress.say(
-                f"The tag {self._tag} moves from {now[:12]} to {commit[:12]}: for a moment there "
-                "is none. If this ends in between, the same command closes the gap first."
+                f"The tag {self._tag} moves from {now[:12]} to {commit[:12]}. For a moment "
+                "the tag does not exist. If this command is interrupted then, run it "
+                "again."
             )
             self._uploader.delete_tag()
         try:
@@ -859,15 +867,16 @@ class _Push:
 
     def _tag_changed(self, before: str | None, now: str | None) -> HubConflictError:
         what = "made" if before is None else "moved"
-        said = "removed" if now is None else f"{what}, and names {now[:12]} now"
+        said = "removed" if now is None else f"{what} and leads to {now[:12]} now"
         return HubConflictError(
             f"{self._repo_id} changed meanwhile: the tag {self._tag} was {said}.",
-            next_step="The result is committed, and this tag was left alone. Look at what it "
-            "names, then run the same command again, which sets it.",
+            next_step="The result is committed, but the tag was not changed. Look at the "
+            "commit that the tag leads to. Then run the same command again to set the "
+            "tag.",
         )
 
     def _is_tagged(self, state: RepoState, commit: str) -> bool:
-        """Tell whether the tag names the commit, or one that differs in others' files alone."""
+        """Return whether the tag is at the commit, or at one with the same dataset."""
         if state.tag in (None, commit):
             return state.tag is not None
         return not self._plan(self._files_at(state.tag), state).changes_dataset
@@ -875,7 +884,7 @@ class _Push:
     def _report(
         self, state: RepoState, plan: PushPlan, card: str | None, *, created: bool
     ) -> PushReport:
-        """Return what there is to do, as far as it is known before it is done."""
+        """Return the report, as far as it is known before any action."""
         pending = plan.changes_dataset
         tag = "set" if state.tag is None else "moved"
         if not self._is_for_main:

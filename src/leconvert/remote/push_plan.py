@@ -1,4 +1,4 @@
-"""What a push has to do, decided from two listings; what is looked at before and after it."""
+"""The plan of a push, decided from two listings, and the checks before and after it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from leconvert.transfer.store import RemoteFile
 if TYPE_CHECKING:
     from huggingface_hub import GitCommitInfo, HfApi
 
-# Which files of a repo belong to the LeRobot dataset in it, and which are somebody's own.
+# The files of a repo that belong to the LeRobot dataset in it, as opposed to the user's own.
 
 
 _META_FILES = frozenset({*LEGACY_META_FILES, INFO_PATH, REPAIRS_PATH, STATS_PATH, TASKS_PATH})
@@ -54,7 +54,7 @@ _EPISODES = re.compile(re.escape(EPISODES_DIR) + r"/chunk-[0-9]+/file-[0-9]+\.pa
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """Return the ``codebase_version`` of an info.json, as far as it is a text."""
+    """Return the ``codebase_version`` of an info.json, if it is a text."""
     version = info.get("codebase_version")
     return version if isinstance(version, str) else "of no version"
 
@@ -76,13 +76,13 @@ def cameras_of(info: Mapping[str, Any]) -> list[str]:
 
 
 def differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """Say why a result cannot be a conversion of what a repo holds; None if it can.
+    """Return why a result cannot be a conversion of a repo's dataset; None if it can.
 
-    A conversion may leave features and episodes out. It never changes the frame rate, and never
-    adds a feature but those that every v3.0 dataset has.
+    A conversion may leave features and episodes out. It never changes the frame rate. It adds no
+    features except those that every v3.0 dataset has.
     """
     if old.get("fps") != new.get("fps"):
-        return f"it has {old.get('fps')} frames a second, the result {new.get('fps')}"
+        return f"it has {old.get('fps')} frames per second, the result {new.get('fps')}"
     unknown = _features(new).keys() - _features(old).keys() - DEFAULT_COLUMNS.keys()
     if unknown:
         return f"it has no feature {sorted(unknown)[0]!r}"
@@ -90,12 +90,12 @@ def differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 
 
 class Owned:
-    """Tells the files of the dataset that an info.json describes, by their names.
+    """Recognises the files of the dataset that an info.json describes, by their names.
 
-    Those are the files of ``meta/`` that LeRobot and leconvert write, files of episodes by the
-    templates of a v2.x dataset, and files by the templates of v3.0 for any of its cameras: v3.0's
-    readers take every such file for a part of the dataset. Whatever else lies in the repo is not
-    the dataset's, whatever folder it is in.
+    These are the files of ``meta/`` that LeRobot and leconvert write, files of episodes by the
+    templates of a v2.x dataset, and files by the templates of v3.0 for any of its cameras, since
+    v3.0's readers take every such file for a part of the dataset. All other files of the repo are
+    not the dataset's, whatever folder they are in.
     """
 
     def __init__(self, info: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Owned:
 
 
 def _pattern(template: str, cameras: list[str]) -> re.Pattern[str] | None:
-    """Return what matches the names that a template makes; None if it makes none, or only one."""
+    """Return a pattern for the names that a template makes; None if it makes none, or only one."""
     pattern, numbers = "", 0
     try:
         for literal, field, _, _ in Formatter().parse(template):
@@ -129,12 +129,12 @@ def _pattern(template: str, cameras: list[str]) -> re.Pattern[str] | None:
     return re.compile(pattern) if numbers else None
 
 
-# What a push has to do, decided from two listings. Nothing here asks the Hub or a disk.
+# The plan of a push, decided from two listings. No code here uses the Hub or a disk.
 
 
 CARD_PATH = "README.md"
 _LARGE_SUFFIXES = (".parquet", ".mp4", ".arrow")
-# The Hub takes any file above 10 MiB for a large one.
+# The Hub treats any file above 10 MiB as a large one.
 _SURELY_LARGE_BYTES = 10 * 1024 * 1024
 _BASE64 = 4 / 3
 
@@ -149,16 +149,16 @@ class CommitShare:
 
 @dataclass(frozen=True, slots=True)
 class PushPlan:
-    """What one push changes in a repo."""
+    """The changes of one push to a repo."""
 
-    # Files that are new or differ, in the order of their names; the card is not among them.
+    # Files that are new or differ, sorted by name; the card is not among them.
     add: tuple[str, ...]
-    unchanged: tuple[str, ...]  # files that the repo has already
-    # Of those in ``add`` whose content the repo has elsewhere: the path and the commit.
+    unchanged: tuple[str, ...]  # files that the repo already has
+    # Files of ``add`` whose content the repo has elsewhere: the path there, and the commit.
     copies: Mapping[str, tuple[str, str]]
-    # Files of the old dataset, and folders (they end in a slash) that hold nothing else.
+    # Files of the old dataset, and folders (ending in a slash) that hold nothing else.
     delete: tuple[str, ...]
-    deleted_files: int  # the number of files that go by that
+    deleted_files: int  # number of files that are deleted
     # Files of the repo that are not the dataset's and stay; the card is not among them.
     kept: tuple[str, ...]
 
@@ -174,7 +174,7 @@ class PushPlan:
     def commits(
         self, sizes: Mapping[str, int], *, operations: int, payload_bytes: int
     ) -> list[CommitShare]:
-        """Return the plan as commits below the Hub's limits; additions come first."""
+        """Return the plan as commits within the Hub's limits; additions come first."""
         return list(_cut(self.add, self.delete, sizes, max(operations - 1, 1), payload_bytes))
 
 
@@ -186,17 +186,21 @@ def plan_push(
     digests: Mapping[str, str] = {},
     held: Mapping[str, Mapping[str, RemoteFile]] = {},
 ) -> PushPlan:
-    """Compare a result with what a repo holds.
+    """Compare a result with a repo's files.
 
     Args:
-        digests: Hashes of files of the result, as far as they are known.
+        local: Size of every file of the result, by path.
+        remote: Files of the repo, by path.
+        same: Paths of files with the same content on both sides.
+        owned: Recognises files of the old dataset; None if there is no dataset.
+        digests: Hashes of files of the result, as far as known.
         held: Files of the repo at some commits, from which it can copy.
     """
     local = {path: size for path, size in local.items() if path != CARD_PATH}
     add = tuple(sorted(path for path in local if path not in same))
     there = {
         file.digest: (path, commit)
-        for commit in reversed([*held])  # the first one counts most
+        for commit in reversed([*held])  # so that the first commit takes precedence
         for path, file in held[commit].items()
         if file.is_large
     }
@@ -216,7 +220,7 @@ def plan_push(
 
 
 def fingerprint(local: Mapping[str, int], base: str) -> str:
-    """Return what names a push of these files onto a commit, 12 hexadecimal digits."""
+    """Return a name for a push of these files onto a commit, 12 hexadecimal digits."""
     lines = [base, *(f"{path} {size}" for path, size in sorted(local.items()))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
@@ -230,10 +234,10 @@ def _folders(path: str) -> Iterator[str]:
 def _by_folders(
     gone: list[str], remote: Mapping[str, RemoteFile], local: Collection[str]
 ) -> Iterator[str]:
-    """Yield files to delete, and instead of all files of a folder the folder.
+    """Yield files to delete; if all files of a folder are deleted, yield the folder instead.
 
-    A folder counts only if nothing of it stays and nothing comes to it, whatever the order of
-    operations within a commit.
+    A folder counts only if no file in it stays and none is added, so the order of operations within
+    a commit does not matter.
     """
     leaving = Counter(folder for path in gone for folder in _folders(path))
     present = Counter(folder for path in remote for folder in _folders(path))
@@ -292,7 +296,7 @@ def _sha256_of(path: Path) -> str:
 def hash_files(
     root: Path, sizes: Mapping[str, int], digests: dict[str, str], progress: Progress
 ) -> None:
-    """Read files that were not read before."""
+    """Hash the files that have no digest yet."""
     unread = [path for path in sizes if path not in digests]
     if not unread:
         return
@@ -334,7 +338,7 @@ def same_as_remote(
 # Checks around a push: is there a dataset, may it replace what is there, did it arrive?
 
 
-# What a repo holds, as a push needs to know it before and after it acts.
+# The state of a repo, as a push needs it before and after its actions.
 
 
 KIND = "dataset"
@@ -346,22 +350,22 @@ TAGS = ("v3.0", "v2.1")
 class RepoState:
     """One look at a repo."""
 
-    head: str  # the commit that a push would add to; of ``main`` where the branch does not exist
+    head: str  # the commit that a push would add to; that of ``main`` if the branch does not exist
     has_branch: bool  # whether the branch exists
-    tag: str | None  # the commit that the tag of the result's version names; None without it.
-    tags: Mapping[str, str]  # the commit of every tag by its name
-    pulls: Mapping[int, str]  # the head of every pull request by its number
+    tag: str | None  # the commit of the tag of the result's version; None if there is no such tag
+    tags: Mapping[str, str]  # the commit of every tag, by name
+    pulls: Mapping[int, str]  # the head of every pull request, by number
     files: Mapping[str, RemoteFile]  # every file at ``head``
-    # The dataset's info.json at ``head``; None where there is no dataset.
+    # The dataset's info.json at ``head``; None if there is no dataset.
     info: Mapping[str, Any] | None
-    card: bytes | None  # the card at ``head`` as it is stored; None without one.
+    card: bytes | None  # the stored card at ``head``; None if there is none
 
 
 NOTHING = RepoState("", False, None, {}, {}, {}, None, None)  # a repo that does not exist yet
 
 
 def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoState | None:
-    """Return what a repo holds; None where there is no such repo, as far as the token can see."""
+    """Return the state of a repo; None if there is no repo that the token can see."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
@@ -402,14 +406,14 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
 
 
 def find_tag(api: HfApi, repo_id: str, tag: str) -> str | None:
-    """Return the commit that a tag names now; None without it."""
+    """Return the current commit of a tag; None if there is no such tag."""
     with hub_errors(repo_id):
         refs = api.list_repo_refs(repo_id, repo_type=KIND)
     return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
 
 
 def is_private(api: HfApi, repo_id: str) -> bool | None:
-    """Tell whether a repo is private; None where there is none that this token can see."""
+    """Return whether a repo is private; None if there is no repo that the token can see."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
@@ -433,16 +437,23 @@ def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
 
 
 def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str = "") -> bytes:
-    """Return the content of a small file of a repo; empty where there is no such file.
+    """Return the content of a small file of a repo; empty if the file does not exist.
 
     Args:
-        digest: What a listing says of it, as in `RemoteFile`.
+        api: The client.
+        repo_id: The repo.
+        revision: The revision.
+        path: The file.
+        digest: Its digest in a listing, as in `RemoteFile`.
+
+    Raises:
+        HubError: The file is listed, but does not exist.
     """
     repo = HubRepo(repo_id, revision, api.endpoint, token=api.token)
     content = HubStore(repo, tries=1).read_whole(path, digest)
     if content is None and digest:
         raise HubError(
-            f"{repo_id} at {revision} lists {path}, and does not have it.",
+            f"{repo_id} at {revision} lists the file {path}, but does not have it.",
             path=path,
             next_step="Run the same command again.",
         )
@@ -450,12 +461,12 @@ def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str =
 
 
 def info_at(api: HfApi, repo_id: str, commit: str) -> dict[str, Any]:
-    """Return the ``meta/info.json`` of a commit; empty where it has no dataset."""
+    """Return the ``meta/info.json`` of a commit; empty if it has no dataset."""
     return _json(content_of(api, repo_id, commit, INFO_PATH))
 
 
 def _json(content: bytes) -> dict[str, Any]:
-    """Return an object; an empty one for anything else, which describes no dataset."""
+    """Return a JSON object; an empty one for anything else, which describes no dataset."""
     try:
         parsed = json.loads(content)
     except ValueError:
@@ -466,7 +477,7 @@ def _json(content: bytes) -> dict[str, Any]:
 # Checks around a push: is there a dataset, may it replace what is there, did it arrive?
 
 
-_FORCE = "If it shall be replaced all the same, push with --force-push."
+_FORCE = "To replace it all the same, add --force-push."
 _SHOWN = 20
 _COMMITS_SHOWN = 5
 
@@ -479,32 +490,33 @@ def altered_files(
     digests: dict[str, str],
     progress: Progress,
 ) -> list[str]:
-    """Return the files of a result that are not what was proven; all of it is read."""
+    """Return the files of a result that are not as proven; files of unchanged size are read."""
     alike = {path: size for path, (size, _) in known.files.items() if sizes.get(path) == size}
     hash_files(result, alike, digests, progress)
     return known.altered(info, sizes, digests)
 
 
 def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> VerificationError:
-    """Return the error that refuses to push a result that is not what was proven."""
-    changed = f"{count(len(altered), 'file')} changed since"
-    said = changed if known.files else "it was made by a version that did not keep its hashes"
+    """Return the error that refuses to push a result that is not as proven."""
+    changed = f"{count(len(altered), 'file')} changed since then"
+    said = (
+        changed if known.files else ("an old version of leconvert made it and recorded no hashes")
+    )
     there = known.repo_id or (known.source and Path(known.source).is_dir())
     source = known.place if there else "SOURCE"
     return VerificationError(
-        f"{result} is not known to be what was converted and proven: {said}.",
+        f"Nothing proves that {result} is still the result of a conversion: {said}.",
         path=str(result),
-        next_step=f"`leconvert verify {shlex.quote(str(result))} "
-        f"--source {shlex.quote(source)} --bytes` "
-        "compares it anew; where nothing differs, the same push goes on. If it was changed on "
-        "purpose, --force-push pushes it as a dataset of its own.",
+        next_step=f"`leconvert verify {shlex.quote(str(result))} --source {shlex.quote(source)} "
+        "--bytes` compares it with its source. If nothing differs, run the same push "
+        "again. If you changed it on purpose, --force-push pushes it as it is.",
         details=altered[:_SHOWN] if known.files else (),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A push that changes what a repo holds, before anything is written."""
+    """A push that changes a repo's files, before anything is written."""
 
     api: HfApi
     repo_id: str
@@ -517,7 +529,11 @@ class Replacement:
     progress: Progress
 
     def check(self) -> None:
-        """Refuse to replace what the result was not made of."""
+        """Refuse to replace a dataset that the result was not made from.
+
+        Raises:
+            HubConflictError: The repo holds another dataset, or other files.
+        """
         repo_id, state = self.repo_id, self.state
         if not state.files:
             return
@@ -525,24 +541,25 @@ class Replacement:
             taken = sorted(self.sizes.keys() & state.files.keys() - {CARD_PATH})
             if taken:
                 raise HubConflictError(
-                    f"{repo_id} is no LeRobot dataset, and has a {taken[0]} of its own.",
+                    f"The repo {repo_id} is not a LeRobot dataset, but has a {taken[0]} of "
+                    "its own.",
                     next_step="Check the name. " + _FORCE,
                 )
             return
         version = version_of(state.info)
         if wrong := unreadable(state.info, repo_id):
             raise HubConflictError(
-                f"{wrong.message} Which of its files a push may replace is not known.",
-                next_step="Push to a repo of another name with --push-repo-id.",
+                f"{wrong.message} So it is unknown which files a push may replace.",
+                next_step="Push to another repo with --push-repo-id.",
             )
         if version == V3_VERSION:
             if version_of(self.info) == version:
                 if self._appends(state.info):
                     return
-                raise self._refusal(f"already holds a {version} dataset, and another one")
+                raise self._refusal(f"already holds another {version} dataset")
             raise self._refusal(
-                f"holds a {version} dataset, which {version_of(self.info)} would replace",
-                "Push to a repo of its own with --push-repo-id. " + _FORCE,
+                f"holds a {version} dataset, which a {version_of(self.info)} dataset would replace",
+                "Push to another repo with --push-repo-id. " + _FORCE,
             )
         why = differs(state.info, self.info)
         if why is not None:
@@ -550,10 +567,10 @@ class Replacement:
         self._check_origin(self.known or Provenance(), Owned(state.info))
 
     def _appends(self, there: Mapping[str, Any]) -> bool:
-        """Tell whether the push adds episodes to the dataset there, as `convert --append` does.
+        """Return whether the push adds episodes to the repo's dataset, as `convert --append` does.
 
-        All its files of episodes stay, by content; what is replaced is tables, which say of more
-        episodes what they said of fewer.
+        All its files of episodes stay, by content. Only tables are replaced, by tables about more
+        episodes.
         """
         kept = [path for path in self.plan.unchanged if not path.startswith("meta/")]
         replaced = [path for path in self.plan.add if path in self.state.files]
@@ -570,23 +587,20 @@ class Replacement:
         )
 
     def _check_origin(self, known: Provenance, owned: Owned) -> None:
-        """Refuse if the dataset there is not the one that was converted, file by file."""
+        """Refuse if the repo's dataset is not the one that was converted, file by file."""
         there = {path: file for path, file in self.state.files.items() if path in owned}
         if known.repo_id:
             if (known.repo_id, known.commit) == (self.repo_id, self.state.head):
                 return
             changed = self._changed_since(known, there, owned)
             origin, from_here = known.commit[:12], known.repo_id == self.repo_id
-            said = f"changed after {origin}, which was converted: "
+            said = f"changed after the converted commit {origin}: "
             if not from_here:
-                said = (
-                    f"holds another dataset than {known.repo_id} at {origin}, which was converted: "
-                )
+                said = f"holds another dataset than the converted {known.repo_id} at {origin}: "
             next_step = (
-                f"`leconvert convert --repo-id {shlex.quote(self.repo_id)} "
-                f"--revision {shlex.quote(self.state.head)} "
-                "--root FOLDER --push-to-hub`, with a new FOLDER, converts what is there now. "
-                + _FORCE
+                f"`leconvert convert --repo-id {shlex.quote(self.repo_id)} --revision "
+                f"{shlex.quote(self.state.head)} --root FOLDER --push-to-hub`, with a "
+                "new FOLDER, converts the present state. " + _FORCE
             )
             if changed:
                 said += (
@@ -604,10 +618,10 @@ class Replacement:
                 return
         url = f"hf://datasets/{self.repo_id}@{self.state.head}"
         raise self._refusal(
-            f"holds a dataset, and nothing says that {self.result} was made of it",
-            f"`leconvert verify {shlex.quote(str(self.result))} "
-            f"--source {shlex.quote(url)} --bytes` compares "
-            f"them; where nothing differs, the same push goes on. {_FORCE}",
+            f"holds a dataset, and no record says that {self.result} was made from it",
+            f"`leconvert verify {shlex.quote(str(self.result))} --source {shlex.quote(url)} "
+            "--bytes` compares the two. If nothing differs, run the same push again. "
+            f"{_FORCE}",
         )
 
     def _changed_since(
@@ -618,11 +632,10 @@ class Replacement:
         except HubUnavailableError:
             raise
         except HubError as error:
-            # Nobody can tell what changed: a history that was squashed, or a repo that was made
-            # anew.
+            # It cannot be known what changed: the history was squashed, or the repo was made again.
             raise self._refusal(
-                f"holds a dataset, and {known.repo_id} no longer has the commit "
-                f"{known.commit[:12]}, which was converted"
+                f"holds a dataset, and {known.repo_id} no longer has the converted commit "
+                f"{known.commit[:12]}"
             ) from error
         converted = {path: file for path, file in before.items() if path in owned}
         return sorted(
@@ -640,7 +653,7 @@ class Replacement:
         since: str = "",
         kind: type[HubConflictError] = HubConflictError,
     ) -> HubConflictError:
-        """Return the error that says what would go."""
+        """Return the error, with what the push would delete and replace."""
         held, brought = self.state.info or {}, self.info
         replaced = sum(path in self.state.files for path in self.plan.add)
         found = list_commits(self.api, self.repo_id, self.state.head)
@@ -650,11 +663,11 @@ class Replacement:
             f"{self.repo_id} {said}.",
             next_step=next_step,
             details=[
-                f"there: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
-                f"{count(self.plan.deleted_files, 'file')} would be deleted, {replaced:,} "
-                "replaced; they would stay in the history alone",
+                f"in the repo: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
+                f"{count(self.plan.deleted_files, 'file')} would be deleted and "
+                f"{replaced:,} replaced; they would stay only in the history of the repo",
                 *(f"differs: {path}" for path in changed[:_SHOWN]),
-                f"{count(len(commits), 'commit')} since it was converted"
+                f"{count(len(commits), 'commit')} since the conversion"
                 if since
                 else f"{count(len(commits), 'commit')} in all",
                 *commits[:_COMMITS_SHOWN],
@@ -663,7 +676,7 @@ class Replacement:
 
 
 def _extent(info: Mapping[str, Any]) -> str:
-    """Say how much a dataset holds, as far as its info.json says so."""
+    """Return the size of a dataset in words, as far as its info.json states it."""
     totals = [(info.get(f"total_{noun}s"), noun) for noun in ("episode", "frame")]
     told = [count(number, noun) for number, noun in totals if isinstance(number, int)]
     return " and ".join(told) or "a dataset of unknown size"
@@ -678,7 +691,11 @@ def check_complete(
     root: Path,
     tag: str,
 ) -> None:
-    """Compare a listing with the result."""
+    """Compare a listing with the result.
+
+    Raises:
+        HubConflictError: A file is missing or differs.
+    """
     wrong = []
     for path, size in sizes.items():
         there = files.get(path)
@@ -691,14 +708,14 @@ def check_complete(
         wrong.append(path)
     if wrong:
         raise HubConflictError(
-            f"{revision} of {repo_id} is not the result: {len(wrong)} files differ.",
+            f"{len(wrong)} files of {repo_id} at {revision} differ from the result.",
             next_step=f"The tag {tag} was not set. Run the same command again.",
             details=wrong[:_SHOWN],
         )
 
 
 def _is_same(there: RemoteFile, digest: str | None, path: Path) -> bool:
-    """Tell whether a file has the content of one of its size, as far as its hash is known."""
+    """Return whether a file of the same size has the same content, as far as its hash is known."""
     if there.is_large:
         return digest is None or digest == there.digest
     return there.is_content_of(path)

@@ -1,4 +1,4 @@
-"""Datasets on the Hub: found, looked at, and made a folder that a conversion can begin with."""
+"""Datasets on the Hub: found, inspected, and turned into a folder for a conversion."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from leconvert.workdir.run import read_manifest
 if TYPE_CHECKING:
     from huggingface_hub import GitRefs, HfApi
 
-# Which commit of a repo is converted.
+# The commit of a repo that is converted.
 
 
 _MAIN = "main"
@@ -54,16 +54,27 @@ _MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A revision, and what it was when it was asked for."""
+    """A revision, with its commit when it was resolved."""
 
     repo: HubRepo  # the repo at a commit
-    revision: str  # the tag, branch or commit that named it
+    revision: str  # the tag, branch or commit that was asked for
 
 
 def resolve_revision(
     repo_id: str, revision: str | None = None, *, to: str = "v3.0", endpoint: str | None = None
 ) -> Resolved:
-    """Find the commit that a revision names."""
+    """Find the commit of a revision.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the newest tag that can be converted, else
+            ``main``.
+        to: The version to write; it decides which tags count.
+        endpoint: The Hub's address; None for the configured one.
+
+    Raises:
+        HubError: There is no such repo or revision, or no answer.
+    """
     api = make_api(endpoint=endpoint)
     if revision is None:
         refs = _refs(api, repo_id)
@@ -88,14 +99,14 @@ def _refs(api: HfApi, repo_id: str) -> GitRefs:
 def find_converted(
     repo_id: str, to: str = "v3.0", *, source: Resolved | None = None, endpoint: str | None = None
 ) -> Resolved | None:
-    """Return the tag of a version if its ``info.json`` says the same; None where there is none.
+    """Return the tag of a version if its ``info.json`` agrees; None if there is none.
 
     Args:
         repo_id: ``ORG/NAME``.
         to: The version.
-        source: What it should have been made of: where this has other episodes, and came after,
-            the tag is passed over.
-        endpoint: The Hub's address; None for the one that is configured.
+        source: The revision that it should have been made from. If this has other episodes and is
+            newer, the tag is ignored.
+        endpoint: The Hub's address; None for the configured one.
     """
     api = make_api(endpoint=endpoint)
     if to not in [ref.name for ref in _refs(api, repo_id).tags]:
@@ -108,7 +119,7 @@ def find_converted(
 
 
 def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) -> bool:
-    """Tell whether a dataset has other episodes than its converted form, and is younger.
+    """Return whether a dataset has other episodes than its converted form, and is newer.
 
     An older LeRobot goes on recording, pushes to ``main`` and moves the tag of its own version.
     """
@@ -134,7 +145,7 @@ def _default_revision(tags: list[str], to: str) -> str:
 
 
 def read_info(store: HubStore) -> dict[str, Any]:
-    """Return ``meta/info.json`` by one request; empty where there is no dataset."""
+    """Return ``meta/info.json`` with one request; empty if there is no dataset."""
     with suppress(ValueError):
         info = json.loads(store.read_whole(INFO_PATH) or b"")
         if isinstance(info, dict):
@@ -145,20 +156,25 @@ def read_info(store: HubStore) -> dict[str, Any]:
 def check_convertible(
     found: Resolved, store: HubStore, *, also_v3: bool = False, is_whole: bool = True
 ) -> None:
-    """Refuse what is no v2.x dataset, before anything else is fetched.
+    """Refuse a dataset that cannot be converted, before anything else is downloaded.
 
     Args:
-        also_v3: Take v3.0 datasets, too, as long as they are fetched whole.
-        is_whole: Whether all of it is fetched.
+        found: The revision.
+        store: Its files.
+        also_v3: Accept v3.0 datasets, too, if they are downloaded whole.
+        is_whole: Whether the whole dataset is downloaded.
+
+    Raises:
+        SourceError: It is no dataset, or of a version that cannot be converted.
     """
     repo, revision = found.repo, found.revision
     info = read_info(store)
     if not isinstance(info.get("codebase_version"), str):
         raise SourceError(
-            f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
-            "a codebase_version.",
+            f"{repo.repo_id} at {revision} is not a LeRobot dataset: it has no {INFO_PATH} "
+            "with a codebase_version.",
             path=repo.name,
-            next_step="Check the name, and give another revision if there is one.",
+            next_step="Check the name, or give another revision.",
         )
     if wrong := unreadable(info, f"{repo.repo_id} at {revision}", repo.name):
         raise wrong
@@ -168,35 +184,38 @@ def check_convertible(
         if is_whole:
             return
         raise SourceError(
-            f"{repo.repo_id} at {revision} is v3.0; only v2.x datasets are planned without "
-            "downloading them whole.",
+            f"{repo.repo_id} at {revision} is v3.0. Only v2.x datasets can be planned "
+            "without downloading them first.",
             path=repo.name,
-            next_step="Download it, `hf download --repo-type dataset "
-            f"{shlex.quote(repo.repo_id)} --revision {shlex.quote(revision)} --local-dir DIR`, "
-            "and give DIR.",
+            next_step="Download it with `hf download --repo-type dataset "
+            f"{shlex.quote(repo.repo_id)} --revision {shlex.quote(revision)} "
+            "--local-dir DIR`, then give DIR.",
         )
     raise SourceError(
-        f"{repo.repo_id} at {revision} is already {V3_VERSION}; there is nothing to convert.",
+        f"{repo.repo_id} at {revision} is already {V3_VERSION}. There is nothing to convert.",
         path=repo.name,
         next_step="Give the tag or commit of the v2.x dataset with --revision.",
     )
 
 
-# What the client's cache holds of a dataset, for when the Hub is not to be asked.
+# The client's cache, for use without the Hub.
 
 
 def is_offline() -> bool:
-    """Tell whether ``HF_HUB_OFFLINE`` forbids to ask the Hub."""
+    """Return whether ``HF_HUB_OFFLINE`` forbids requests to the Hub."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tuple[Path, Origin]:
-    """Return the folder of a revision in the client's cache, and which commit it is.
+    """Return the folder of a revision in the client's cache, and its commit.
 
-    Its files are links into the cache; whether all are there is not known without the Hub: the
-    scan finds what is missing.
+    Its files are links into the cache. Without the Hub it is not known whether all files are there;
+    the scan finds what is missing.
+
+    Raises:
+        HubError: The cache does not have the revision.
     """
     from huggingface_hub import constants
 
@@ -208,15 +227,16 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
     folder = top / "snapshots" / commit
     if not folder.is_dir():
         raise HubError(
-            f"HF_HUB_OFFLINE is set, and the cache has no {repo_id} at {revision}.",
+            f"HF_HUB_OFFLINE is set, but {repo_id} at {revision} is not in the cache.",
             path=str(top),
-            next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: hf download "
-            f"--repo-type dataset {shlex.quote(repo_id)} --revision {shlex.quote(revision)}",
+            next_step="Unset HF_HUB_OFFLINE, or download the dataset on a machine with "
+            f"network: hf download --repo-type dataset {shlex.quote(repo_id)} "
+            f"--revision {shlex.quote(revision)}",
         )
     return folder, Origin(repo_id, revision, commit)
 
 
-# From the name of a dataset on the Hub to a folder that a conversion can begin with.
+# From the name of a dataset on the Hub to a folder for a conversion.
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +245,7 @@ class FetchedSource:
 
     Attributes:
         source: The folder: a download, a snapshot of the client's cache, or the tree of an outline.
-        arrival: How it came here; None for a local dataset that nobody knows the origin of.
+        arrival: How it came here; None for a local dataset of unknown origin.
     """
 
     source: Path
@@ -242,21 +262,18 @@ def already_converted(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> str | None:
-    """Say, in a line, that the Hub has the dataset in this version already; None where it has not.
+    """Return a line for the user if the Hub already has the dataset in this version; else None.
 
-    As LeRobot's script does, it then brings it to the place where the result would go.
+    As LeRobot's script does, it then downloads that dataset to the place of the result.
 
     Args:
         repo_id: ``ORG/NAME``.
-        place: Where the result would go; left alone if something is there.
+        place: Path of the result; an existing folder there is left alone.
         to: The version.
-        endpoint: The Hub's address; None for the one that is configured.
+        endpoint: The Hub's address; None for the configured one.
         fetch: Whether to download it.
         stop: Set it from another thread to stop.
-        progress: Where to report.
-
-    Returns:
-        The line, or None.
+        progress: Receives the progress.
 
     Raises:
         HubError: There is no such repo, or no answer.
@@ -269,11 +286,11 @@ def already_converted(
     found = find_converted(repo_id, to, source=source, endpoint=endpoint)
     if found is None:
         return None
-    said = f"{repo_id} is on the Hub in {found.revision} already"
+    said = f"{repo_id} is already {found.revision} on the Hub"
     if fetch and not place.exists():
         download_dataset(found.repo, found.revision, place, stop=stop, progress=progress)
         said += f" and was downloaded to {place}"
-    return f"{said}; --force-conversion converts it anew."
+    return f"{said}. --force-conversion converts it again."
 
 
 def download(
@@ -293,23 +310,23 @@ def download(
     Args:
         repo_id: ``ORG/NAME``.
         revision: A tag, branch or commit; None for the one of `resolve_revision`.
-        local: Where it is downloaded to; a dataset that is there is used, unless it is known to be
-            of another repo, or of another commit than ``revision``.
-        anew: Of what is there use only what the Hub has at this moment, and fetch the rest again;
-            nothing may be there but what an earlier call brought.
+        local: Folder for the download. A dataset that is already there is used, unless it is known
+            to be of another repo, or of another commit than ``revision``.
+        anew: Update an earlier download: keep files that the Hub has unchanged now, and download
+            the rest again. The folder must come from an earlier call.
         to: The version to write.
-        also_v3: Take v3.0 datasets, too.
-        endpoint: The Hub's address; None for the one that is configured.
+        also_v3: Accept v3.0 datasets, too.
+        endpoint: The Hub's address; None for the configured one.
         stop: Set it from another thread to stop.
-        progress: Where to report.
+        progress: Receives the progress.
 
     Returns:
-        Where the dataset is, and where it came from.
+        The dataset's folder and origin.
 
     Raises:
         HubError: There is no such repo or revision, or no answer.
         HubAccessError: The token does not allow it.
-        SourceError: It is no dataset that is taken.
+        SourceError: It is no dataset that is accepted.
         TargetError: Something else is at ``local``.
         BusyError: Another process downloads to there.
         StorageError: There is not enough space.
@@ -324,10 +341,10 @@ def download(
         if revision is None or (known and _is_of(known, repo_id, revision)):
             return FetchedSource(local, HubOrigin(known) if known else None)
         raise TargetError(
-            f"{local} exists, and nothing says that it is {repo_id} at {revision}.",
+            f"{local} exists, but no record says that it is {repo_id} at {revision}.",
             path=str(local),
-            next_step="Leave the revision away to take what is there, or move that folder away; "
-            "`leconvert convert` downloads to another one with --root.",
+            next_step="Leave the revision out to use this folder, or give another folder with "
+            "--root to download to.",
         )
     if is_offline():
         folder, origin = cached_snapshot(repo_id, revision, to)
@@ -336,7 +353,7 @@ def download(
     check_convertible(found, HubStore(found.repo), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
     if local.is_dir() and not anew:
-        local.rmdir()  # empty, as a mount point or a careful user may leave it
+        local.rmdir()  # empty, for example a mount point
     local.parent.mkdir(parents=True, exist_ok=True)
     origin = download_dataset(
         found.repo, found.revision, local, replaces=anew, stop=stop, progress=progress
@@ -345,13 +362,13 @@ def download(
 
 
 def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
-    """Refuse a folder that was downloaded from another repo, or of which nobody knows."""
+    """Refuse a folder that was downloaded from another repo, or whose origin is unknown."""
     if known is None or known.repo_id != repo_id:
         raise not_fetched_from(local, repo_id, None if known is None else known.repo_id)
 
 
 def _is_of(known: Origin, repo_id: str, revision: str) -> bool:
-    """Tell whether what is known of a folder is a revision; another repo's `main` is another."""
+    """Return whether a known origin is a revision of a repo; other repos have a `main`, too."""
     return revision == known.commit or (known.repo_id, known.revision) == (repo_id, revision)
 
 
@@ -370,31 +387,32 @@ def fetch_sparse(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> FetchedSource:
-    """Provide what a plan needs of a dataset; workers fetch the rest batch by batch.
+    """Provide the parts of a dataset that a plan needs; workers fetch the rest batch by batch.
 
-    A run that is under way in the work dir goes on with the commit that it was planned with, even
-    if the branch moved since.
+    An unfinished run in the work dir continues with the commit that it was planned with, even if
+    the branch moved since.
 
     Args:
         repo_id: ``ORG/NAME``.
         revision: A tag, branch or commit; None for the one of `resolve_revision`.
-        work_dir: The folder that all hosts share; holds the snapshot.
+        work_dir: The folder that all hosts share; it gets the snapshot.
         to: The version to write.
-        also_v3: Whether there is something to do about a v3.0 dataset, which is refused.
-        endpoint: The Hub's address; None for the one that is configured.
+        also_v3: Whether the error for a v3.0 dataset, which is refused, shall advise to download
+            it.
+        endpoint: The Hub's address; None for the configured one.
         scratch_limit: Bytes that workers may hold; None for any number.
-        for_copies: The Hub copies files that are kept as they are: fetch as little as can be.
-        restart: Do not go on with a run that is under way.
-        found: The commit, where the revision was resolved already; a run under way that was planned
-            with another one is not gone on with.
+        for_copies: The Hub copies files that are kept unchanged, so download as little as possible.
+        restart: Do not continue an unfinished run.
+        found: The commit, if the revision is already resolved. An unfinished run of another commit
+            is not continued.
         stop: Set it from another thread to stop.
-        progress: Where to report.
+        progress: Receives the progress.
 
     Returns:
-        Where the sparse snapshot is, and of which commit.
+        The sparse snapshot, and its commit.
 
     Raises:
-        UsageError: The limit does not hold the largest file.
+        UsageError: The limit is below the largest file's size.
         HubError: There is no such repo or revision, or no answer.
         HubAccessError: The token does not allow it.
         SourceError: It is no v2.x dataset.
@@ -405,7 +423,7 @@ def fetch_sparse(
     if made is not None and found is not None and made.repo.commit != found.repo.commit:
         made = None
     if made is not None:
-        progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
+        progress.say(f"Continuing with {repo_id} at commit {made.origin.commit[:12]}")
     elif found is None and is_offline():
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
@@ -425,7 +443,7 @@ def fetch_sparse(
             )
             planned = None if restart else under_way(work_dir, repo_id, None)
             if for_copies and (planned is None or planned.folder != made.folder):
-                # What a run that was given up has made of this commit.
+                # Files that an abandoned run made from this commit.
                 remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     if scratch_limit is not None and scratch_limit < made.largest_bytes:
         raise limit_too_small(scratch_limit, made.largest_bytes)
@@ -433,7 +451,7 @@ def fetch_sparse(
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:
-    """Return the outline that the work dir's current run was planned with, if it is of this."""
+    """Return the outline of the work dir's current run, if it is of this repo and revision."""
     work = WorkDir(work_dir)
     run_id = work.current_run_id()
     if run_id is None:
@@ -444,14 +462,14 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
             return None
         made = open_sparse_snapshot(Path(manifest.source))
     except (FileNotFoundError, WorkDirError):
-        return None  # whoever opens the run says what is wrong with it
+        return None  # the process that opens the run reports what is wrong with it
     if made.origin.repo_id != repo_id:
         return None
     return made if revision in (None, made.origin.revision, made.origin.commit) else None
 
 
 def pinned_revision(tree: Path) -> str | None:
-    """Return the revision that a sparse snapshot is of if it still names the same commit."""
+    """Return the revision of a sparse snapshot, if it still has the same commit."""
     origin = open_sparse_snapshot(tree).origin
     with suppress(HubError):
         if resolve_revision(origin.repo_id, origin.revision).repo.commit == origin.commit:
@@ -472,11 +490,17 @@ def download_dataset(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Origin:
-    """Bring every file of a commit into a folder; ``listed`` has them, where that is known.
+    """Download every file of a commit into a folder; ``listed`` is the listing, if known.
 
-    It arrives in a hidden folder beside the target and gets the target's name when all of it is
-    there, checked by hash. Interrupted, the same call goes on; files that another commit shares
-    with what had arrived are kept, the others go. Files in the client's cache are copied.
+    The files arrive in a hidden folder beside the target, which gets the target's name when all
+    files are there, checked by hash. After an interruption the same call continues. Files that
+    arrived earlier and are also in this commit are kept, the others are removed. Files in the
+    client's cache are copied.
+
+    Raises:
+        TargetError: The target exists, and ``replaces`` is false.
+        StorageError: There is not enough space.
+        InterruptedRunError: ``stop`` was set.
     """
     listed = read_all(repo.list_files()) if listed is None else listed
     size_bytes = sum(listed.column("size_bytes").to_pylist())
@@ -485,7 +509,7 @@ def download_dataset(
         if is_there(target):
             if not replaces:
                 raise TargetError(
-                    f"{target} exists already and is not overwritten.", path=str(target)
+                    f"{target} exists already. It was not overwritten.", path=str(target)
                 )
             if known_origin(target) == origin and all(
                 _is_right(file, target) for file in files_of(listed)
@@ -519,16 +543,16 @@ def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
     if free + there < size_bytes:
         place = arriving.folder.parent
         raise StorageError(
-            f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
+            f"{place} has only {free:,} bytes free, but {repo.repo_id} needs {size_bytes:,}.",
             path=str(place),
-            next_step="Free some space, choose another place with --root, or use --engine local, "
-            "which holds no more than --scratch-limit of the source.",
+            next_step="Free disk space, choose another folder with --root, or add --engine "
+            "local, which needs only --scratch-limit of disk space for the source.",
         )
 
 
-# Datasets of the Hub at a glance: those of a user, an organisation or a collection.
+# Overviews of datasets on the Hub: those of a user, an organisation or a collection.
 #
-# Of a dataset no more is read than its tags, the listing of its files and ``meta/info.json``: three
+# For each dataset only its tags, the listing of its files and ``meta/info.json`` are read: three
 # requests, and one more for each thousand files.
 
 
@@ -542,7 +566,7 @@ class HubGroup:
 
     Attributes:
         name: The user or organisation, or the collection as ``OWNER/SLUG``.
-        is_collection: Which of the two.
+        is_collection: Whether it is a collection.
     """
 
     name: str
@@ -550,7 +574,7 @@ class HubGroup:
 
 
 def parse_group(text: str) -> HubGroup | None:
-    """Return what ``hf://ORG``, ``hf://collections/ORG/SLUG`` or such a page's address names."""
+    """Return the group that ``hf://ORG``, ``hf://collections/ORG/SLUG`` or a page's URL names."""
     if found := _COLLECTION.match(text):
         return HubGroup(found[1], is_collection=True)
     if found := _OWNER.match(text):
@@ -559,7 +583,11 @@ def parse_group(text: str) -> HubGroup | None:
 
 
 def datasets_of(group: HubGroup) -> list[str]:
-    """Return the names of a group's dataset repositories: those that this token can see, sorted."""
+    """Return the names of a group's datasets that this token can see, sorted.
+
+    Raises:
+        HubError: There is no such collection.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
     api = make_api()
@@ -573,8 +601,8 @@ def datasets_of(group: HubGroup) -> list[str]:
             if error.response.status_code != 404:
                 raise
             raise HubError(
-                f"{group.name} is no collection on the Hub, or this token may not see it.",
-                next_step="Copy the address of the collection's page.",
+                f"The Hub has no collection {group.name}, or this token may not see it.",
+                next_step="Give the address of the collection's page.",
             ) from error
         return [item.item_id for item in items if item.item_type == "dataset"]
 
@@ -583,18 +611,18 @@ def datasets_of(group: HubGroup) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class HubGlance:
-    """What a dataset on the Hub says of itself.
+    """An overview of a dataset on the Hub.
 
     Attributes:
         repo_id: ``ORG/NAME``.
-        revision: The revision that would be converted; empty where there is none.
-        commit: Its commit; likewise.
-        version: Its version, or that of the tag ``v3.x`` where the Hub has it converted already;
-            None where it has no ``meta/info.json`` that says it.
-        info: What ``meta/info.json`` says.
-        files: Files of the repo.
-        size_bytes: Their bytes.
-        problem: Why it cannot be read; None where it can.
+        revision: The revision that would be converted; empty if there is none.
+        commit: Its commit; empty if there is none.
+        version: Its version, or that of the tag ``v3.x`` if the Hub already has it converted; None
+            if its ``meta/info.json`` is missing or states none.
+        info: The contents of ``meta/info.json``.
+        files: Number of files of the repo.
+        size_bytes: Bytes of these files.
+        problem: Why it cannot be read; None if it can.
     """
 
     repo_id: str
@@ -608,7 +636,7 @@ class HubGlance:
 
     @property
     def episodes(self) -> int | None:
-        """How many episodes it says that it has; None where it does not say."""
+        """The number of episodes in its ``info.json``; None if it is not stated."""
         with suppress(KeyError, TypeError, ValueError):
             return int(self.info["total_episodes"])
         return None
@@ -617,7 +645,11 @@ class HubGlance:
 def glance_at(
     repo_id: str, revision: str | None = None, *, endpoint: str | None = None
 ) -> HubGlance:
-    """Look at a dataset; what is wrong with it is told, not raised."""
+    """Look at a dataset. Problems of the dataset are returned, not raised.
+
+    Raises:
+        HubUnavailableError: The Hub does not answer.
+    """
     try:
         if revision is None and (done := find_converted(repo_id, endpoint=endpoint)) is not None:
             found = done

@@ -1,30 +1,29 @@
-"""Sparse snapshots: what a plan needs of a dataset on the Hub, in the work dir.
+"""Sparse snapshots: the parts of a dataset on the Hub that a plan needs, in the work dir.
 
-    WORK/outlines/<commit>/   <commit>-copies for a migration, see below
-      tree/                every file at its path, with its size; the scan and the packer read it
-        meta/, README.md   whole, as is everything else that is no file of an episode
-        data/, videos/     small files whole; of others the headers, the rest is a hole
-      listing.parquet      every file: path, size, hash, whether ``tree`` holds it whole
-      outline.json         endpoint, repo, revision, commit, largest file: written last
+    WORK/outlines/<commit>/        <commit>-copies for a migration, see below
+        tree/                      every file at its path, with its size; scan and packer read it
+            meta/, README.md       whole, as are all files that are not of an episode
+            data/, videos/         small files whole; of others the headers, the rest is a hole
+        listing.parquet            every file: path, size, hash, whether ``tree`` holds it whole
+        outline.json               endpoint, repo, revision, commit, largest file: written last
 
-**Why a scan of it is a scan of the source.** Every file comes from one commit: its hash is in each
-request. A whole file was checked against the hash in the commit's listing. Of other files the
-ranges are there that the scan reads, fetched by the code with which the scan reads them, and after
-that the scan's own reader was tried on the local file: where it finds anything wrong, the file was
-fetched whole, so that what the scan says of it is said of the whole file. A worker reads episodes
-from files that it fetched and checked by hash, never from a hole.
+**Why a scan of the snapshot is a scan of the source.** Every file comes from one commit: its hash
+is in each request. A whole file was checked against the hash in the commit's listing. For other
+files, the ranges that the scan reads were fetched by the same code that the scan uses. After that
+the scan's own reader was tried on the local file: if it found any fault, the file was fetched
+whole, so that a finding of the scan is always about a whole file. A worker reads episodes only from
+files that it fetched and checked by hash, never from a hole.
 
-**Once written, never changed.** A file comes into being under a temporary name and gets its own
-when it is complete; after a crash those that are there are kept, and the others made. The planner's
-lock keeps two planners apart. The plan remembers size, time and inode of each file of the tree, as
-of any source, so that a tree that somebody touches is noticed.
+**Never changed once written.** A file is made under a temporary name and gets its own name when it
+is complete. After a crash the complete files are kept, and the others are made. The planner's lock
+keeps two planners apart. The plan records size, time and inode of each file of the tree, as of any
+source, so a changed tree is noticed.
 
-**A migration** moves no files: its result stands in ``result/`` beside the tree, and what the
-result takes over as it is are other names of the tree's files. A push lets the Hub copy these, by
-the hash that the listing has of each (`contents_on_hub`). So of files that are kept no byte is
-needed but what the scan reads: only tables are fetched whole where they are small, or where
-quantiles of all rows are to be computed; other large files are holes. Git blobs, which have no such
-hash, are fetched.
+**A migration** moves no files. Its result is in ``result/`` beside the tree, and files that the
+result keeps unchanged are hard links to the tree's files. A push lets the Hub copy these, by the
+hash that the listing has of each (`contents_on_hub`). So a kept file needs only the bytes that the
+scan reads. Only tables are fetched whole, if they are small or if quantiles of all rows are to be
+computed; other large files are holes. Git blobs, which have no such hash, are fetched.
 """
 
 from __future__ import annotations
@@ -77,18 +76,18 @@ from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.incoming import part_in
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 
-# A local file with the size of a remote one and those of its bytes that a scan reads.
+# A local file with the size of a remote one, and with only the bytes that a scan reads.
 #
-# The rest is a hole. What a scan reads of a clip is its index (``moov``), of a table its footer,
-# the columns that place a row, lists whose lengths their type does not say, and columns that are
-# not declared; all are found here by the code that the scan itself uses, only that it reads
-# ranges over the network, and every byte that was fetched is written to the same place in the local
-# file. So the scan finds in it what it would find in the whole file, or the file is fetched whole
+# The rest is a hole. The scan reads the index of a clip (``moov``). In a table it reads the footer,
+# the columns that place a row, lists whose lengths their type leaves open, and columns that are not
+# declared. The code that the scan itself uses finds these bytes here; it reads ranges over the
+# network, and every fetched byte is written to the same offset in the local file. So the scan finds
+# the same in it as in the whole file, or the file is fetched whole
 # (`leconvert.remote.sparse_snapshot` decides).
 
 
-# A request costs as much time as some tens of kilobytes. Of clips, which datasets consist of, the
-# index is asked for by two requests of its size.
+# A request costs as much time as some tens of kilobytes. Clips are the most frequent files, and
+# their index takes two requests of its own size.
 _LEAST_BYTES = 64 * 1024
 _LEAST_BYTES_OF_A_CLIP = 4 * 1024
 # The length of the footer and the magic.
@@ -107,7 +106,7 @@ class SparseCopy:
         os.truncate(descriptor, file.size_bytes)
 
     def take_clip_index(self) -> None:
-        """Bring what `leconvert.media.read_clip_index` reads."""
+        """Fetch the bytes that `leconvert.media.read_clip_index` reads."""
         self._least_bytes = _LEAST_BYTES_OF_A_CLIP
         read_moov(
             self._descriptor,
@@ -117,7 +116,11 @@ class SparseCopy:
         )
 
     def take_table_index(self, declared: Collection[str], *, with_images: bool) -> None:
-        """Bring the footer of a parquet file, and its columns that a scan reads."""
+        """Fetch the footer of a parquet file, and the columns that a scan reads.
+
+        Raises:
+            ValueError: The footer is larger than the file.
+        """
         end = self._file.size_bytes - _TRAILER_BYTES
         footer_bytes = int.from_bytes(self.take(max(0, end), 4), "little")
         if footer_bytes > end:
@@ -145,15 +148,15 @@ class SparseCopy:
                     self.take(min(offsets), chunk.total_compressed_size)
 
     def pread(self, _: int, count: int, position: int) -> bytes:
-        """Bring a range; called like `os.pread`."""
+        """Fetch a range; called like `os.pread`."""
         return self.take(position, count)
 
     def take(self, position: int, count: int) -> bytes:
-        """Bring a range; returns it, shorter only at the end of the file."""
+        """Fetch and return a range; it is shorter only at the end of the file."""
         size = self._file.size_bytes
         for first, stop in self._fetched.missing(position, min(position + count, size)):
             start = first
-            if stop == size:  # an end is asked for backwards
+            if stop == size:  # a range at the end is extended backwards
                 start = max(0, min(first, size - self._least_bytes))
             data = self._store.read(self._file, start, max(stop, start + self._least_bytes))
             os.pwrite(self._descriptor, data, start)
@@ -162,7 +165,7 @@ class SparseCopy:
 
 
 def _is_of(chunk: pq.ColumnChunkMetaData, wanted: Collection[str]) -> bool:
-    """Whether a leaf may be of one of some columns: their names, too, have dots."""
+    """Return whether a leaf may be of one of these columns; names of columns contain dots, too."""
     path = chunk.path_in_schema
     return any(path == name or path.startswith(f"{name}.") for name in wanted)
 
@@ -176,13 +179,13 @@ def _null_count(chunk: pq.ColumnChunkMetaData) -> int | None:
 
 
 _KIND, _VERSION = "outline", 1
-# Up to these sizes one request for all costs about as much as one for the header, and saves the
-# worker's.
+# Up to these sizes, one request for the whole file costs about as much as one for the header, and
+# saves the worker's request.
 _WHOLE_TABLE_BYTES = 1024**2
 _WHOLE_CLIP_BYTES = 256 * 1024
-# Of a file whose bytes nobody will need.
+# The same for a file whose other bytes nobody will need.
 _WHOLE_KEPT_BYTES = 2 * _LEAST_BYTES_OF_A_CLIP
-# Of another file its header or footer, and what of a table places rows; about.
+# The approximate share of a file that is header or footer, or a table's columns that place rows.
 _SHARE_OF_INDEX = 32
 _COPIES = "-copies"
 _FILES_AT_A_TIME = 4096
@@ -194,12 +197,11 @@ _EPISODE_FOLDERS = ("data/", "videos/")
 class SparseSnapshot:
     """A finished outline."""
 
-    folder: Path  # it
+    folder: Path  # its folder
     repo: HubRepo  # the dataset, at the outline's commit
-    origin: Origin  # what was asked for
+    origin: Origin  # the repo and revision that were asked for
     size_bytes: int  # bytes of all files of the dataset
-    # What the largest file that a worker has to fetch takes on its disk; the least that a scratch
-    # limit may be.
+    # Disk space of the largest file that a worker has to fetch; the minimum for a scratch limit.
     largest_bytes: int
 
     @property
@@ -208,18 +210,22 @@ class SparseSnapshot:
         return self.folder / "tree"
 
     def listing(self) -> Listing:
-        """Return the files."""
+        """Return the listing of the files."""
         return Listing(self.folder / "listing.parquet")
 
     @property
     def fetched_bytes(self) -> int:
-        """What of the dataset is here, in blocks of the file system."""
+        """Bytes of the dataset that are here, in blocks of the file system."""
         found = (Path(folder, name) for folder, _, names in os.walk(self.tree) for name in names)
         return sum(path.lstat().st_blocks for path in found) * _BLOCK_BYTES
 
 
 def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
-    """Open a finished outline by its tree, as a plan names it."""
+    """Open a finished outline by its tree, as a plan names it.
+
+    Raises:
+        WorkDirError: The record cannot be used.
+    """
     folder = tree.parent
     record = read_record(folder / "outline.json", _KIND, version=_VERSION)
     origin = Origin(record["repo_id"], record["revision"], record["commit"])
@@ -241,10 +247,15 @@ def make_sparse_snapshot(
     for_copies: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> SparseSnapshot:
-    """Return the outline of a commit; one that is there is used, one that is begun is finished.
+    """Return the outline of a commit; make or finish it if needed.
 
     Args:
-        for_copies: Make that of a migration.
+        work_dir: The folder that all hosts share.
+        repo: The dataset, at the commit.
+        revision: The revision that was asked for, for the record.
+        store: Reads the dataset's files.
+        for_copies: Whether to make the outline of a migration.
+        progress: Receives the progress.
     """
     folder = WorkDir(work_dir).outlines_dir / f"{repo.commit}{_COPIES if for_copies else ''}"
     tree = folder / "tree"
@@ -279,9 +290,9 @@ def make_sparse_snapshot(
 
 
 def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:
-    """Return what tells episodes' files from others; of a dataset without usable names, none.
+    """Return a function that recognises episodes' files; without usable names, it recognises none.
 
-    The writer is told what a scan will read of them.
+    The writer is told which parts a scan will read.
     """
     try:
         info = load_info(tree, guess_version=True)
@@ -292,8 +303,8 @@ def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:
         if len(lines):
             writer.first_table = paths.relative(DATA_STREAM, int(lines.episode_index.min()))
     except SourceError:
-        return lambda _: False  # the scan says what is wrong
-    # A file that lies elsewhere than its template says may be asked for with --locate-files.
+        return lambda _: False  # the scan reports what is wrong
+    # --locate-files may use a file that is not at its template's path.
     return lambda path: (paths.slice_of(path) or paths.misplaced(path)) is not None
 
 
@@ -337,11 +348,11 @@ class _Writer:
                 self.largest_bytes = max(self.largest_bytes, file.charge_bytes)
 
     def _make(self, file: RemoteFile, target: Path, *, of_an_episode: bool) -> None:
-        # What the Hub copies must have a hash that names its content.
+        # A file that the Hub copies must have a hash of its content.
         is_blob = self.for_copies and not file.is_large
         if not of_an_episode:
-            # Of files below data/ and videos/ that belong to no episode only the name matters, and
-            # of those that the Hub copies.
+            # Files below data/ and videos/ that belong to no episode, and files that the Hub
+            # copies, are needed only by name.
             is_kept = self.for_copies and file.size_bytes > _WHOLE_TABLE_BYTES
             is_kept &= not file.path.startswith("meta/")
             if (is_kept and not is_blob) or file.path.startswith(_EPISODE_FOLDERS):
@@ -363,27 +374,27 @@ class _Writer:
         self._name(file, begun, target, whole=True)
 
     def _name(self, file: RemoteFile, begun: Path, target: Path, *, whole: bool) -> None:
-        """Give a complete file its name, once it is on the disk: one that has it is trusted."""
+        """Give a complete file its name, once it is on the disk; later calls trust the name."""
         with self._gate.passed(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             if whole:
                 self._note_whole(file)
-            else:  # one with holes that was noted in vain as whole must not be read as one
+            else:  # a file with holes that was noted as whole must not be read as whole
                 with self._lock:
                     self.whole.discard(file.path)
             sync_file(begun)
             begun.replace(target)
 
     def _begin(self, begun: Path) -> int:
-        """Open an empty file that has no name of the tree's yet, and return its descriptor."""
+        """Open an empty temporary file, and return its descriptor."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with self._gate.passed(begun):
             return os.open(begun, flags, 0o666)
 
     def _note_whole(self, file: RemoteFile) -> None:
         with self._lock:
-            # Noted before it has its name: a name that is noted in vain is noted again, or, where
-            # another version of this program goes on and makes holes, struck out.
+            # Note it before it has its name. After a crash in between it is noted again; if another
+            # version of leconvert then makes a file with holes, the note is removed.
             with self._noted.open("a") as notes:
                 notes.write(f"{file.path}\n")
             self.whole.add(file.path)
@@ -395,7 +406,7 @@ class _Writer:
         self._name(file, begun, target, whole=False)
 
     def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
-        """Make a file of headers; False where the scan's own reader is not content with it."""
+        """Make a file of headers; return False if the scan's own reader finds a fault."""
         begun = self._temporary(file)
         descriptor = self._begin(begun)
         try:
@@ -418,22 +429,22 @@ class _Writer:
         return True
 
     def _temporary(self, file: RemoteFile) -> Path:
-        """Return a name for a file that is not complete; the same one after a crash."""
+        """Return a temporary name for an incomplete file; the same one after a crash."""
         return self._folder / "begun" / hashlib.sha256(file.path.encode()).hexdigest()
 
 
-# What a migration takes here, and what of its result is on the Hub already.
+# The disk space of a migration, and the files of its result that are already on the Hub.
 
 
 def copies_bytes(files: Iterable[RemoteFile]) -> int:
-    """Return about what the snapshot of a migration, and its result beside it, take on the disk."""
+    """Return an estimate of the disk space of a migration's snapshot with its result."""
     total = 0
     for file in files:
         is_clip = file.path.endswith(".mp4")
         limit = _WHOLE_KEPT_BYTES if is_clip else _WHOLE_TABLE_BYTES
         charge = file.charge_bytes
         if file.path.startswith("meta/"):
-            charge *= 2  # the result has them of its own
+            charge *= 2  # the result has its own copies
         elif file.is_large and file.size_bytes > limit:
             least = _LEAST_BYTES_OF_A_CLIP if is_clip else _LEAST_BYTES
             charge = min(charge, 2 * least + file.size_bytes // _SHARE_OF_INDEX)
@@ -444,11 +455,11 @@ def copies_bytes(files: Iterable[RemoteFile]) -> int:
 def contents_on_hub(tree: Path, taken: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the SHA-256 of each file of a migration's result that the Hub has, by its path.
 
-    Here they may be holes; the hashes are those of the planned commit's listing.
+    The local files may be holes; the hashes are those of the planned commit's listing.
 
     Args:
         tree: The snapshot's tree.
-        taken: The path of each file that is taken over as it is, in the result and in the tree.
+        taken: For each file that is kept unchanged, its path in the result and in the tree.
     """
     listing = open_sparse_snapshot(tree).listing()
     found: dict[str, str] = {}
@@ -464,22 +475,22 @@ def contents_on_hub(tree: Path, taken: Iterable[tuple[str, str]]) -> dict[str, s
 
 
 class HubInputs:
-    """Fetches what a shard needs into the worker's slot, and removes it when the shard is written.
+    """Fetches a shard's files into the worker's slot, and removes them when the shard is written.
 
-    Only bytes that have the hash of the planned commit's listing are ever handed out. Where the
-    slot's room does not hold all files of a shard, they come and go in the order in which they are
+    The worker gets only bytes with the hash of the planned commit's listing. If the slot's room
+    does not hold all files of a shard, they are fetched and removed in the order in which they are
     read.
 
     Args:
-        tree: The outline's tree, the plan's source.
+        tree: The outline's tree, which is the plan's source.
         slot: The worker's part of the scratch folder.
-        limit_bytes: What may lie in the scratch folder; None for no limit.
+        limit_bytes: Maximum of bytes in the scratch folder; None for no limit.
 
     Attributes:
-        peak_bytes: The most that lay in the slot at a time.
+        peak_bytes: Maximum of bytes that were in the slot at a time.
 
     Raises:
-        UsageError: The limit does not hold the largest file.
+        UsageError: The limit is below the largest file's size.
     """
 
     def __init__(self, tree: Path, slot: ScratchSlot, limit_bytes: int | None) -> None:
@@ -496,19 +507,20 @@ class HubInputs:
     def files(
         self, sources: Sequence[str], should_stop: Callable[[], bool]
     ) -> Iterator[Callable[[int], str]]:
-        """Provide a shard's files for the block.
+        """Provide a shard's files while the block runs.
 
         Args:
-            should_stop: Asked while anybody waits.
+            sources: Paths of the files in the tree.
+            should_stop: Called while waiting.
 
         Yields:
-            What returns the path of the whole file at a place; valid until the next call, and
-            until the block ends where no other file is asked for.
+            A function from a number in ``sources`` to the path of the whole file. The path is valid
+            until the next call, or until the block ends.
         """
         prefix = f"{self._tree}/"
         listed = self._listing.find([source.removeprefix(prefix) for source in sources])
         fetched: list[RemoteFile] = []
-        numbers: dict[str, int] = {}  # of what is fetched, which several slices may be parts of
+        numbers: dict[str, int] = {}  # of the fetched files; one file may hold several slices
         places: dict[int, int] = {}
         for place, (file, is_whole) in enumerate(listed):
             if is_whole:
@@ -548,9 +560,12 @@ class HubInputs:
 
 
 def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
-    """Check that a clip's index, by which its bytes are found, is the one in the checked file.
+    """Check that a clip's index, which locates its bytes, equals the one in the checked file.
 
-    Ranges that make an outline have no hash of their own.
+    The ranges of an outline have no hash of their own.
+
+    Raises:
+        SourceChangedError: The indices differ.
     """
     if fetched.suffix != ".mp4":
         return  # rows are read from the fetched file alone
@@ -563,7 +578,7 @@ def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
         indices.append(found.payload)
     if indices[0] != indices[1]:
         raise SourceChangedError(
-            f"{outlined} holds another index than the file on the Hub.",
+            f"{outlined} does not match the file on the Hub.",
             path=str(outlined),
-            next_step=f"Move {tree.parent} elsewhere, and plan again with --restart.",
+            next_step=f"Move {tree.parent} elsewhere, then plan again with --restart.",
         )

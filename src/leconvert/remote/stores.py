@@ -1,4 +1,4 @@
-"""Datasets in stores that `fsspec` knows: a folder there, a download, and an upload."""
+"""Datasets in stores that `fsspec` knows: downloads and uploads of a folder."""
 
 from __future__ import annotations
 
@@ -49,30 +49,30 @@ def download_tree(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Path:
-    """Bring every file below a URL into a folder.
+    """Download every file below a URL into a folder.
 
-    It arrives in a hidden folder beside the target and gets its name when all of it is there with
-    the sizes that the store lists, and the store lists the same as in the beginning. Interrupted,
-    the same call goes on with the files that are missing or listed otherwise now. A target that an
-    earlier call brought from the same URL is returned if the store lists its files as then; else
-    what changed is fetched again.
+    The files arrive in a hidden folder beside the target, which gets the target's name when all
+    files are there with the listed sizes, and the store's listing is the same as at the beginning.
+    After an interruption the same call continues with the files that are missing or now listed
+    otherwise. If an earlier call downloaded the target from the same URL, it is returned if the
+    store's listing is the same as then; otherwise changed files are downloaded again.
 
     Args:
         url: A folder in a store.
         target: A folder that does not exist, or was made by this function.
-        stop: Set it from another thread to stop after the files under way.
-        progress: Where to report.
+        stop: Set it from another thread to stop after the files in progress.
+        progress: Receives the progress.
 
     Returns:
         The target.
 
     Raises:
-        UsageError: Nobody knows such URLs.
-        InstallationError: What is needed for them is not installed.
-        TargetError: Something else is at the target, or it was fetched from another URL.
-        BusyError: Another process fetches to the same place.
+        UsageError: The URL cannot be read.
+        InstallationError: A library for such URLs is missing.
+        TargetError: Something else is at the target, or it was downloaded from another URL.
+        BusyError: Another process downloads to the same place.
         UnreadableSourceError: There is nothing, or a file arrives with another size.
-        SourceChangedError: Files changed while they were fetched.
+        SourceChangedError: Files changed while they were downloaded.
         StorageError: The store or the disk fails.
         InterruptedRunError: ``stop`` was set.
     """
@@ -81,7 +81,9 @@ def download_tree(
     listed = _listed(store)
     if not listed:
         raise UnreadableSourceError(
-            f"There is nothing at {store.url}.", path=store.url, next_step="Check the address."
+            f"{store.url} does not exist or is empty.",
+            path=store.url,
+            next_step="Check the address.",
         )
     with incoming(target) as arriving:
         if target.is_dir():
@@ -89,8 +91,8 @@ def download_tree(
             if same == listed.keys():
                 return target
             progress.say(
-                f"{count(len(listed) - len(same), 'file')} at {store.url} changed since "
-                f"{target} was fetched, or are missing there; fetching them again."
+                f"{count(len(listed) - len(same), 'file')} of {target} are missing or "
+                f"changed at {store.url} since the download. Downloading them again."
             )
             arriving.take_back()
         same = _same_as_then(arriving.tree, store.url, listed)
@@ -111,13 +113,13 @@ def download_tree(
 
 
 def _listed(store: UrlStore) -> dict[str, RemoteFile]:
-    """Return a store's files without the records of whoever fetched the dataset before."""
+    """Return a store's files without the records of earlier downloads of the dataset."""
     files = store.list_files()
     return {file.path: file for file in files if not file.path.startswith(_RECORDS)}
 
 
 def _check_fetched_from(url: str, target: Path) -> None:
-    """Refuse a folder that was not fetched from a URL: somebody else may need it."""
+    """Refuse a folder that was not downloaded from a URL: somebody else may need it."""
     if not is_there(target):
         return
     found = read_notes(target)[0]
@@ -126,17 +128,17 @@ def _check_fetched_from(url: str, target: Path) -> None:
 
 
 def read_notes(folder: Path) -> tuple[str | None, dict[str, RemoteFile]]:
-    """Return from which URL a folder was fetched, and what was listed then; None for unknown."""
+    """Return the URL that a folder was downloaded from, and the listing then; None if unknown."""
     try:
         record = read_record(folder / _NOTES, _KIND, version=_VERSION)
         files = {name: RemoteFile(name, **fields) for name, fields in record["files"].items()}
     except (OSError, StorageError, WorkDirError, KeyError, TypeError, AttributeError):
         return None, {}
-    return record.get("url"), files  # version 1 has none
+    return record.get("url"), files  # version 1 has no URL
 
 
 def _same_as_then(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> set[str]:
-    """Return files that were fetched from a URL and that the store still lists as then."""
+    """Return files that were downloaded from a URL and that the store still lists as then."""
     found, before = read_notes(folder)
     if found != url:
         return set()
@@ -153,7 +155,7 @@ def _same_as_then(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> s
 
 
 def _note(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> None:
-    """Note what is fetched, before the first file."""
+    """Record the listing, before the first file."""
     notes = folder / _NOTES
     notes.parent.mkdir(parents=True, exist_ok=True)
     files = {
@@ -165,7 +167,7 @@ def _note(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> None:
 
 def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, RemoteFile]) -> None:
     changes = [
-        f"{name}: {'it is gone' if name not in now else 'it is new or changed'}"
+        f"{name}: {'it no longer exists' if name not in now else 'it is new or changed'}"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
@@ -173,17 +175,18 @@ def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, Re
         raise changed_meanwhile(url, changes)
 
 
-# A finished dataset into a store: nothing that could be taken for a dataset before it is whole.
+# Upload of a finished dataset to a store, where nothing looks like a dataset before it is complete.
 #
-# Stores have no renames of folders. So ``meta/info.json``, without which no reader takes a folder
-# for a dataset, is sent last: before, a reader finds none, after, all of it. What tells an upload
-# that was interrupted from a stranger's files is a claim, sent first and removed last, whose name
-# says which tree it is of.
+# Stores cannot rename folders. Readers recognise a dataset by ``meta/info.json``, so that file is
+# sent last: before it a reader finds no dataset, after it all of it. A claim distinguishes an
+# interrupted upload from the files of others. It is sent first and removed last, and its name
+# identifies the tree.
 #
-# **Two uploads to one empty place.** Each sends its claim, then looks again; who finds anything
-# else takes its claim back and ends. Of two trees at most one goes on then, as long as the store
-# lists what was sent before it was asked. Two uploads of the same tree are one: both send the
-# same bytes.
+# **Two uploads to one empty place.** Each sends its claim, then looks again; an upload that finds
+# anything else removes its claim and ends. So at most one of two different trees goes on, as long
+# as
+# the store lists everything that was sent before the listing. Two uploads of the same tree are
+# equivalent: both send the same bytes.
 
 
 _SHOWN = 20
@@ -192,14 +195,14 @@ _INFO = "meta/info.json"
 
 @dataclass(frozen=True, slots=True)
 class UploadReport:
-    """What an upload did.
+    """The outcome of an upload.
 
     Attributes:
-        url: Where the dataset is.
-        files: Its files.
-        sent: Those that were sent now; the others were there from an interrupted upload.
-        sent_bytes: Their bytes.
-        left_out: Why a file or folder of it was not sent, by its path.
+        url: Address of the dataset.
+        files: Number of its files.
+        sent: Number of files that were sent now; the others were there from an interrupted upload.
+        sent_bytes: Bytes of these files.
+        left_out: Why a file or folder of the dataset was not sent, by its path.
     """
 
     url: str
@@ -221,27 +224,27 @@ def upload_tree(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> UploadReport:
-    """Send a v3.0 dataset to a folder of a store where nothing is.
+    """Upload a v3.0 dataset to an empty folder of a store.
 
-    Interrupted, the same call goes on: files that are there with their size are not sent again, as
-    long as the tree is the same, by names, sizes and times.
+    After an interruption the same call continues: files that are there with their size are not sent
+    again, as long as the tree has the same names, sizes and times.
 
     Args:
         root: The dataset.
         url: The folder; it must not exist or be empty.
-        create_bucket: Make the bucket, too, if there is none; by default one that is not there is
-            refused, as its name may be mistyped.
-        stop: Set it from another thread to stop after the files under way.
-        progress: Where to report.
+        create_bucket: Make a missing bucket, too. By default a missing bucket is refused, since its
+            name may be mistyped.
+        stop: Set it from another thread to stop after the files in progress.
+        progress: Receives the progress.
 
     Returns:
-        Where it went, and how many files and bytes were sent.
+        The address, and the number of files and bytes that were sent.
 
     Raises:
-        UsageError: Nobody knows such URLs.
-        SourceError: ``root`` is no v3.0 dataset, or parts of it are links that lead out of it.
+        UsageError: The URL cannot be read, or is on the Hub.
+        SourceError: ``root`` is no v3.0 dataset, or has links that lead outside.
         VerificationError: The dataset is not complete.
-        TargetError: Something else is at the URL, or comes to it meanwhile; or there is no such
+        TargetError: The URL holds something else, before or during the upload; or there is no such
             bucket.
         StorageError: The store fails, or keeps a file with another size.
         InterruptedRunError: ``stop`` was set.
@@ -249,9 +252,9 @@ def upload_tree(
     stop = stop or threading.Event()
     if url.startswith("hf://"):
         raise UsageError(
-            f"{url} is on the Hub, where a dataset appears in one commit.",
+            f"{url} is on the Hub, but this command sends only to other stores.",
             path=url,
-            next_step="Use `leconvert push`.",
+            next_step="Use `leconvert push DATASET --push-repo-id ORG/NAME`.",
         )
     store = open_store(url)
     checked_result(root, progress=progress)
@@ -280,9 +283,9 @@ def upload_tree(
             pass
         if stop.is_set():
             raise InterruptedRunError(
-                f"{store.url} is not complete yet.",
+                f"The upload to {store.url} is not complete yet.",
                 path=store.url,
-                next_step="Run the same command again to go on.",
+                next_step="Run the same command again to continue.",
             )
         _check_arrived(store, {name: size for name, size in sizes.items() if name != _INFO})
         send(_INFO)
@@ -299,13 +302,13 @@ def _claim_of(digest: str) -> str:
 
 
 def _claim(store: UrlStore, digest: str) -> dict[str, RemoteFile]:
-    """Claim a place; return what an interrupted upload of the same tree left there."""
+    """Claim a place; return the files of an interrupted upload of the same tree."""
     mine = _claim_of(digest)
     content = json.dumps({"format": "leconvert/upload", "version": 1, "tree": digest}).encode()
     there = _everything(store)
     if there.keys() & {mine, UPLOAD_MARKER}:
         found = {name for name in there if name.startswith(UPLOAD_CLAIM) and name != mine}
-        if UPLOAD_MARKER in there:  # as earlier versions called the claim of any tree
+        if UPLOAD_MARKER in there:  # earlier versions gave this name to the claim of any tree
             with store_errors(store.url):
                 if store.fs.cat_file(store.path(UPLOAD_MARKER)) != content:
                     found.add(UPLOAD_MARKER)
@@ -320,9 +323,9 @@ def _claim(store: UrlStore, digest: str) -> dict[str, RemoteFile]:
             store.fs.pipe_file(store.path(mine), content)
     except FileNotFoundError as error:
         raise TargetError(
-            f"There is no bucket {store.bucket or store.root} for {store.url}.",
+            f"The bucket {store.bucket or store.root} of {store.url} does not exist.",
             path=store.url,
-            next_step="Check the address. If the bucket shall be made, pass --create-bucket.",
+            next_step="Check the address, or add --create-bucket to make the bucket.",
         ) from error
     others = _everything(store)
     others.pop(mine, None)
@@ -339,15 +342,15 @@ def _everything(store: UrlStore) -> dict[str, RemoteFile]:
 def _taken(store: UrlStore, there: Mapping[str, RemoteFile]) -> TargetError:
     claims = any(name.startswith((UPLOAD_CLAIM, UPLOAD_MARKER)) for name in there)
     return TargetError(
-        f"{store.url} holds {'another, unfinished upload' if claims else 'something'} already: "
-        f"{count(len(there), 'file')}.",
+        f"{store.url} is not empty: it has "
+        f"{count(len(there), 'file')}{' of another, unfinished upload' if claims else ''}.",
         path=store.url,
-        next_step="Name an empty place.",
+        next_step="Give an empty place.",
     )
 
 
 def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
-    """Look once more at what the store holds: all of it, and nothing else."""
+    """Check that the store now holds all files with their sizes, and no others."""
     there = _everything(store)
     for name, size_bytes in sizes.items():
         if name not in there or there[name].size_bytes != size_bytes:
@@ -359,11 +362,11 @@ def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
     )
     if others:
         raise TargetError(
-            f"Somebody else sends to {store.url} at the same time: {count(len(others), 'file')} "
-            "there are not of this dataset.",
+            f"Somebody else is uploading to {store.url}: {count(len(others), 'file')} there "
+            "do not belong to this dataset.",
             path=store.url,
             details=others[:_SHOWN],
-            next_step="Name an empty place, and run the same command again.",
+            next_step="Give an empty place, then run the command again.",
         )
 
 
@@ -372,7 +375,7 @@ def _kept_wrong(
 ) -> StorageError:
     kept = "nothing" if found is None else f"{found.size_bytes:,} bytes"
     return StorageError(
-        f"{store.url} keeps {kept} of {name} instead of {size_bytes:,} bytes.",
+        f"{store.url} stored {kept} of {name} instead of {size_bytes:,} bytes.",
         path=store.path(name),
         next_step="Run the same command again.",
     )

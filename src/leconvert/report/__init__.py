@@ -1,7 +1,7 @@
-"""Reports of a run, and of a resampling benchmark: pages that need nothing else.
+"""Reports of a run, and of a resampling benchmark: self-contained pages.
 
-`gather` reads the records of a run, or a result alone, into a `RunReport`, which `write_report`
-makes HTML of. Nothing of the run is written.
+`gather` reads the records of a run, or a result alone, into a `RunReport`. `write_report` turns
+it into HTML. Neither writes to the run's work dir.
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ __all__ = [
     "write_tables",
 ]
 
-# `leconvert status`, whose module lies here too, needs neither datasets nor pages.
+# `leconvert status`, whose module is in this room, needs neither datasets nor pages.
 __getattr__ = lazy_names(
     __name__,
     {

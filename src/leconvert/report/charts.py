@@ -1,7 +1,7 @@
-"""Where a report's charts put what they show: pure arithmetic; ``charts.html`` draws it.
+"""Positions of everything in a report's charts: pure arithmetic. ``charts.html`` draws them.
 
-Horizontal places are shares of the width, between 0 and 1, or units of a drawing that is stretched
-to it, so that text keeps its size on any screen; heights are pixels.
+Horizontal positions are shares of the width, between 0 and 1, or units of a drawing that is
+stretched to the width, so that text keeps its size on any screen. Heights are pixels.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ PLOT_HEIGHT = 150
 
 
 def brief(seconds: float) -> str:
-    """Return a stretch of time in few letters: ``0.25 s``, ``12 s``, ``3 min 20 s``."""
+    """Return a duration in few letters: ``0.25 s``, ``12 s``, ``3 min 20 s``."""
     if seconds < 10:
         return f"{seconds:.3g} s"
     return duration(seconds).removesuffix(" 00 s").removesuffix(" 00 min")
 
 
 class TimeAxis:
-    """Maps seconds to a place between 0 and 1, with idle stretches cut short.
+    """Maps seconds to a position between 0 and 1, with idle stretches cut short.
 
-    A run that was interrupted and resumed the next day would otherwise be a line with a speck at
-    each end.
+    Without the cuts, a run that was interrupted and resumed the next day would be a line with a
+    speck at each end.
 
     Args:
-        spans: When somebody worked: (began, ended), in any order, at least one.
+        spans: Times of work: (began, ended), in any order, at least one.
 
     Attributes:
-        breaks: Places of the cut stretches: (from, to, seconds that were cut).
+        breaks: Positions of the cut stretches: (from, to, seconds that were cut).
         began: The earliest time.
-        ended: The latest.
+        ended: The latest time.
         parts: The stretches between the cut ones: (began, ended).
-        busy_seconds: What is left after cutting.
+        busy_seconds: Sum of the lengths of ``parts``.
     """
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
@@ -81,17 +81,18 @@ class TimeAxis:
             place = self._places[-1]
 
     def place(self, time: float) -> float:
-        """Return where a time lies, between 0 and 1."""
+        """Return the position of a time, between 0 and 1."""
         return float(np.interp(time, self._times, self._places))
 
     def time(self, place: float) -> float:
-        """Return the time at a place between 0 and 1."""
+        """Return the time at a position between 0 and 1."""
         return float(np.interp(place, self._places, self._times))
 
     def ticks(self) -> list[tuple[float, float]]:
-        """Return where to write which elapsed seconds below the axis: (place, seconds).
+        """Return the labels of the axis: (position, elapsed seconds).
 
-        Even steps up to the first stretch that was cut; behind each cut only where work went on.
+        The steps are even up to the first cut. After each cut there is a label only at the start of
+        work.
         """
         least = self.busy_seconds / _MOST_TICKS
         step = next((step for step in _STEPS if step >= least), _STEPS[-1])
@@ -110,7 +111,7 @@ class TimeAxis:
 
 
 def _united(spans: Iterable[tuple[float, float]], gap: float = 0.0) -> list[tuple[float, float]]:
-    """Return spans in order, united where at most ``gap`` seconds lie between two."""
+    """Return spans in order; two are united if at most ``gap`` seconds lie between them."""
     united: list[tuple[float, float]] = []
     for start, stop in sorted(spans):
         if united and start - united[-1][1] <= gap:
@@ -121,10 +122,10 @@ def _united(spans: Iterable[tuple[float, float]], gap: float = 0.0) -> list[tupl
 
 
 def working_axis(story: RunReport) -> TimeAxis | None:
-    """Return the axis of a run's work, or None where its records hold no times.
+    """Return the axis of a run's work, or None if its records hold no times.
 
-    A packer that waits for workers does nothing: it counts when it begins, and after the last of
-    them.
+    A packer that waits for workers does nothing, so only its beginning counts, and the time after
+    the last attempt.
     """
     spans = [(a.began, a.ended or a.began) for a in story.attempts if a.began is not None]
     last = max((ended for _, ended in spans), default=0.0)
@@ -136,7 +137,7 @@ def working_axis(story: RunReport) -> TimeAxis | None:
 
 
 def by_worker(attempts: Iterable[Attempt]) -> dict[tuple[str, int, str], list[Attempt]]:
-    """Return attempts by host, process and token of their worker, in this order."""
+    """Return the attempts of each worker, by host, process and token, sorted."""
     found: dict[tuple[str, int, str], list[Attempt]] = {}
     for attempt in attempts:
         found.setdefault((attempt.host, attempt.pid, attempt.token), []).append(attempt)
@@ -146,8 +147,8 @@ def by_worker(attempts: Iterable[Attempt]) -> dict[tuple[str, int, str], list[At
 def rates(done: Iterable[Attempt], axis: TimeAxis, count: int) -> list[float]:
     """Return source bytes a second in ``count`` equal pieces of the axis.
 
-    The bytes of a batch are spread evenly over the attempt that finished it. Sorting apart, the
-    time this takes is linear in attempts and pieces.
+    The bytes of a batch are spread evenly over the attempt that finished it. Apart from sorting,
+    the time is linear in attempts and pieces.
     """
     events = [(axis.began, 0.0)]
     for attempt in done:
@@ -164,7 +165,7 @@ def rates(done: Iterable[Attempt], axis: TimeAxis, count: int) -> list[float]:
 
 
 def rate_area(values: Sequence[float], highest: float) -> str:
-    """Return the corners of the area below rates, as SVG's ``points``, a step a rate."""
+    """Return the corners of the area below the rates as SVG's ``points``; each rate is one step."""
     step = WIDTH_UNITS / len(values)
     heights = [round(PLOT_HEIGHT * (1 - value / highest), 1) for value in values]
     corners = [
@@ -177,7 +178,7 @@ def rate_area(values: Sequence[float], highest: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bar of a histogram: durations from ``low`` to below ``high`` seconds, and how many."""
+    """One bar of a histogram: the number of durations from ``low`` to below ``high`` seconds."""
 
     low: float
     high: float
@@ -185,7 +186,7 @@ class Bin:
 
 
 def durations(seconds: Sequence[float], most_bins: int = 10) -> list[Bin]:
-    """Return a histogram; its edges grow evenly, or by a factor where durations differ widely."""
+    """Return a histogram; bins grow by a factor if durations differ widely, else they are even."""
     low, high = max(min(seconds), _SHORTEST_SECONDS), max(*seconds, _SHORTEST_SECONDS)
     count = max(1, min(most_bins, math.ceil(math.sqrt(len(seconds))) + 1))
     if high <= low * 1.001:
@@ -199,26 +200,25 @@ def durations(seconds: Sequence[float], most_bins: int = 10) -> list[Bin]:
 def size_rows(
     streams: Sequence[StreamFigures],
 ) -> tuple[list[tuple[int, str, list[tuple[str, int, float]]]], int]:
-    """Return two bars a stream, before and after, and how high all are together.
+    """Return two bars a stream, before and after, and the total height.
 
-    A row is its top, the stream, and its bars: (``before`` or ``after``, bytes, width).
+    A row is its top in pixels, the stream, and its bars: (``before`` or ``after``, bytes, width).
     """
     largest = max([1, *(max(s.source_bytes or 0, s.result_bytes) for s in streams)])
     rows, top = [], 0
     for stream in streams:
         sizes = ("before", stream.source_bytes), ("after", stream.result_bytes)
-        # The words stand to the right of the longest bar.
+        # The labels stand to the right of the longest bar.
         bars = [(word, size, 0.62 * size / largest) for word, size in sizes if size is not None]
         rows.append((top, stream.stream, bars))
         top += 26 + 16 * len(bars)
     return rows, top
 
 
-# The timeline: a row a worker, grouped by host; what went wrong is marked by shape and by colour.
-# A run of a hundred batches shows each with a tooltip. Where there are thousands, neighbours of
-# one worker that would touch on the screen are drawn as one bar, and of signs that would cover
-# each other the first; where there are hundreds of workers, a row is a host. So the drawing stays
-# small however large the run.
+# The timeline has a row a worker, grouped by host. Trouble is marked by shape and by colour. In a
+# run of a hundred batches each has a tooltip. In a run of thousands, neighbours of one worker that
+# would touch on the screen are drawn as one bar, and only the first of overlapping signs is drawn.
+# With hundreds of workers a row is a host. So the drawing stays small however large the run.
 _TITLED = 1_000
 _MOST_LANES = 96
 _MOST_BARS = 16_000
@@ -230,15 +230,15 @@ _GANTT_TOP = 4
 LEGEND: Mapping[AttemptEnd, str] = {
     AttemptEnd.DONE: "done",
     AttemptEnd.ERROR: "ended in an error",
-    AttemptEnd.LOST: "lost: its worker died or froze, another took over",
-    AttemptEnd.HANDED_BACK: "handed back: its worker was stopped",
-    AttemptEnd.LATE: "late: another attempt was first",
-    AttemptEnd.VOID: "void: its files were found missing or short",
+    AttemptEnd.LOST: "lost: the worker ended or froze, and another took over",
+    AttemptEnd.HANDED_BACK: "given back: the worker was stopped",
+    AttemptEnd.LATE: "late: another attempt was finished first",
+    AttemptEnd.VOID: "void: files of the attempt were missing or too short",
     AttemptEnd.HELD: "still held",
 }
-"""What each kind of bar means, in the order of the legend."""
+"""The meaning of each kind of bar, in the order of the legend."""
 TROUBLE = frozenset(LEGEND) - {AttemptEnd.DONE, AttemptEnd.HELD}
-"""How an attempt ends that came to nothing."""
+"""Ends of attempts without a result."""
 _AGAIN = "again"
 
 
@@ -247,7 +247,7 @@ class Bar(NamedTuple):
 
     path: str  # SVG's ``d``
     kind: str  # CSS classes
-    title: str | None = None  # what it says under the pointer
+    title: str | None = None  # text of the tooltip
 
 
 class Row(NamedTuple):
@@ -257,14 +257,14 @@ class Row(NamedTuple):
     top: int
     is_heading: bool
     bars: Sequence[Bar]
-    marks: Sequence[tuple[float, str]]  # signs: where, and which
+    marks: Sequence[tuple[float, str]]  # signs: (position, sign)
 
 
 class Gantt(NamedTuple):
     """The timeline."""
 
     rows: Sequence[Row]
-    pitch: int  # the height of a row of bars
+    pitch: int  # height of a row of bars
     top: int
     bottom: int
     legend: Sequence[tuple[str, str | None, str]]  # kinds of bars: CSS class, sign, meaning
@@ -295,7 +295,7 @@ def gantt(timed: Sequence[Attempt], packers: Iterable[Packer], axis: TimeAxis) -
 
 
 _Track = tuple[str, Sequence[Attempt] | Packer | None]
-"""What a row of the timeline shows; None for a heading."""
+"""The content of a timeline's row; None for a heading."""
 
 
 def _tracks(timed: Sequence[Attempt]) -> list[_Track]:
@@ -323,7 +323,7 @@ def _packer_tracks(packers: Sequence[Packer]) -> list[_Track]:
 
 
 def _legend(timed: Iterable[Attempt]) -> list[tuple[str, str | None, str]]:
-    """Return what the kinds of bars that occur mean."""
+    """Return the legend of the kinds of bars that occur."""
     seen = {(attempt.end, _sign(attempt)) for attempt in timed}
     kinds = [(end, _slug(end) if end in TROUBLE else None, words) for end, words in LEGEND.items()]
     kinds.insert(1, (AttemptEnd.DONE, _AGAIN, "done at a later try"))
@@ -391,7 +391,7 @@ def _merged_bars(
             "".join(_path(first, last, top, pitch) for first, last in merged),
             f"b-{_slug(end)} merged",
         )
-        for end, merged in spans.items()  # what went wrong lies above what went well
+        for end, merged in spans.items()  # LEGEND's order: trouble is drawn above what went well
         if merged
     ]
 

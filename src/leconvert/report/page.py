@@ -1,8 +1,8 @@
-"""A run's report as one page: HTML with its style in it, no script, nothing that is fetched.
+"""A run's report as one HTML page with its style inside, without scripts and external files.
 
-The templates lay the page out, with Jinja's escaping on; what they show is computed here. Names of
-datasets, hosts and files, and messages of errors are strangers' text: they reach the page as text
-only, never as a tag, a style or a link.
+The templates hold the layout, with Jinja's escaping on; their content is computed here. Names of
+datasets, hosts and files, and error messages are untrusted text: they reach the page only as text,
+never as a tag, a style or a link.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from leconvert.workdir.run import OpenedRun
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Rows of a table that is about single batches, episodes or findings; more are counted.
+# Row limit of tables about single batches, episodes or findings; further rows are counted.
 _MOST_ROWS = 200
 _RATE_PIECES = 120
 _SLOWEST = 10
@@ -55,7 +55,7 @@ _Rows = list[Sequence[object]]
 
 
 def page(story: RunReport) -> str:
-    """Return the page; it takes time and room linear in attempts, findings and streams at most."""
+    """Return the page; time and memory are linear in attempts, findings and streams."""
     axis = working_axis(story)
     template = _templates().get_template("report.html")
     return template.render(
@@ -77,7 +77,7 @@ def page(story: RunReport) -> str:
 
 @cache
 def _commands(words: object) -> object:
-    """Return a sentence whose commands, between backticks, are set as code."""
+    """Return a sentence with its commands, which stand between backticks, set as code."""
     if not isinstance(words, str) or isinstance(words, Markup):
         return words
     parts = [clean(part) for part in words.split("`")]
@@ -90,7 +90,7 @@ def _link(path: Path) -> Markup:
 
 
 def _templates() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page pays for it
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page needs it
 
     made = Environment(
         loader=PackageLoader("leconvert.report"),
@@ -126,10 +126,10 @@ _UNFIT = re.compile(
 
 
 def clean(value: object) -> str:
-    """Return text without characters that no page may hold; None is no text."""
+    """Return text without characters that a page must not hold; None gives ""."""
     if value is None:
         return ""
-    # Paths that are no UTF-8 come as lone surrogates, which cannot be written.
+    # Paths that are not UTF-8 contain lone surrogates, which cannot be encoded.
     whole = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", whole)
 
@@ -173,44 +173,44 @@ def _tiles(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str, str 
 
 
 def _sentence(story: RunReport) -> str:
-    there = f"The {story.version} dataset is in its place."
+    there = f"The {story.version} dataset is in place."
     match story.state:
         case StoryState.FINISHED:
             if story.verification is None or not story.verification.ok:
-                return f"{there} It was not compared with its source."
+                return f"{there} The dataset was not compared with its source."
             what = "every byte" if story.verification.depth == "bytes" else "its structure"
             return f"{there[:-1]}, and {what} matched the source."
         case StoryState.DIFFERS:
-            return "The new tree does not match its source. Nothing was replaced."
+            return "The new dataset does not match its source. Nothing was replaced."
         case StoryState.FAILED:
             failed = story.batches.failed if story.batches else 0
             return (
-                f"{count(failed, 'batch', 'batches')} failed; the rest is done. Fix "
-                "what the attempts below name; then leconvert release "
-                f"{shlex.quote(story.work_dir or 'WORK_DIR')} --failed gives them back."
+                f"{count(failed, 'batch', 'batches')} failed; all others are done. Fix the "
+                "causes that are listed below, then run: leconvert release "
+                f"{shlex.quote(story.work_dir or 'WORK_DIR')} --failed"
             )
         case StoryState.TO_PACK:
-            return "Every batch is done. The result has not been put into its place yet."
+            return "Every batch is done. The result is not in place yet."
         case StoryState.UNFINISHED:
             return (
-                "Batches are missing: the run is under way, or was interrupted. The same command "
-                "goes on where it ended."
+                "Some batches are not done: the run is under way or was interrupted. The "
+                "same command continues where it stopped."
             )
     return (
-        "Only the result itself was read. Who did what when, and what was proven, is in the run's "
-        "work dir, which is not here (--keep-work-dir keeps it)."
+        "This report was made from the result alone. The course of the run and its proof "
+        "are recorded in the work dir, which does not exist any more (--keep-work-dir "
+        "keeps it)."
     )
 
 
 _NO_RECORDING = (
-    "LeRobot loads this dataset, but cannot resume recording it: its statistics have no quantiles, "
-    "which convert --quantiles computes."
+    "This dataset is ready for training. To record more episodes into it, convert with --quantiles."
 )
 
 
 def _conversion(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str | None]]:
     peaks = (
-        ("a worker's process at most", story.worker_peak_bytes),
+        ("at most, of a worker process", story.worker_peak_bytes),
         ("the packer's", story.packer_peak_bytes),
     )
     video = (
@@ -247,7 +247,7 @@ def _sizes(story: RunReport) -> dict[str, object]:
     if known:
         files = count(story.source_files or 0, "file")
         so_far = "after" if story.state is StoryState.FINISHED else "so far"
-        words = f"{amount(story.source_bytes or 0)} in {files} before, {words} {so_far}"
+        words = f"{amount(story.source_bytes or 0)} in {files} before; {words} {so_far}"
     return {
         "words": f"{count(len(story.streams), 'stream')}: {words}.",
         "head": ["Stream", *(["Files before", "Bytes before"] if known else []),
@@ -283,9 +283,9 @@ def _weight(finding: Finding) -> tuple[int, str, int]:
 
 
 _NO_PROOF = {
-    StoryState.UNFINISHED: "It has not come to that: the result is compared when it is whole.",
-    StoryState.TO_PACK: "It has not come to that: the packer compares the result.",
-    StoryState.FAILED: "It has not come to that: the result is compared when it is whole.",
+    StoryState.UNFINISHED: "Not compared yet: the result is compared when all batches are done.",
+    StoryState.TO_PACK: "Not compared yet: the packer compares the result.",
+    StoryState.FAILED: "Not compared yet: the result is compared when all batches are done.",
 }
 _COUNTED = {
     "files": "Files",
@@ -298,15 +298,17 @@ _COUNTED = {
 def _verification(story: RunReport) -> dict[str, object]:
     proof = story.verification
     if proof is None:
-        return {"no_proof": _NO_PROOF.get(story.state, "No verification is on record.")}
+        return {
+            "no_proof": _NO_PROOF.get(story.state, "No comparison with the source is recorded.")
+        }
     if proof.depth == "none":
-        outcome = "The result was not compared with its source: it was asked not to be."
+        outcome = "The result was not compared with its source, as asked (--verify none)."
     elif proof.ok:
-        outcome = "✓ The new tree matched its source in everything that was compared."
+        outcome = "✓ The new dataset matched its source in everything that was compared."
     elif proof.ok is False:
-        outcome = f"✕ {count(proof.differences, 'difference')} from the source."
+        outcome = f"✕ The new dataset has {count(proof.differences, 'difference')} from its source."
     else:
-        outcome = "It is not known how it ended."
+        outcome = "The end of the comparison is not recorded."
     return {
         "verification": [
             ("Depth", proof.depth),
@@ -319,7 +321,7 @@ def _verification(story: RunReport) -> dict[str, object]:
 
 
 def _loading(probe: Mapping[str, Any] | None) -> dict[str, object] | None:
-    """Return how fast the result loads, or None where nobody measured."""
+    """Return how fast the result loads, or None if nobody measured it."""
     if probe is None:
         return None
     if "error" in probe:
@@ -349,7 +351,7 @@ def _number(probe: Mapping[str, Any], key: str, unit: str = "") -> str | None:
 
 
 def _environment(story: RunReport) -> dict[str, object]:
-    """Return hosts, versions, and each command once, with how often and where it ran."""
+    """Return hosts, versions, and each command once, with how often and on which hosts it ran."""
     planned = story.planned_versions
     seen = {library: {version} for library, version in planned.items()}
     commands: dict[tuple[str, str], list[Invocation]] = {}
@@ -385,7 +387,7 @@ def _environment(story: RunReport) -> dict[str, object]:
 def _command_line(entry: Invocation) -> str:
     if entry.command is None:
         return f"leconvert.{entry.called}(…) in Python"
-    # Records were written without secrets; once more costs nothing and covers those of others.
+    # Records are written without secrets; this covers records by other programs.
     return shlex.join(without_secrets(entry.command)).replace("'***'", "***")
 
 
@@ -400,7 +402,7 @@ def _clock(ahead: float | None) -> str:
 
 
 def _work(story: RunReport, state: BatchCounts, axis: TimeAxis | None) -> dict[str, object]:
-    """Return who did which batch when, how fast, and what went wrong."""
+    """Return who worked on which batch when, how fast, and all trouble."""
     timed = [a for a in story.attempts if a.began is not None]
     done = [a for a in timed if a.end is AttemptEnd.DONE]
     workers = charts.by_worker(story.attempts)
@@ -408,7 +410,7 @@ def _work(story: RunReport, state: BatchCounts, axis: TimeAxis | None) -> dict[s
     for attempt in story.attempts:
         hosts.setdefault(attempt.host, []).append(attempt)
     unknown = count(len(story.attempts) - len(timed), "try", "tries")
-    without_times = f"Of {unknown} no time is on record; the tables count them."
+    without_times = f"{unknown} without a recorded time are only in the tables."
     known = len(timed) == len(story.attempts)
     return {
         "words": f"{count(state.total, 'batch', 'batches')}: {state.done:,} done, {state.failed:,} "
@@ -436,7 +438,7 @@ def _timeline(story: RunReport, timed: Sequence[Attempt], axis: TimeAxis) -> dic
     ends = Counter(attempt.end for attempt in story.attempts)
     trouble = [f", {ends[end]:,} {end.value}" for end in LEGEND if end in TROUBLE and ends[end]]
     cut = duration(sum(seconds for _, _, seconds in axis.breaks))
-    pauses = f" Nobody worked for {cut} in all; the hatched strips stand for it."
+    pauses = f" No worker worked for {cut} in all, shown as hatched strips."
     workers, hosts = len(charts.by_worker(timed)), len({attempt.host for attempt in timed})
     words = (
         f"{count(workers, 'worker')} on {count(hosts, 'host')}, from "
@@ -456,21 +458,22 @@ def _clock_notes(story: RunReport) -> list[str]:
             for host, seconds in sorted(shifted.items())
         )
         return [
-            "Each host's times are its own clock's, moved to the clock of the work dir's file "
-            f"system where they disagreed by seconds: {rows}. Durations do not depend on clocks."
+            "Times are from the clock of each host, corrected to the clock of the work "
+            f"dir's file system where the two differed by seconds: {rows}. Durations do "
+            "not depend on the clocks."
         ]
     if len(hosts) < 2:
         return []
     known = hosts <= story.clocks.keys()
-    said = "agreed with the work dir's file system" if known else "could not be compared"
-    return [f"Each host's times are its own clock's; their clocks {said}."]
+    said = "agreed with that of the work dir's file system" if known else "could not be compared"
+    return [f"Times are from the clock of each host; the clocks {said}."]
 
 
 def _pace(done: Sequence[Attempt]) -> dict[str, object]:
     """Return throughput over time, and how long batches took."""
     axis = TimeAxis([(a.began, a.ended or a.began) for a in done if a.began is not None])
     values = charts.rates(done, axis, _RATE_PIECES)
-    # Behind a cut, elapsed time is too coarse to tell two rows apart.
+    # After a cut, elapsed time is too coarse to distinguish two rows.
     shown = when if axis.breaks else lambda time: charts.brief((time or 0.0) - axis.began)
     tenth = _RATE_PIECES // 10
     taken = [a.seconds if a.seconds is not None else (a.ended or 0.0) - (a.began or 0.0)
@@ -482,7 +485,7 @@ def _pace(done: Sequence[Attempt]) -> dict[str, object]:
     return {
         "axis": axis,
         "rates": values,
-        # A batch alone makes a plateau, whose rates differ by the rounding of times: its beginning.
+        # A single batch makes a plateau whose rates differ by rounding: take its beginning.
         "peak": next(n for n, rate in enumerate(values) if rate >= 0.99 * max(values)),
         "mean": sum(attempt.source_bytes for attempt in done) / axis.busy_seconds,
         "tenths": [
@@ -495,9 +498,9 @@ def _pace(done: Sequence[Attempt]) -> dict[str, object]:
         ],
         "bins": bins,
         "durations": [(charts.brief(b.low), charts.brief(b.high), b.count) for b in bins],
-        "words": f"{count(len(taken), 'batch', 'batches')}: half took at most "
-        f"{charts.brief(statistics.median(taken))}, 95 of 100 at most {charts.brief(high)}, the "
-        f"longest {charts.brief(ordered[-1])}.",
+        "words": f"{count(len(taken), 'batch', 'batches')}: half of them took at most "
+        f"{charts.brief(statistics.median(taken))}, 95 of 100 at most "
+        f"{charts.brief(high)}, the longest {charts.brief(ordered[-1])}.",
         "slowest": [
             (a.batch_id, charts.brief(took), amount(a.source_bytes), a.frames, a.host, str(a.pid))
             for took, a in slowest[:_SLOWEST]
@@ -532,32 +535,40 @@ def _trouble(story: RunReport, state: BatchCounts) -> dict[str, object]:
         else:
             then = f"done by {winner.host} {winner.pid}, try {winner.generation}"
         silent = attempt.end in {AttemptEnd.LOST, AttemptEnd.LATE}
-        no_word = "No word of its end; the time is its last sign of life." if silent else ""
+        no_word = "The end is not recorded; the time is the last sign of life." if silent else ""
         rows.append(
             (attempt.batch_id, attempt.generation, attempt.end.value, attempt.host,
              str(attempt.pid or ""), when(attempt.ended), attempt.message or no_word, then)
         )  # fmt: skip
-    words = "None so far."
+    words = "No batch is done so far."
     if rows:
         words = "; ".join(f"{ends[end]:,} {said}" for end, said in LEGEND.items() if ends[end])
         words += "."
     elif state.done == state.total:
-        words = "None: every batch was done at the first try."
+        words = "Every batch was done at the first try."
     return {"trouble": rows, "trouble_words": words}
 
 
 def default_report_place(target: Path) -> Path:
-    """Return where a conversion's report goes: ``<target>.report.html``, beside the result."""
+    """Return the default path of a conversion's report: ``<target>.report.html``."""
     return target.with_name(f"{target.name}.report.html")
 
 
 def check_report_place(path: Path, datasets: list[Path]) -> None:
-    """Refuse a place that the page cannot be written to; call it before any work is done, too."""
+    """Refuse a path that the page cannot be written to.
+
+    Call it before any work begins, too.
+
+    Raises:
+        UsageError: The path is in one of the datasets, or cannot be written.
+    """
     place = path.resolve()
     within = next((one for one in datasets if place.is_relative_to(one.resolve())), None)
     if within is not None:
-        said = f"{path} lies in the dataset {within}, which holds only what the conversion made."
-        helps = "Choose a place beside it."
+        said = (
+            f"{path} is inside the dataset {within}, which must contain only files of the dataset."
+        )
+        helps = "Choose a place outside the dataset."
     elif place.is_dir():
         said, helps = f"{path} is a folder.", "Give the name of a file in it."
     elif not place.parent.is_dir():
@@ -571,10 +582,14 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
 
 
 def write_report(story: RunReport, path: Path) -> int:
-    """Write the page, replacing what is there in one step.
+    """Write the page, replacing an existing file in one step.
 
     Returns:
-        Its size in bytes.
+        Size of the page in bytes.
+
+    Raises:
+        UsageError: The path is in the source or the result, or cannot be written.
+        StorageError: Writing failed.
     """
     _check_for(story.target, story.sources, path)
     return _write(page(story), path)
@@ -593,10 +608,13 @@ def _check_for(target: str, sources: Sequence[str], path: Path) -> None:
 
 @contextmanager
 def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
-    """Write a run's report when the block ends, however it ends; not at all without a path.
+    """Write a run's report when the block ends, however it ends; do nothing if ``path`` is None.
 
-    What ends the block matters more than its report: where both fail, the block's own error is
-    raised.
+    The block's error matters more than its report: if both fail, the block's error is raised.
+
+    Raises:
+        UsageError: The path cannot be used; raised before the block runs.
+        StorageError: The block succeeded, but the report could not be written.
     """
     if path is not None:
         _check_for(run.manifest.target, [s.root for s in run.manifest.sources], path)
@@ -613,15 +631,15 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
                 write_report(gather_run(run), path)
         except StorageError as error:
             raise StorageError(
-                f"The run came to its end, but its report could not be written. {error.message}",
+                f"The run is finished, but its report could not be written. {error.message}",
                 path=error.path,
-                next_step="Nothing needs to be done again. For the report: `leconvert report "
-                f"{shlex.quote(str(run.work_dir.root))} -o FILE`, with room for FILE.",
+                next_step="The run need not be repeated. Write the report with `leconvert "
+                f"report {shlex.quote(str(run.work_dir.root))} -o FILE`.",
             ) from error
 
 
 PageTable = tuple[str, str, Sequence[Sequence[object]], Collection[int]]
-"""A table's title, what it shows, its rows with the head, and its columns that hold numbers."""
+"""A table: title, explanation, rows with the head first, and columns that hold numbers."""
 
 
 def write_tables(
@@ -638,20 +656,20 @@ def write_tables(
     lead: str = "",
     tiles: Sequence[tuple[str, object, str]] = (),
 ) -> int:
-    """Write a page of facts and tables, replacing what is there; return its size in bytes.
+    """Write a page of facts and tables, replacing an existing file; return its size in bytes.
 
     Args:
         path: The page.
-        kicker: What made it.
-        heading: What it is about.
-        title: Its title.
-        facts_title: What the facts are about.
-        facts: Terms and what they stand for; a path, relative to the page, becomes a link.
+        kicker: The command that made the page.
+        heading: The subject of the page.
+        title: The page's title.
+        facts_title: Heading of the facts.
+        facts: Terms with their values; a path, relative to the page, becomes a link.
         tables: The tables.
-        pictures: Names, and PNG files in base64.
-        state: The class (``good``, ``bad`` or ``plain``), sign and words of how it stands. With it
-            the page has links to its sections, and its tables fit a narrow screen.
-        lead: A sentence below it.
+        pictures: Names with PNG files in base64.
+        state: Class (``good``, ``bad`` or ``plain``), sign and words of the state. If given, the
+            page links to its sections and its tables fit a narrow screen.
+        lead: A sentence below the state.
         tiles: Terms, values, and remarks, which may be empty.
     """
     template = _templates().get_template("tables.html")
@@ -676,8 +694,8 @@ def write_tables(
 def write_resampling_report(
     document: Mapping[str, Any], path: Path, *, command: str, pictures: Sequence[Path]
 ) -> None:
-    """Write what ``leconvert probe resample`` measured, with the PNG files of its plots."""
-    from leconvert.bench import result_tables  # nobody else pays for its imports
+    """Write the results of ``leconvert probe resample`` as a page, with its plots (PNG files)."""
+    from leconvert.bench import result_tables  # only this function needs its imports
 
     write_tables(
         path,

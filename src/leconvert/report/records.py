@@ -1,7 +1,7 @@
-"""The records of a run as people look at them: a torn or edited one is passed over.
+"""The records of a run, read for display: torn or edited records are skipped.
 
-`leconvert.workdir.activity` reads what processes say of themselves; here are the records that
-settle batches.
+`leconvert.workdir.activity` reads the records that processes write about themselves. This module
+reads the records of settled batches.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.records import RunPaths
 
 UNREADABLE = (OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError)
-"""What reading a record raises that is gone, torn, or was edited by hand or an unknown program."""
+"""Errors from reading a record that is gone, torn, or edited by hand or by an unknown program."""
 
 
 class SettledBatches[Value]:
-    """What the records of settled batches say; each is read once, however often one looks.
+    """The records of settled batches; each is read once, however often `look` is called.
 
     Args:
         read: Reads the record of one batch.
 
     Attributes:
-        values: What was read, by batch; it lacks what cannot be used.
-        errors: Why the rest cannot be used, as of the last look.
+        values: The records by batch; unusable ones are missing.
+        errors: Why a record is unusable, by batch, as of the last look.
     """
 
     def __init__(self, read: Callable[[int], Value]) -> None:
@@ -36,9 +36,9 @@ class SettledBatches[Value]:
         self.errors: dict[int, Exception] = {}
 
     def look(self, settled: Collection[int], most: int | None = None) -> Mapping[int, Value]:
-        """Return the values of settled batches; at most ``most`` records are read."""
+        """Return the records of settled batches; at most ``most`` new ones are read."""
         wanted = set(settled)
-        for batch_id in self.values.keys() - wanted:  # voided or released since
+        for batch_id in self.values.keys() - wanted:  # voided or released since the last look
             del self.values[batch_id]
         self.errors = {}
         for batch_id in sorted(wanted - self.values.keys())[:most]:
@@ -52,7 +52,7 @@ class SettledBatches[Value]:
 class DoneBatch(NamedTuple):
     """The record of a batch that is done."""
 
-    record: Mapping[str, Any]  # but its shards
+    record: Mapping[str, Any]  # without its shards
     shard_bytes: Mapping[str, int]  # size of every shard
     cloned_bytes: int  # coded video bytes that are shared with the source
     copied_bytes: int  # coded video bytes that were copied
@@ -61,7 +61,7 @@ class DoneBatch(NamedTuple):
 def read_done_batch(
     run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
 ) -> DoneBatch:
-    """Read what a batch came to.
+    """Read the record of a finished batch.
 
     Raises:
         OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError: It cannot be used.
@@ -77,7 +77,7 @@ def read_done_batch(
 
 
 def moment(text: object) -> float | None:
-    """Return an ISO 8601 time as seconds since 1970, or None where it is none."""
+    """Return an ISO 8601 time as seconds since 1970; None if it is not one, or has no time zone."""
     try:
         parsed = datetime.fromisoformat(str(text))
     except ValueError:
@@ -86,7 +86,7 @@ def moment(text: object) -> float | None:
 
 
 def seconds_of(value: object) -> float | None:
-    """Return a number of seconds from a record, or None where it is none."""
+    """Return a number of seconds from a record; None if it is not one."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
         return float(value)
     return None

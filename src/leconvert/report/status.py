@@ -1,7 +1,6 @@
-"""The progress of a run: batches, workers and how fast they are, jobs of a scheduler.
+"""The progress of a run: batches, workers with their speed, and a scheduler's jobs.
 
-One look reads the records of the work dir and writes nothing. Who looks again and again reads only
-what is new.
+One look reads the records of the work dir and writes nothing. Later looks read only new records.
 """
 
 from __future__ import annotations
@@ -27,27 +26,35 @@ from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import is_converted
 
-# A holder beats every 15 s at the default lease, a waiting worker reports every 10 s.
+# By default a holder's heart beats every 15 s, and a waiting worker reports every 10 s.
 _SILENT_AFTER_SECONDS = 45.0
 
 
 class Liveness(StrEnum):
-    """What an observer knows about a process."""
+    """State of a process, as far as an observer knows."""
 
     RUNNING = "running"
-    """It runs on this host, or it gave a sign of life while the observer watched."""
+    """It runs on this host, or gave a sign of life while the observer watched."""
     SILENT = "silent"
-    """It gave none for so long that it is probably gone; only a whole lease makes that count."""
+    """No sign of life for so long that it is probably gone. Only an expired lease decides that it
+    is.
+    """
     ENDED = "ended"
     """It ran on this host and has ended."""
     UNKNOWN = "unknown"
-    """It runs elsewhere, and the observer has not watched for long enough."""
+    """It runs on another host, and the observer has not watched long enough."""
 
     @classmethod
     def of(
         cls, process: Mapping[str, Any], *, silent_seconds: float = 0.0, gave_sign: bool = False
     ) -> Liveness:
-        """Return what is known about the process that wrote a record."""
+        """Return what is known about the process that wrote a record.
+
+        Args:
+            process: The record.
+            silent_seconds: How long the observer has seen no sign of life.
+            gave_sign: Whether the observer saw any sign of life.
+        """
         if process_is_gone(process):
             return cls.ENDED
         if silent_seconds >= _SILENT_AFTER_SECONDS:
@@ -57,50 +64,50 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker that holds a batch, or is not known to have ended."""
+    """One worker that holds a batch, or may still run."""
 
     token: str  # the worker
     host: str  # its host
     pid: int  # its process there
     liveness: Liveness  # what is known about the process
-    batch_id: int | None  # the batch that it holds by the lease log, or None
-    # How long this observer has seen the same heartbeat, or, without a batch, the same report; 0 at
+    batch_id: int | None  # the batch that it holds according to the lease log, or None
+    # How long this observer has seen the same heartbeat or, without a batch, the same report; 0 at
     # the first look.
     silent_seconds: float
-    batches: int = 0  # batches that it finished, by its own account, as the fields below
+    batches: int = 0  # batches that it finished, as it reports; so for the fields below
     written_bytes: int = 0  # bytes of their shards
-    # Source bytes gone through a second, the batch in hand included: as observed where there was
-    # time to, else its own mean.
+    # Source bytes processed a second, including the current batch: observed if possible, else the
+    # worker's own mean.
     bytes_per_second: float = 0.0
-    frames_per_second: float = 0.0  # frames and rows of finished batches a second, likewise
+    frames_per_second: float = 0.0  # frames and rows of finished batches a second, by the same rule
     peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A batch that was set aside."""
+    """A batch that was set aside after failures."""
 
     batch_id: int  # the batch
     errors: int  # attempts that ended in an error
-    losses: int  # attempts that were silently lost
-    host: str  # who set it aside
+    losses: int  # attempts lost without a word
+    host: str  # the host that set it aside
     error: str | None  # the class of the last error, or None
-    message: str  # what it said
+    message: str  # its message
     next_step: str | None  # what helps, or None
 
 
 @dataclass(frozen=True, slots=True)
 class PackerStatus:
-    """The packer, as its journal and its lock file tell."""
+    """The packer, according to its journal and its lock file."""
 
-    number: int = 0  # how many packers began; 0 if none did
-    # ``none``, or the newest one's step: ``packing`` (which includes waiting for workers),
+    number: int = 0  # number of packers that began; 0 if none did
+    # ``none``, or the newest packer's step: ``packing`` (which includes waiting for workers),
     # ``swapping``, ``swapped``, ``finished``.
     step: str = "none"
-    host: str | None = None  # the host of the one that held the lock last, or None
+    host: str | None = None  # the host of the last holder of the lock, or None
     pid: int | None = None  # its process there
     liveness: Liveness = Liveness.UNKNOWN  # what is known about that process
-    # The most that the one that proved the result had resident; 0 where none came so far.
+    # Peak resident memory of the packer that proved the result; 0 if none has yet.
     peak_memory_bytes: int = 0
 
 
@@ -108,12 +115,12 @@ class PackerStatus:
 class JobStatus:
     """One submission to a scheduler."""
 
-    engine: str  # who was asked: ``slurm`` or ``ray``
+    engine: str  # the scheduler: ``slurm`` or ``ray``
     job_id: str  # the scheduler's id
     role: str  # ``workers`` or ``packer``
-    tasks: int  # how many processes it asked for
-    # How many of them are in which state, in the scheduler's words; empty where it has forgotten
-    # them, None where it does not answer, or is Ray, which is not asked.
+    tasks: int  # number of processes requested
+    # Number of processes in each state, in the scheduler's words. Empty if the scheduler has
+    # forgotten them; None if it does not answer, or is Ray, which is not asked.
     states: Mapping[str, int] | None
     reason: str | None  # why one waits, in the scheduler's words, or None
 
@@ -124,7 +131,7 @@ class VideoBytes:
 
     cloned: int = 0  # shared with the source
     copied: int = 0  # copied
-    batches_read: int = 0  # finished batches whose records were read; the sums are about these
+    batches_read: int = 0  # finished batches whose records were read; the sums count these only
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,39 +140,38 @@ class RunStatus:
 
     run_id: str  # the run
     source: str  # its source
-    target: str  # where the result goes
+    target: str  # path of the result
     batches: int  # batches of the plan
     pending: int  # batches that nobody holds
-    leased: int  # batches that a worker holds
+    leased: int  # batches that workers hold
     done: int  # batches with a result
     failed: int  # batches that were set aside
     total_bytes: int  # source bytes of all batches
-    done_bytes: int  # source bytes of the done ones
+    done_bytes: int  # source bytes of the finished batches
     total_frames: int  # rows and camera frames of all batches
-    done_frames: int  # rows and camera frames of the done ones
+    done_frames: int  # rows and camera frames of the finished batches
     packed: bool  # whether the result is in place
     packer: PackerStatus  # how far the packer is
     video: VideoBytes  # bytes cloned and copied so far
     bytes_per_second: float  # of all workers together
-    frames_per_second: float  # likewise
-    # Until the last batch is done, at this rate; None where nothing moves.
+    frames_per_second: float  # source bytes of all workers together
+    # Estimate until the last batch is done; None if nothing moves.
     seconds_left: float | None
-    # How long this observer has watched; 0 at the first look, when rates are the workers' own
+    # How long this observer has watched. 0 at the first look, whose rates are the workers' own
     # means.
     observed_seconds: float
-    # Workers that hold a batch or are not known to have ended, by host and process.
+    # Workers that hold a batch or may still run, by host and process.
     workers: Sequence[WorkerStatus]
-    ended_workers: int  # workers that said good-bye, or are known to have ended
+    ended_workers: int  # workers that signed off, or are known to have ended
     unsettled: Sequence[BatchStatus]  # every batch that is not done and was ever claimed
     failures: Sequence[Failure]  # why batches were set aside
-    # The only host that may work on the run; None for any number of hosts.
+    # The only host that may work on the run; None if any may.
     one_host: str | None = None
     jobs: Sequence[JobStatus] = ()  # what was submitted to a scheduler, oldest first
-    # The most that one worker's process has had resident, of all that took part, on any host; 0
-    # where none has said.
+    # Peak resident memory of any single worker process, on any host; 0 if none has reported it.
     peak_memory_bytes: int = 0
-    former_states: int = 0  # what earlier runs put aside at the target
-    former_bytes: int = 0  # bytes of their files, some of which may be the result's own
+    former_states: int = 0  # number of earlier results that runs put aside at the target
+    former_bytes: int = 0  # bytes of their files, which they may share with the result
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -176,7 +182,7 @@ _SECONDS_BETWEEN_LOOKS = 10.0
 
 
 class JobObserver:
-    """Looks at the jobs of one run, and asks the scheduler at most every ten seconds."""
+    """Looks at the jobs of one run; asks the scheduler at most every ten seconds."""
 
     def __init__(
         self,
@@ -194,7 +200,7 @@ class JobObserver:
         self._states: list[ElementState] | None = []
 
     def look(self) -> list[JobStatus]:
-        """Return all submissions, oldest first; empty where nothing was submitted."""
+        """Return all submissions, oldest first; empty if there are none."""
         records = read_jobs(self._paths, self._run_id, fs=self._fs)
         now = self._clock()
         asked = [record.job_id for record in records if record.engine == "slurm"]
@@ -220,10 +226,10 @@ _SHORTEST_SECONDS = 1.0
 
 
 class Progressed(NamedTuple):
-    """How far a worker has come, by its own account."""
+    """How far a worker has come, as it reports."""
 
-    size_bytes: int  # source bytes that it went through
-    cost: float  # the same, bytes that are decoded counted many times; see `batch_costs`
+    size_bytes: int  # source bytes that it processed
+    cost: float  # the same, with decoded bytes weighted; see `batch_costs`
     frames: int  # frames and rows of batches that it finished
     seconds: float  # how long it has been running
 
@@ -237,10 +243,10 @@ class Rates(NamedTuple):
 
 
 class RateWindow:
-    """Rates over the last minute that was watched, on the observer's own clock.
+    """Rates over the last observed minute, on the observer's own clock.
 
-    A worker that the observer has seen for less than a second is given its own mean since it
-    began: better than nothing at the first look.
+    For a worker seen for less than a second, the rate is the worker's own mean since it began:
+    better than nothing at the first look.
     """
 
     def __init__(self) -> None:
@@ -267,14 +273,14 @@ class RateWindow:
 
 
 def seconds_left(left: float, per_second: float) -> float | None:
-    """Return how long the rest takes at this rate; None where nothing moves."""
+    """Return the seconds that the rest takes at this rate; None if nothing moves."""
     if left <= 0:
         return 0.0
     return left / per_second if per_second > 0 else None
 
 
 class _Seen(NamedTuple):
-    """A worker's record, since when the observer sees it unchanged, and what its bytes cost."""
+    """A worker's record, the time since when it is unchanged, and the cost of its bytes."""
 
     record: WorkerRecord
     since: float
@@ -282,18 +288,18 @@ class _Seen(NamedTuple):
 
 
 class WorkerObserver:
-    """One observer of one run's workers, which looks again and again.
+    """One observer of one run's workers, for repeated looks.
 
-    A worker is known by its record and by the batch that it holds. Whether it lives is told by what
-    changed between two looks, except on its own host, where the process itself is asked for.
+    A worker is known by its record and by the batch that it holds. On its own host the process
+    itself shows whether it lives; on other hosts, changes between two looks do.
 
     Args:
-        store: Reads claims; it must be the one that looked at the leases.
-        cost_of_a_byte: What a source byte of each batch costs.
+        store: Reads claims. It must be the store that looked at the leases.
+        cost_of_a_byte: Cost of a source byte of each batch.
 
     Attributes:
-        ended: Workers that ended, as far as was seen.
-        cost_per_second: What all workers together went through, as of the last look.
+        ended: Tokens of workers that ended, as far as observed.
+        cost_per_second: Sum of the workers' costs a second, as of the last look.
     """
 
     def __init__(self, store: LeaseStore, cost_of_a_byte: Sequence[float]) -> None:
@@ -308,7 +314,7 @@ class WorkerObserver:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """The most that one worker's process has had resident, as far as was seen."""
+        """Peak resident memory of any single worker process, as far as observed."""
         return max((seen.record.peak_memory_bytes for seen in self._seen.values()), default=0)
 
     def look(self, leased: Sequence[BatchStatus]) -> list[WorkerStatus]:
@@ -343,7 +349,7 @@ class WorkerObserver:
             return
         if seen is not None:
             self._gave_sign.add(record.token)
-        # Bytes that a worker went through since count as bytes of the batch in its hands.
+        # Bytes since the last record count as bytes of the current batch.
         before = WorkerRecord("", "", 0) if seen is None else seen.record
         batch_id = before.batch_id if record.batch_id is None else record.batch_id
         known = batch_id is not None and batch_id < len(self._cost_of_a_byte)
@@ -396,14 +402,23 @@ _RECORDS_A_LOOK = 2_000
 
 
 def run_status(work_dir: Path) -> RunStatus:
-    """Look at a work dir's current run once; reads the record of every finished batch."""
+    """Look at a work dir's current run once; the record of every finished batch is read."""
     return RunObserver(open_run(work_dir, allow_mixed_versions=True, only_look=True)).look()
 
 
 def watch_run(
     work_dir: Path, pause: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[RunStatus]:
-    """Look again and again, until the result is in place; a ``--restart`` is followed."""
+    """Yield a status again and again until the result is in place; a ``--restart`` is followed.
+
+    Args:
+        work_dir: The work dir.
+        pause: Called between looks; the generator ends if it returns true.
+        clock: Returns monotonic seconds.
+
+    Raises:
+        FileNotFoundError, WorkDirError: There is no run, and none was seen before.
+    """
     observer: RunObserver | None = None
     while True:
         try:
@@ -415,7 +430,7 @@ def watch_run(
                 )
             status = observer.look()
         except (FileNotFoundError, WorkDirError):
-            # A conversion without a work dir of its own removes it at the end.
+            # A conversion without a permanent work dir removes it at the end.
             if observer is None or (last := observer.after_removal()) is None:
                 raise
             status = last
@@ -427,13 +442,13 @@ def watch_run(
 class RunObserver:
     """One observer of one run.
 
-    A look lists five folders, reads the lease log of batches that somebody holds or tried, the
-    records of workers that have not ended, and those ``done`` records that are new. Where jobs
-    were submitted it asks their scheduler now and then. It writes nothing and takes no lock.
+    A look lists five folders and reads the lease log of batches that somebody holds or tried, the
+    records of workers that have not ended, and new ``done`` records. If jobs were submitted, it
+    asks their scheduler now and then. It writes nothing and takes no lock.
 
     Args:
-        records_a_look: At most so many ``done`` records are read at one look, the rest later; None
-            for all.
+        records_a_look: At most this many ``done`` records are read at one look, the rest later;
+            None reads all.
     """
 
     def __init__(
@@ -460,7 +475,8 @@ class RunObserver:
         self._frames = [frames for _, frames in sizes]
         self._costs = self._source_bytes
         if run.manifest.computed_stats:
-            from leconvert.run.worker_pool import batch_costs  # imports all that a worker needs
+            # imports everything that a worker needs
+            from leconvert.run.worker_pool import batch_costs
 
             self._costs = batch_costs(run)
         rates = [cost / max(1, size) for cost, (size, _) in zip(self._costs, sizes, strict=True)]
@@ -522,7 +538,7 @@ class RunObserver:
         return self._last
 
     def after_removal(self) -> RunStatus | None:
-        """Return a last status after the work dir vanished, if the result stands at its place."""
+        """Return a final status after the work dir vanished; None if the result is missing."""
         manifest = self._run.manifest
         if self._last is None or not is_converted(Path(manifest.target), manifest.to):
             return None
@@ -579,7 +595,7 @@ class RunObserver:
 def _failure(batch_id: int, record: Mapping[str, Any]) -> Failure:
     error = record.get("error") or {}
     losses = int(record.get("losses", 0))
-    lost = f"{losses} workers died or froze while they held it"
+    lost = f"{losses} workers ended or froze while they worked on it"
     return Failure(
         batch_id=batch_id,
         errors=int(record.get("errors", 0)),

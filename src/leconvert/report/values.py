@@ -1,7 +1,7 @@
-"""What a report tells, as plain values, and how they are gathered from a run's records.
+"""The content of a report as plain values, gathered from a run's records.
 
-Points in time are seconds since 1970 in UTC, on the clock of `RunReport.clocks`; durations
-are seconds of the host that measured them. None is always "not known".
+Points in time are seconds since 1970 in UTC, on the clock of `RunReport.clocks`. Durations are
+seconds as measured on the host itself. None always means "not known".
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from leconvert.workdir.swap import codebase_version, is_converted
 
 
 class StoryState(StrEnum):
-    """How far a run is, as far as its records say."""
+    """The state of a run, according to its records."""
 
     FINISHED = "finished"
     DIFFERS = "result differs from its source"
@@ -68,7 +68,7 @@ class StoryState(StrEnum):
 
 
 class AttemptEnd(StrEnum):
-    """How one worker's try at one batch ended."""
+    """How one worker's attempt at one batch ended."""
 
     DONE = "done"
     ERROR = "error"
@@ -81,7 +81,7 @@ class AttemptEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One worker's try at one batch."""
+    """One worker's attempt at one batch."""
 
     batch_id: int  # the batch
     generation: int  # the claim's number, from 1
@@ -90,11 +90,11 @@ class Attempt:
     pid: int  # its process there
     end: AttemptEnd  # how it ended
     began: float | None = None  # when it began
-    ended: float | None = None  # when it ended; for what is held or was lost the last sign of life
+    ended: float | None = None  # when it ended; for a held or lost attempt, the last sign of life
     seconds: float | None = None  # how long it took, on a monotonic clock
     source_bytes: int = 0  # source bytes of the batch
     frames: int = 0  # frames and rows of the batch
-    message: str = ""  # what was said about its end
+    message: str = ""  # the message about its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +114,32 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """One stream before and after."""
+    """One stream in the source and in the result."""
 
     stream: str  # ``data`` or ``videos/<camera key>``
-    source_files: int | None  # files of the source
-    source_bytes: int | None  # their size
-    result_files: int  # files of the result that are there, or whose shards are written
-    planned_files: int  # files that the result shall have
-    result_bytes: int  # size of those that are there
+    source_files: int | None  # number of source files
+    source_bytes: int | None  # their size in bytes
+    result_files: int  # number of result files that exist, or whose shards are written
+    planned_files: int  # number of files that the result will have
+    result_bytes: int  # size of the existing files in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was proven before the result took its place."""
+    """The comparison of the result with its source before the swap."""
 
     depth: str  # ``structure``, ``bytes`` or ``none``
-    ok: bool | None  # whether nothing differed
-    # Files, episodes, rows and camera frames that were compared; empty where unknown.
+    ok: bool | None  # whether there was no difference
+    # Numbers of files, episodes, rows and camera frames that were compared; empty if unknown.
     counts: Mapping[str, int] = field(default_factory=dict)
     seconds: float | None = None  # how long it took
-    differences: int = 0  # how many there were
-    shown: Sequence[str] = ()  # the first of them
+    differences: int = 0  # number of differences
+    shown: Sequence[str] = ()  # the first differences
 
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """One packer: its number, where it ran, how far it came, and when it reached each step."""
+    """One packer: its number, host and process, its last step, and the time of each step."""
 
     generation: int
     host: str
@@ -149,103 +149,119 @@ class Packer:
 
     @property
     def span(self) -> tuple[float, float]:
-        """When it worked, as far as its record says; ask only where it holds times."""
+        """First and last recorded time; call it only if there are times."""
         return min(self.times.values()), max(self.times.values())
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything that a report tells."""
+    """The content of a report."""
 
     name: str  # the dataset's name
-    state: StoryState  # how far the run is
-    generated: datetime  # when this was gathered
-    target: str  # where the result stands or will stand
-    sources: Sequence[str] = ()  # the datasets that it is made of; none if only the result is known
-    kept_source: str | None = None  # where a replaced dataset is kept
-    work_dir: str | None = None  # the run's shared folder; None where only the result is known.
-    run_id: str | None = None  # the run
+    state: StoryState  # the state of the run
+    generated: datetime  # when the report was gathered
+    target: str  # path of the result
+    sources: Sequence[str] = ()  # the source datasets; empty if only the result is known
+    kept_source: str | None = None  # path of the kept source, if it was replaced
+    work_dir: str | None = None  # the run's shared folder; None if only the result is known
+    run_id: str | None = None  # id of the run
     episodes: int = 0  # episodes of the result
     frames: int = 0  # frames of the result
-    fps: str = ""  # frame rate, as the decimal that the dataset gives
-    streams: Sequence[StreamFigures] = ()  # each stream before and after
-    # Files of the result beside the streams: tables under ``meta/`` and the like.
+    fps: str = ""  # frame rate, as the dataset's decimal
+    streams: Sequence[StreamFigures] = ()  # figures of each stream
+    # Number of the result's files beside the streams, such as tables under ``meta/``.
     other_files: int = 0
-    other_bytes: int = 0  # their size
+    other_bytes: int = 0  # their size in bytes
     options: Mapping[str, Any] = field(default_factory=dict)  # the plan's options
-    findings: Sequence[Finding] | None = None  # what the scan found; None where it is not known.
-    repairs: Repairs = field(default_factory=Repairs)  # what the conversion changed
-    verification: Verification | None = None  # what was proven; None where it is not known.
-    batches: BatchCounts | None = None  # batches by state; None where only the result is known.
-    set_aside: Collection[int] = ()  # batches that used up their tries and have no result
-    attempts: Sequence[Attempt] = ()  # every try at every batch, by batch and claim
+    findings: Sequence[Finding] | None = None  # findings of the scan; None if not known
+    repairs: Repairs = field(default_factory=Repairs)  # changes that the conversion made
+    verification: Verification | None = None  # the comparison with the source; None if not known
+    batches: BatchCounts | None = None  # batches by state; None if only the result is known
+    set_aside: Collection[int] = ()  # batches that used up their attempts without a result
+    attempts: Sequence[Attempt] = ()  # every attempt at every batch, by batch and claim
     packers: Sequence[Packer] = ()  # every packer
-    invocations: Sequence[Invocation] = ()  # how every process was called
+    invocations: Sequence[Invocation] = ()  # the call of every process
     version: str = TARGET_VERSIONS[0]  # the version of the result
-    # Versions of the libraries of the planner.
+    # Library versions of the planner.
     planned_versions: Mapping[str, str] = field(default_factory=dict)
-    # For each host how far the work dir's clock was ahead of its own, in seconds.
+    # For each host, the seconds that the work dir's clock was ahead of the host's.
     clocks: Mapping[str, float] = field(default_factory=dict)
     cloned_bytes: int = 0  # coded video bytes that are shared with the source
     copied_bytes: int = 0  # coded video bytes that were copied
-    # The most that one worker's process had resident; None if not known.
+    # Peak resident memory of any single worker process; None if not known.
     worker_peak_bytes: int | None = None
-    # The most that the packer's had, before the swap; None if not known.
+    # Peak resident memory of the packer before the swap; None if not known.
     packer_peak_bytes: int | None = None
-    # The probe's document, or what it said when it could not measure.
+    # The probe's document, or its message if it could not measure.
     probe: Mapping[str, Any] | None = None
-    remarks: Sequence[str] = ()  # what could not be read
-    # Whether the result's statistics have them; None where that is not known.
+    remarks: Sequence[str] = ()  # problems with reading records
+    # Whether the result's statistics have quantiles; None if not known.
     quantiles: bool | None = None
 
     @property
     def source_bytes(self) -> int | None:
-        """Size of the source's data and video files, or None where it is not known."""
+        """Size of the source's data and video files in bytes; None if not known."""
         sizes = [stream.source_bytes for stream in self.streams if stream.source_bytes is not None]
         return sum(sizes) if sizes else None
 
     @property
     def source_files(self) -> int | None:
-        """Number of the source's data and video files, or None where it is not known."""
+        """Number of the source's data and video files; None if not known."""
         files = [stream.source_files for stream in self.streams if stream.source_files is not None]
         return sum(files) if files else None
 
     @property
     def result_bytes(self) -> int:
-        """Size of the result's data and video files that are there."""
+        """Size of the result's existing data and video files in bytes."""
         return sum(stream.result_bytes for stream in self.streams)
 
     @property
     def result_files(self) -> int:
-        """Number of the result's data and video files that are there."""
+        """Number of the result's existing data and video files."""
         return sum(stream.result_files for stream in self.streams)
 
 
-_CLOCKS_AGREE_SECONDS = 2.0  # what writing a record takes: two clocks that differ less agree
+_CLOCKS_AGREE_SECONDS = 2.0  # writing a record takes time; clocks that differ by less agree
 _PACKED = {PackStep.SWAPPED, PackStep.FINISHED}
 _VOID = re.compile(r"([0-9]{6,})\.void-([0-9]+)\Z")
 
 
 def gather(place: Path) -> RunReport:
-    """Gather what is known about a run or a result; writes nothing."""
+    """Gather what is known about a run or a result; nothing is written.
+
+    Args:
+        place: A work dir, a dataset whose run has one, or a result.
+
+    Raises:
+        UsageError: The path holds neither a run nor a v3.0 dataset.
+    """
     if WorkDir(place).current_run_id() is not None or work_dirs_of(place):
         root = find_work_dir(place)
         return gather_run(open_run(root, allow_mixed_versions=True, only_look=True))
     if not is_converted(place):
         version = codebase_version(place)
-        what = "holds neither a run nor a v3.0 dataset"
+        what = "is neither the work dir of a run nor a v3.0 dataset"
         raise UsageError(
-            f"{place} {what}." if version is None else f"{place} is a {version} dataset.",
+            f"{place} {what}."
+            if version is None
+            else (
+                f"{place} is a {version} dataset, but "
+                "reports are only about runs and v3.0 datasets."
+            ),
             path=str(place),
-            next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed, or a"
-            " dataset that leconvert made.",
+            next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed, "
+            "or a dataset that leconvert made.",
         )
     return story_of_result(place)
 
 
 @any_storage_errors()
 def gather_run(run: OpenedRun) -> RunReport:
-    """Gather what the records of a run say."""
+    """Gather the records of a run; nothing is written.
+
+    Raises:
+        StorageError: The file system failed.
+    """
     manifest, run_id = run.manifest, run.manifest.run_id
     invocations = read_invocations(run.paths, run_id)
     clocks = _clocks(invocations)
@@ -269,7 +285,8 @@ def gather_run(run: OpenedRun) -> RunReport:
     remarks = [f"The result of batch {number}: {why}" for number, why in results.errors.items()]
     if packed and tree is None:
         remarks.append(
-            f"No {manifest.to} dataset stands at {target} any more; sizes are the workers' own."
+            f"{target} is not a {manifest.to} dataset any more. Sizes are those that the "
+            "workers recorded."
         )
     return RunReport(
         name=target.name,
@@ -309,21 +326,20 @@ def gather_run(run: OpenedRun) -> RunReport:
 
 
 def _clocks(invocations: Sequence[Invocation]) -> dict[str, float]:
-    """Return for each host how far the shared clock is ahead; 0 where they agree."""
+    """Return how far the shared clock is ahead of each host's; 0 if they agree."""
     seen: dict[str, list[float]] = {}
     for entry in invocations:
         if entry.file_system_ahead_seconds is not None:
             seen.setdefault(entry.host, []).append(entry.file_system_ahead_seconds)
-    # Writing takes its time, which only ever adds: the smallest difference is the truest.
+    # Writing takes time, which only ever adds to the difference: the smallest is the most exact.
     least = {host: min(values) for host, values in seen.items()}
     return {host: s if abs(s) >= _CLOCKS_AGREE_SECONDS else 0.0 for host, s in least.items()}
 
 
 class _AttemptReader:
-    """Reads who tried which batch when.
+    """Reads who worked on which batch when.
 
-    It costs a listing and a record for a batch that went well, and a few records for one that did
-    not.
+    It costs a listing and one record for a batch that went well, and a few records for others.
     """
 
     def __init__(
@@ -345,7 +361,7 @@ class _AttemptReader:
         self._voided = self._read_voided()
 
     def attempts(self) -> list[Attempt]:
-        """Return every try, by batch and claim."""
+        """Return every attempt, by batch and claim."""
         claimed = list_batches(self._run.paths.leases_dir).union(self._done)
         batches = [batch for batch in self._run.batches if batch.batch_id in claimed]
         return [attempt for batch in batches for attempt in self._attempts_at(batch)]
@@ -387,7 +403,7 @@ class _AttemptReader:
         return self._attempt(batch, number, AttemptEnd.HANDED_BACK, holder, ended)
 
     def _last_sign(self, batch_id: int, number: int, holder: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is known of an attempt whose end nobody wrote down."""
+        """Return what is known of an attempt whose end nobody recorded."""
         path = self._run.paths.heartbeat(batch_id, number)
         with suppress(LeconvertError):
             beat = decode_record(
@@ -430,7 +446,7 @@ class _AttemptReader:
         )
 
     def _read_voided(self) -> dict[tuple[int, int], Mapping[str, Any]]:
-        """Return the records of results that were voided, by batch and claim."""
+        """Return the records of voided results, by batch and claim."""
         voided: dict[tuple[int, int], Mapping[str, Any]] = {}
         paths, run_id = self._run.paths, self._run.manifest.run_id
         for name in self._run.fs.list_names(paths.done_dir):
@@ -482,7 +498,7 @@ def _verification(state: JournalState) -> Verification | None:
             differences=_whole(record.get("differences")),
             shown=[without_secrets_in(str(line)) for line in record.get("shown") or ()],
         )
-    # Only a result that was proven takes its place.
+    # Only a proven result is swapped into place.
     proven = depth not in {None, "none"} and state.step in _PACKED
     return None if depth is None else Verification(str(depth), True if proven else None)
 
@@ -513,7 +529,7 @@ def _streams(
 
 
 def _written(run: OpenedRun, results: Mapping[int, DoneBatch]) -> _Tree:
-    """Return what the workers wrote for each stream; a file of a result may have several shards."""
+    """Return the files and bytes that workers wrote, by stream; shards can share a file."""
     files: dict[str | None, set[int]] = {}
     sizes: Counter[str | None] = Counter()
     for batch in run.batches:
@@ -539,11 +555,11 @@ def _packer(noted: JournalState, clocks: Mapping[str, float]) -> Packer:
 
 
 _Tree = Mapping[str | None, tuple[int, int]]
-"""How many files of each stream a dataset has, and their size; None for the files beside them."""
+"""Number and size of the files of each stream; the key None is for all other files."""
 
 
 def measure_tree(dataset: Dataset) -> _Tree:
-    """Add up what lies in a dataset's folder; reads none of its data."""
+    """Count the files in a dataset's folder and add up their sizes; no data is read."""
     figures: dict[str | None, tuple[int, int]] = {None: (0, 0)}
     root = dataset.root
     with storage_errors(root):
@@ -563,7 +579,11 @@ def _raise(error: OSError) -> None:
 
 
 def story_of_result(root: Path) -> RunReport:
-    """Tell what a v3.0 dataset says of itself, without any record of its run."""
+    """Return the report of a v3.0 dataset without any record of its run.
+
+    Raises:
+        UnreadableSourceError: ``info.json`` lacks its totals.
+    """
     info = v3.Dataset(root).info
     try:
         episodes, frames = int(info["total_episodes"]), int(info["total_frames"])
@@ -572,7 +592,7 @@ def story_of_result(root: Path) -> RunReport:
         raise UnreadableSourceError(
             f"{path} cannot be used: {error!r}.",
             path=path,
-            next_step=f"`leconvert check {shlex.quote(str(root))}` says what else is wrong.",
+            next_step=f"`leconvert check {shlex.quote(str(root))}` lists what else is wrong.",
         ) from error
     tree = measure_tree(v3.Dataset(root))
     streams = {stream: figures for stream, figures in tree.items() if stream is not None}

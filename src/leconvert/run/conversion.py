@@ -1,4 +1,4 @@
-"""What is asked of a conversion: its result, its workers, its proof; and who watches it.
+"""The request for a conversion: its result, its workers, its proof; and its observer.
 
 The command line, the Python API and a fleet's list each make a `Conversion`; the planner, the
 workers and the packer take it as it is. Its parts are groups of options, which check themselves.
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """Which run is planned or joined, and who may work on it.
+    """The run to plan or join, and the hosts that may work on it.
 
     Attributes:
-        restart: Give up a run under way and begin anew.
-        one_host: Let no host but this one work on the run.
+        restart: Give up a run under way and begin a new one.
+        one_host: Let only this host work on the run.
         allow_mixed_versions: Join a run that other library versions planned.
     """
 
     restart: bool = flag(False, "discard the unfinished run and begin a new one")
     one_host: bool = flag(
         False,
-        "let only this host work on the run; needed where `doctor --peer` says that the file "
-        "system is not safe to share",
+        "let only this host work on the run; needed if `leconvert doctor DIR --peer` says that "
+        "hosts must not share the file system",
     )
     allow_mixed_versions: bool = flag(
-        False, "work although this host's library versions differ from the planner's"
+        False, "work even if this host has other library versions than the host that planned"
     )
 
 
@@ -81,7 +81,7 @@ class WorkerOptions:
         worker_count,
         names=("-j", "--num-workers"),
     )
-    max_workers: int | None = flag(None, "work in N threads", "N", whole(1))
+    max_workers: int | None = flag(None, "number of worker threads", "N", whole(1))
     engine: Engine | None = None
 
     def __post_init__(self) -> None:
@@ -90,17 +90,21 @@ class WorkerOptions:
                 raise UsageError(f"{name} must be at least 1, not {value}.")
         if self.num_workers is not None and self.max_workers is not None:
             raise UsageError(
-                "num_workers starts processes and max_workers threads; give one of them."
+                "num_workers (processes) and max_workers (threads) exclude each other. Give one of "
+                "them."
             )
         if self.engine is not None:
             check_engine(self.engine)
             if self.max_workers is not None or self.orchestrate is False:
-                raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+                raise UsageError(
+                    "An engine starts processes, but max_workers counts threads. Give "
+                    "num_workers instead."
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseOptions:
-    """What governs leases.
+    """The rules for leases.
 
     Attributes:
         lease_seconds: A batch whose holder is silent for so long is taken over.
@@ -113,17 +117,16 @@ class LeaseOptions:
 
     lease_seconds: float = flag(
         60.0,
-        "a batch whose worker is silent for so long is taken over (default: 60)",
+        "seconds of silence after which another worker takes over a batch (default: 60)",
         "S",
         some_seconds,
     )
     max_attempts: int = flag(
-        3, "give a batch up as failed after N errors (default: 3)", "N", whole(1)
+        3, "errors after which a batch counts as failed (default: 3)", "N", whole(1)
     )
     trouble_seconds: float = flag(
         0.0,
-        "when the disk or the mount fails, try again for so long before giving up, with pauses of "
-        "1 s to 30 s (default: 120)",
+        "seconds to keep trying when the disk or a network mount fails (default: 120)",
         "S",
         seconds,
         names=("--max-trouble-seconds",),
@@ -147,11 +150,11 @@ _DEPTHS = ("structure", "bytes", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofOptions:
-    """What is proven before the result takes its place, and what it may replace and remove then.
+    """The proof before the swap, and the datasets that the result may replace and remove.
 
     Attributes:
-        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
-            the structure, or the bytes where the source is to be removed.
+        verify: ``structure``, ``bytes`` or ``none``: the depth of the proof before the swap. None
+            stands for the structure, or for the bytes if the source is to be removed.
         force_conversion: Replace a dataset of the version that is written at the target; it is
             kept as ``<target>_old``.
         delete_source: Remove the source that the result replaced, once the result is in place and
@@ -163,30 +166,30 @@ class ProofOptions:
 
     verify: str | None = flag(
         None,
-        "what is proven before the result takes its place (default: structure; bytes with "
-        "--delete-source)",
+        "how the result is compared with the source before it is put in place (default: structure; "
+        "bytes with --delete-source)",
         choices=_DEPTHS,
     )
     force_conversion: bool = flag(
-        False, "replace a dataset at the target that is of the version to write"
+        False,
+        "convert again although the target holds a result, which is kept as <target>_old",
     )
     delete_source: bool = flag(
         False,
-        "remove the source that the result replaced, once every byte is proven; it is kept if the "
-        "result lacks anything of it",
+        "remove the replaced source once every byte of it is proven to be in the result",
     )
     keep_as_former: bool = False
     max_wait_seconds: float = flag(
         120.0,
-        "how long to wait for the lock of a packer that froze or died on another host; one that "
-        "lives is left alone at once (default: 120)",
+        "seconds to wait for a packer on another host that shows no sign of life; if another "
+        "packer runs, this one ends at once (default: 120)",
         "S",
         seconds,
     )
 
     @property
     def depth(self) -> str:
-        """What is proven before the swap."""
+        """The depth of the proof before the swap."""
         return self.verify or ("bytes" if self.delete_source else "structure")
 
     def as_arguments(self) -> list[str]:
@@ -197,8 +200,10 @@ class ProofOptions:
         """Refuse a proof that needs the whole source where only its outline is here."""
         if self.verify == "bytes" and is_outline:
             raise UsageError(
-                "--verify bytes needs the whole source on this machine, and it is on the Hub.",
-                next_step="Use --verify structure, and `leconvert verify --bytes` with a download.",
+                "--verify bytes needs the whole source on this machine, but the source is on the "
+                "Hub.",
+                next_step="Use --verify structure. Later, `leconvert verify --bytes` can compare "
+                "every byte with a downloaded source.",
             )
 
     def check_proof(self, source: Path, target: Path) -> None:
@@ -207,16 +212,16 @@ class ProofOptions:
             raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
         if self.delete_source and self.depth != "bytes":
             raise UsageError(
-                f"--delete-source demands --verify bytes, not {self.depth}.",
+                f"--delete-source needs --verify bytes, not {self.depth}.",
                 next_step="Leave --verify out: --delete-source then compares every byte.",
             )
         if self.delete_source and source != target:
             raise UsageError(
-                f"--delete-source removes a source that was replaced; {source} is not touched when "
-                f"the result goes to {target}.",
-                next_step="Leave --delete-source out. `leconvert verify "
-                f"{shlex.quote(str(target))} --source {shlex.quote(str(source))} --bytes` proves "
-                "afterwards that the result holds all of it.",
+                "--delete-source works only if the result takes the place of its source. The "
+                f"result goes to {target}, so the source {source} stays.",
+                next_step="Leave --delete-source out. After the conversion, `leconvert verify "
+                f"{shlex.quote(str(target))} --source {shlex.quote(str(source))} --bytes` "
+                "proves that the result contains all of the source.",
             )
 
     def check_target(
@@ -243,7 +248,7 @@ class ProofOptions:
 
         Args:
             source: The source's folder; the target itself where it is converted in place.
-            target: Where the result goes.
+            target: The folder of the result.
             to: The version that is written.
             layout: The layout.
             appends: Whether episodes are added to what is at the target.
@@ -253,9 +258,9 @@ class ProofOptions:
 
         if appends and self.force_conversion:
             raise UsageError(
-                "--append keeps the files of the result that is there, and --force-conversion "
-                "replaces them.",
-                next_step="Leave one of them out.",
+                "--append keeps the files of the existing result, but --force-conversion replaces "
+                "them.",
+                next_step="Give one of the two options.",
             )
         if source == target:
             return old_dir(exchanged_place(source, target, layout))
@@ -264,17 +269,17 @@ class ProofOptions:
         version = codebase_version(target)
         if not is_converted(target, to):
             raise TargetError(
-                f"{target} exists and is no {to} dataset.",
+                f"{target} exists already and is not a {to} dataset.",
                 path=str(target),
-                next_step="Choose another --output, or move it away.",
+                next_step=f"Choose another --output, or move {target} away.",
             )
         if not self.force_conversion and not appends:
             raise TargetError(
                 f"{target} already holds a {version} dataset.",
                 path=str(target),
-                next_step="Nothing needs to be done if it is this one; --append adds the episodes "
-                "that its source has gained; --force-conversion replaces it and keeps it as "
-                f"{old_dir(target)}.",
+                next_step="If this is the wanted result, there is nothing to do. If the source has "
+                "new episodes, --append adds them. --force-conversion converts anew and "
+                f"keeps the old result as {old_dir(target)}.",
             )
         is_former = appends or self.keep_as_former
         return former_dir(target, run_id) if is_former else old_dir(target)
@@ -289,14 +294,14 @@ class Conversion:
 
     Attributes:
         layout: The version to write, and how episodes are cut into files and batches.
-        repairs: What may be changed.
-        selection: Which episodes are converted, and which frames of them.
+        repairs: The changes that are allowed.
+        selection: The episodes to convert, and their frames.
         plan: Whether a run under way is joined or given up, and who may work on it.
         workers: Who does the work.
         leases: Lease time and attempts.
-        proof: What is proven before the swap, and what it may replace and remove.
-        scratch: Where workers keep what they fetch of a source on the Hub.
-        push: Where the result is pushed; None for nowhere.
+        proof: The proof before the swap, and the datasets that the result may replace and remove.
+        scratch: The folder for files that workers fetch from a source on the Hub.
+        push: The repo that the result is pushed to; None for no push.
 
     Raises:
         TypeError: A field holds options of another kind.
@@ -367,7 +372,7 @@ class Control:
 
     Attributes:
         stop: Set from another thread to stop; the run can be resumed.
-        progress: Where to report.
+        progress: Receives the progress.
         command: The command line that asks, for the run's records; secrets are taken out.
     """
 

@@ -1,6 +1,6 @@
-"""Where every episode goes: output files and batches, decided from plain numbers alone.
+"""The output file and the batch of every episode, decided from plain numbers alone.
 
-Nothing here knows of workers, hosts or time, so a layout depends on the source and the options
+This module knows no workers, hosts or times, so a layout depends on the source and the options
 only. Sizes are counted in bytes with integers; the reference counts in floating MiB, which gives
 the same answers because a division by 2**20 is exact.
 """
@@ -48,9 +48,9 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
     """Return the output files of every stream, in the order of ``scan.streams``."""
     if options.layout == KEEPING_LAYOUTS[0] and scan.num_episodes > _MOST_FILES:
         raise UsageError(
-            f"--layout {options.layout} makes a file for each of {scan.num_episodes:,} episodes, "
-            f"and LeRobot reads at most {_MOST_FILES:,} in their order.",
-            next_step="Use --layout reference, which joins them.",
+            f"--layout {options.layout} would make {scan.num_episodes:,} files, one for each "
+            f"episode. LeRobot reads at most {_MOST_FILES:,} in the right order.",
+            next_step="Use --layout reference, which joins episodes into fewer files.",
         )
     if options.to == _ONE_FILE_AN_EPISODE or options.layout in KEEPING_LAYOUTS:
         each: IntArray = np.arange(scan.num_episodes + 1, dtype=np.int64)
@@ -88,9 +88,9 @@ def check_layout_options(options: LayoutOptions) -> None:
         for field in [*fields, *(["layout"] if is_v21 else [])]:
             if getattr(options, field) != getattr(usual, field):
                 raise UsageError(
-                    f"--{field.replace('_', '-')} says how episodes share files, and {what} has a "
-                    "file for each.",
-                    next_step=f"Leave it out with {given}.",
+                    f"--{field.replace('_', '-')} does not work with {what}, which has one "
+                    "file for each episode.",
+                    next_step=f"Leave --{field.replace('_', '-')} out, or leave {given} out.",
                 )
     for name, limit in (
         ("--data-file-size-in-mb", options.data_file_size_in_mb),
@@ -188,7 +188,7 @@ def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int
 
 _LARGEST_LIMIT_BYTES = 2**62
 _EPISODES_LOOKED_AT_FIRST = 16
-# Where frames out of reach force cuts that even shares did not foresee, shares are made anew;
+# If frames out of reach force cuts that even shares did not foresee, the shares are computed again;
 # among many files one small rest is not worth it.
 _MOST_TRIALS = 4
 _MANY_FILES = 100
@@ -276,8 +276,8 @@ def _cut_evenly(rules: _Rules, first: int, stop: int, files: int) -> list[int]:
 def _cut_towards_shares(rules: _Rules, first: int, stop: int, files: int) -> list[int]:
     """Cut at the episode nearest to each equal share, or as near to it as the rules allow.
 
-    Shares are those of the frames from ``anchor`` on: where a cut had to be elsewhere, what
-    remains is shared out anew, so that the last file does not bear the difference.
+    Shares are counted from ``anchor`` on: if a cut had to be elsewhere, the remaining frames are
+    shared out again, so that the last file does not bear the difference.
     """
     starts: list[int] = []
     anchor, shares, taken = first, files, 0
@@ -300,7 +300,7 @@ def _cut_towards_shares(rules: _Rules, first: int, stop: int, files: int) -> lis
 
 
 class _Rules:
-    """What ends a file at the latest; all arrays have shape (E,) or (E + 1,).
+    """The latest end of a file; all arrays have shape (E,) or (E + 1,).
 
     A *run* is a range of episodes with equal decoder configurations; files do not leave it.
     """
@@ -414,7 +414,7 @@ def _files_needed(ends: IntArray, edges: IntArray) -> IntArray:
 
 # Cut the work of writing output files into batches, the unit that workers lease.
 
-# What one episode costs on top of its bytes, in bytes that could be copied meanwhile: a table is
+# The cost of one episode on top of its bytes, in bytes that could be copied meanwhile: a table is
 # decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), a clip's index is
 # parsed (about 0.1 ms). Only the balance between batches depends on them, never the result.
 _TABLE_COST_FACTOR = 12

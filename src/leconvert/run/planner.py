@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from leconvert.dataset.findings import lossless_remedy
+from leconvert.dataset.findings import lossless_remedy, named
 from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
@@ -94,7 +94,7 @@ _BLOCKS_A_CLIP = 3
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one file system has and is asked for.
+    """The free and the needed space of one file system.
 
     Attributes:
         folder: A folder on it.
@@ -114,13 +114,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class SpaceNeeded:
-    """What a conversion takes beside its source.
+    """The space that a conversion takes beside its source.
 
     Attributes:
         cloned: Whether video bytes will be shared with the source instead of copied.
         twice_bytes: Bytes that stand twice on one file system until the swap.
         rooms: One file system, or two where the work dir is on another one.
-        former_states: What earlier runs put aside at the target; no run removes it.
+        former_states: Datasets that earlier runs put aside at the target; no run removes them.
         former_bytes: Bytes of their files, some of which may be the result's own.
     """
 
@@ -158,8 +158,8 @@ def space_needed(
     =============================  ==============================  ===========================
 
     Args:
-        sources: Those that are on this machine.
-        is_migration: Whether what is kept are stand-ins, which take none.
+        sources: The sources that are on this machine.
+        is_migration: Whether the kept files are stand-ins, which take no space.
     """
     work_folder, target_folder = _existing(work_dir), _existing(target.parent)
 
@@ -184,7 +184,7 @@ def space_needed(
     if not _is_one_file_system(work_folder, target_folder):
         rooms = (_room(target_folder, plain_bytes), _room(work_folder, shard_bytes))
         return SpaceNeeded(cloned=shares_source, twice_bytes=0, rooms=rooms)
-    # What is joined shares extents with its shards as these do with the source.
+    # A joined file shares extents with its shards, as these do with the source.
     if has_links is None:
         has_links = can_link(work_folder, target_folder, f".{target.name}.leconvert-probe")
     twice_bytes = part_bytes if has_links else shard_bytes
@@ -202,7 +202,7 @@ def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) 
     """Refuse a conversion that certainly does not fit.
 
     Args:
-        taken: What others will have taken of what is free, by the room's folder.
+        taken: Bytes of the free space that others will have taken, by the room's folder.
     """
     for known in space.rooms:
         free_bytes = known.free_bytes
@@ -212,15 +212,19 @@ def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) 
         if room.suffices:
             continue
         is_target = room.folder == str(target.parent)
-        why = " while shards and result stand side by side" if space.twice_bytes else ""
+        why = (
+            " while the workers' files and the result exist side by side"
+            if space.twice_bytes
+            else ""
+        )
         other = "--output" if is_target else "--work-dir"
         raise StorageError(
-            f"{room.folder} has {amount(room.free_bytes or 0)} free, the "
-            f"{'result needs' if is_target else 'shards need'} about "
+            f"{room.folder} has only {amount(room.free_bytes or 0)} free, but the "
+            f"{'result needs' if is_target else 'files of the workers need'} about "
             f"{amount(room.bytes_needed)}{why}.",
             path=room.folder,
             next_step=_free_former(space, target)
-            + f"Free some space or choose another {other}; nothing was written.",
+            + f"Free disk space or choose another {other}. Nothing was written.",
         )
 
 
@@ -229,8 +233,8 @@ def _free_former(space: SpaceNeeded, target: Path) -> str:
         return ""
     clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
     return (
-        f"`{clean}` removes former states of the result that it holds as a whole, "
-        f"{count(space.former_states, 'state')} of up to {amount(space.former_bytes)}. "
+        f"`{clean}` removes former states of the result that the result still contains: "
+        f"{count(space.former_states, 'state')}, up to {amount(space.former_bytes)}. "
     )
 
 
@@ -249,9 +253,9 @@ def free_bytes_of(folder: Path) -> int | None:
 def can_link(folder: Path, other: Path, name: str) -> bool:
     """Tell whether a file in one folder can get a second name in another, by trying.
 
-    What is made is removed again; what a crash leaves is removed by the next try. Nobody can tell,
-    and it counts as yes, where the first folder cannot be written, and where somebody else tries
-    with the same name at the same time.
+    The files of the try are removed; after a crash the next try removes them. If the first folder
+    cannot be written, or somebody else tries the same name at the same time, the answer is unknown
+    and counts as yes.
     """
     first, second = folder / name, other / f"{name}-link"
     try:
@@ -287,7 +291,7 @@ def _is_one_file_system(one: Path, other: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """What a plan comes to, before any work is done.
+    """The summary of a plan, before any work is done.
 
     Attributes:
         episodes: Episodes of the dataset.
@@ -298,9 +302,9 @@ class PlanSummary:
         kept: How many of them are the source's own as they are; empty in layouts that have none.
         batches: Batches of work.
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
-        space: What it takes beside the source.
-        findings: What the scan found.
-        decoded_cameras: Those whose clips are decoded, as their statistics are computed.
+        space: The space that it takes beside the source.
+        findings: The findings of the scan.
+        decoded_cameras: Cameras whose clips are decoded, as their statistics are computed.
         decoded_episodes: In how many episodes.
         version: The version of the result.
         quantiles: Whether the table of its episodes' statistics has quantiles. Without them
@@ -308,7 +312,7 @@ class PlanSummary:
         meta_alone: Whether ``meta/`` alone is written here, and every other file stays where it is.
         layout: The layout.
         kept_episodes: The first so many episodes are in the result already.
-        moves: What moves between here and the Hub; None where the result is made here.
+        moves: Bytes that move between here and the Hub; None if the result is made here.
     """
 
     episodes: int
@@ -332,13 +336,13 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class MovedBytes:
-    """What moves between here and the Hub where files stay there.
+    """Bytes that a migration moves between here and the Hub.
 
     Attributes:
-        of: Bytes of the dataset there.
-        received: What was read for the plan: ``meta/``, small tables, headers; about.
-        to_fetch: What has to be read besides: files that are written anew, or decoded.
-        to_send: What has to be sent: ``meta/`` and files that are written anew; about.
+        of: Bytes of the dataset on the Hub.
+        received: Bytes read for the plan: ``meta/``, small tables, headers; about.
+        to_fetch: Bytes still to be read: files that are rewritten, or decoded.
+        to_send: Bytes to be sent: ``meta/`` and files that are rewritten; about.
     """
 
     of: int
@@ -371,7 +375,7 @@ def _summary(
         streams: The scan of each stream.
         source: Number of each episode's source, shape (E,).
         batches: The work.
-        work_dir: Where shards will be written.
+        work_dir: The folder of the shards.
         has_links: Whether a shard can get a second name in the result; None to try.
     """
     target = Path(manifest.target)
@@ -487,7 +491,7 @@ class Draft(NamedTuple):
         manifest: The head of the plan, still without a run.
         batches: The work. None of it is about the first ``manifest.kept_episodes``, which have
             their files already.
-        summary: What it comes to.
+        summary: Its summary.
     """
 
     scan: SourceScan
@@ -638,9 +642,9 @@ def scan_sources(
 def _errors_to_come(
     scan: SourceScan, scan_with: Callable[[RepairOptions], SourceScan], options: RepairOptions
 ) -> list[Finding]:
-    """Return the errors that show only where the first remedy of each other error is taken.
+    """Return the errors that show only after the first remedy of each other error.
 
-    Of a table that lies elsewhere, for example, no row was looked at.
+    For example, no row was looked at in a table that lies elsewhere.
     """
     flags, errors = dict.fromkeys(options.flags()), _errors(scan)
     seen = {(error.code, error.stream) for error in errors}
@@ -666,7 +670,7 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
     features = [open_dataset(source, repairs.reading).features for source in sources]
 
     def is_meant(name: str, own: Mapping[str, Any]) -> bool:
-        # What no source declares may be a column of all: the scan says where it is not.
+        # A name that no source declares may be a column of all: the scan reports files without it.
         return name in own or not any(name in other for other in features)
 
     return [
@@ -683,18 +687,18 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
 
 @dataclass(frozen=True, slots=True)
 class PlannedRepairs:
-    """The repairs with which a dataset becomes right, and what they leave of it.
+    """The repairs that make a dataset right, and the part of it that they keep.
 
     Attributes:
         root: The dataset.
         flags: Options of the command, each with its value.
         options: The same, as a conversion takes them.
-        keeps: What the result will have, of what the source declares or stores.
-        of: What the source has.
-        repairs: What a conversion will change.
-        findings: What was seen, as it will be with these repairs.
-        in_files: What is changed without a conversion, one line a kind.
-        lossless: What helps first and loses nothing, where a file is missing or damaged.
+        keeps: Counts of the result, for things that the source declares or stores.
+        of: Counts of the source.
+        repairs: Changes that a conversion will make.
+        findings: The findings, as they will be with these repairs.
+        in_files: Changes without a conversion, one line a kind.
+        lossless: The first remedy for missing or damaged files, which loses nothing.
     """
 
     root: Path
@@ -718,7 +722,7 @@ class PlannedRepairs:
 
     @property
     def changes(self) -> list[str]:
-        """What will be changed, a few words each."""
+        """The changes, a few words each."""
         return [*self.in_files, *self.repairs.summary()]
 
     def as_record(self) -> dict[str, Any]:
@@ -784,7 +788,7 @@ def plan_repairs(
         of=Extent(whole.num_episodes, int(whole.length.sum()), len(features)),
         repairs=scan.repairs,
         findings=scan.findings,
-        lossless=_lossless(_errors(whole)),
+        lossless=tuple(named(each, source) for each in _lossless(_errors(whole))),
     )
 
 
@@ -798,7 +802,7 @@ def _refusal(
     return FindingsError(
         f"{name} cannot be converted as it is: {count(len(errors), 'error')}.",
         path=str(source),
-        next_step=_what_helps(errors),
+        next_step=named(_what_helps(errors), source),
         findings=[asdict(finding) for finding in findings],
     )
 
@@ -834,22 +838,22 @@ def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions
     """Refuse what the Hub cannot do by itself, and a work dir that stand-ins would fill."""
     if not layout.can_migrate:
         raise UsageError(
-            "Files stay on the Hub only where the layout keeps them.",
+            "This layout cannot leave the files on the Hub.",
             next_step=f"Use --layout {' or '.join(KEEPING_LAYOUTS)}, or give a folder for the "
             "result with --output.",
         )
     if repairs.quantiles:
         raise UsageError(
-            "--quantiles are computed from all rows and frames, which stay on the Hub here.",
-            next_step="Convert to a folder with --output, then push the result.",
+            "--quantiles needs all rows and frames, but the files stay on the Hub.",
+            next_step="Convert into a folder with --output, then push the result.",
         )
     if not can_link(tree.parent, tree.parent, ".leconvert-probe"):
         raise UsageError(
-            f"{tree.parent} is on a file system without hard links, on which files that stay on "
-            "the Hub would take their whole size.",
+            f"{tree.parent} is on a file system without hard links. Files that stay on the Hub "
+            "would need their whole size there.",
             path=str(tree.parent),
-            next_step="Name a folder on another file system with --work-dir, for a fleet with "
-            "--scratch-dir.",
+            next_step="Give a folder on another file system with --work-dir, or with --scratch-dir "
+            "for a fleet.",
         )
 
 
@@ -858,10 +862,11 @@ def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UnfitF
     if scan.repairs.computed_stats:
         said.append(f"Statistics are computed: {', '.join(sorted(scan.repairs.computed_stats))}.")
     error = UnfitFilesError(
-        f"{amount(moves.to_fetch)} of {name} cannot stay on the Hub unread.",
+        f"{amount(moves.to_fetch)} of {name} cannot stay on the Hub as they are and would have to "
+        "be downloaded.",
         path=name,
         details=said,
-        next_step=f"--fetch-unfit fetches these files and no others, and sends about "
+        next_step="--fetch-unfit downloads only these files and uploads about "
         f"{amount(moves.to_send)}. Nothing was written to the Hub.",
     )
     error.findings = _unfit(said, "--fetch-unfit")
@@ -880,23 +885,23 @@ def _check_can_overlay(
     selection: EpisodeSelection,
     arrival: HubOrigin | None,
 ) -> None:
-    """Refuse what needs other files than those of one source as they lie.
+    """Refuse a plan that needs other files than those of one source as they lie.
 
     Args:
-        work_dir: Where they have to be shared; None where they stay on the Hub.
+        work_dir: The folder where they have to be shared; None if they stay on the Hub.
     """
     source = sources[0]
-    other = "Use --layout episode-files, which gives the result files of its own."
+    other = "Use --layout episode-files, which copies or shares the files."
     if len(sources) > 1 or selection:
         what = "several datasets" if len(sources) > 1 else "a selection of episodes"
         raise UsageError(
-            f"--layout overlay leaves the files of one dataset where they are, and {what} cannot "
-            "share them.",
+            "--layout overlay leaves the files of one dataset where they are. It does not work "
+            f"with {what}.",
             next_step=other,
         )
     if is_converted(source):
         raise UsageError(
-            f"{source} is v3.0 already, and --layout overlay is for datasets of v2.x.",
+            f"{source} is already v3.0. --layout overlay is only for v2.x datasets.",
             path=str(source),
             next_step="Use another --layout.",
         )
@@ -906,22 +911,22 @@ def _check_can_overlay(
         repo_id = arrival.origin.repo_id
         migrate = shlex.join(["leconvert", "convert", "--repo-id", repo_id, "--layout", OVERLAY])
         raise UsageError(
-            f"The files of {repo_id} are on the Hub, and --layout overlay leaves files where they "
-            "are.",
+            f"--layout overlay leaves files where they are, but the files of {repo_id} are on the "
+            "Hub.",
             path=arrival.outline,
-            next_step=f"`{migrate}` makes the dataset v3.0 there. Or use --layout episode-files, "
-            "which gives the result files of its own.",
+            next_step=f"`{migrate}` makes the dataset v3.0 on the Hub. Or use --layout "
+            "episode-files for a result on this machine.",
         )
     room = _existing(work_dir)
     if target != source and not (
         can_clone(source, room) and _is_one_file_system(room, _existing(target.parent))
     ):
         raise UsageError(
-            f"Files of {source} cannot be shared with {target}: their file system cannot, or they "
-            "lie on two.",
+            f"{target} cannot share the files of {source}: the file system cannot do that, or they "
+            "are on two file systems.",
             path=str(target),
-            next_step="Leave --output out, and only meta/ is written, in the dataset itself; or "
-            "use --layout episode-files, which copies.",
+            next_step="Leave --output out: then only meta/ of the dataset itself is written. Or "
+            "use --layout episode-files, which copies the files.",
         )
 
 
@@ -934,21 +939,21 @@ def _check_overlay(scan: SourceScan, name: str) -> None:
     left = {"stray-file", "undeclared-camera"}
     found += [finding.message for finding in scan.findings if finding.code in left]
     if repairs.dropped_episodes or repairs.dropped_features:
-        found.append("Episodes or features are left out, and their files would stay.")
+        found.append("Episodes or features are left out, but their files would stay.")
     if repairs.renamed_features:
-        found.append("Features get other names, by which their files would be looked for.")
+        found.append("Features are renamed, but their files would keep the old names.")
     if repairs.computed_stats:
         found.append(f"Statistics are computed: {', '.join(sorted(repairs.computed_stats))}.")
     if repairs.located_files:
-        found.append("Files lie elsewhere than info.json says.")
+        found.append("Files are not where info.json says.")
     if found:
-        details = [text.removesuffix(", and is written anew.") for text in found]
+        details = [text.removesuffix(", so the file must be written again.") for text in found]
         error = UnfitFilesError(
-            f"{name} cannot become v3.0 by a new meta/ alone.",
+            f"{name} needs more than a new meta/ to become v3.0.",
             path=name,
             details=details,
-            next_step="Use --layout episode-files, which writes the files that need it anew and "
-            "takes the others as they are.",
+            next_step="Use --layout episode-files, which writes these files again and takes all "
+            "others as they are.",
         )
         error.findings = _unfit(details, "--layout episode-files")
         raise error
@@ -975,10 +980,10 @@ def _check_in_place(
         return
     if overlaid_meta(source) is not None:
         raise TargetError(
-            f"{source} is v3.0 by its meta/ alone; its files are those of v2.x.",
+            f"{source} was converted with --layout overlay: its meta/ is v3.0, and its other files "
+            "are those of v2.x.",
             path=str(source),
-            next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back the meta/ of v2.x "
-            "that it had.",
+            next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back its v2.x meta/.",
         )
     asks_for_nothing = not repairs.as_record() and not selection
     if asks_for_nothing and open_dataset(source, repairs.reading).version == to:
@@ -999,8 +1004,8 @@ def _lost_frames(
         Finding(
             "float32-reach",
             "warning",
-            f"{lost:,} of {int(scan.length.sum()):,} frames will stand so late in their file that "
-            "LeRobot's comparison of times in float32 refuses them.",
+            f"LeRobot will refuse {lost:,} of {int(scan.length.sum()):,} frames: they lie so late "
+            "in their file that its float32 times are too coarse.",
             stream=stream,
             remedy="--layout streaming" if can_be_cut else None,
         )
@@ -1011,7 +1016,10 @@ def _lost_frames(
 
 def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
     """Say which pictures' quantiles of all episodes are none: what old ones held is not counted."""
-    said = "pictures of old episodes are not decoded again, so meta/stats.json has bounds of their "
+    said = (
+        "pictures of the earlier episodes are not decoded again, so meta/stats.json has bounds "
+        "of their "
+    )
     return [
         Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
         for name, feature in scan.features.items()
@@ -1030,8 +1038,12 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
             position = first + kept
             dataset = sources[int(scan.source[position])].dataset
             path = dataset.relative(stream.stream, int(stream.key[position]))
-            others = "" if number == 1 else f" So are {number - 1:,} others of {stream.stream}."
-            said = f"{shown(path)} {MISFIT_SAID[reason]}, and is written anew.{others}"
+            others = (
+                ""
+                if number == 1
+                else (f" The same holds for {number - 1:,} other files of {stream.stream}.")
+            )
+            said = f"{shown(path)} {MISFIT_SAID[reason]}, so it is written again.{others}"
             found.append(Finding("rewritten-file", "info", said, stream=stream.stream, path=path))
     return found
 
@@ -1048,7 +1060,7 @@ def open_or_plan(
 ) -> OpenedRun:
     """Return the run of a work dir: the one under way if it fits, else a new one.
 
-    Of several sources the result has all episodes, in their order; none of them may be its target.
+    The result has the episodes of all sources, in their order; no source may be its target.
     Two planners may scan at the same time, but only one writes; the other joins its run.
 
     Args:
@@ -1113,10 +1125,10 @@ def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Convers
     check_same_plan(run, source, target, conversion)
     if conversion.plan.one_host and run.one_host is None:
         raise PlanMismatchError(
-            f"{run.work_dir.root} holds run {run.manifest.run_id}, which any number of hosts may "
-            "work on.",
+            f"{run.work_dir.root} holds run {run.manifest.run_id}, which was planned without "
+            "--one-host.",
             path=str(run.work_dir.root),
-            next_step="Finish it without --one-host, or give it up with --restart.",
+            next_step="Finish this run without --one-host, or begin a new run with --restart.",
         )
 
 
@@ -1150,9 +1162,9 @@ def check_all_places(
                 )
         if len(sources) > 1 and is_same_folder(source, target):
             raise UsageError(
-                f"{source} cannot be the output too: datasets are merged into a new one.",
+                f"{source} is both a source and the output of the merge.",
                 path=str(source),
-                next_step="Name another --output.",
+                next_step="Give another --output.",
             )
         check_places(source, target, work_dir, outlined=outlined)
 
@@ -1192,8 +1204,8 @@ def check_same_plan(
     target: Path,
     conversion: Conversion,
     *,
-    helps: str = "Use the same options to finish it, --restart to give it up, or another "
-    "--work-dir.",
+    helps: str = "Use the same options to finish that run, --restart to begin a new run, or "
+    "another --work-dir.",
 ) -> None:
     """Refuse a run that was planned with something else than is asked for now."""
     manifest = run.manifest
@@ -1208,13 +1220,14 @@ def check_same_plan(
         **conversion.result_record(),
     }
     differences = [
-        f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"
+        f"{name}: {planned.get(name, 'not given')} in the plan, {wanted.get(name, 'not given')} now"
         for name in dict.fromkeys([*wanted, *planned])
         if planned.get(name) != wanted.get(name)
     ]
     if differences:
         raise PlanMismatchError(
-            f"{run.work_dir.root} holds run {manifest.run_id}, which was planned differently.",
+            f"{run.work_dir.root} holds the unfinished run {manifest.run_id} with other options or "
+            "another source.",
             path=str(run.work_dir.root),
             details=differences,
             next_step=helps,

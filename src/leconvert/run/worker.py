@@ -29,6 +29,7 @@ from leconvert.dataset.scan import changed_files, check_tables_unchanged, source
 from leconvert.model.values import (
     DATA_STREAM,
     Batch,
+    BoolArray,
     IntArray,
     Shard,
     Slice,
@@ -108,9 +109,9 @@ class ShardWriter:
         one by size, times and inode in both was so between them, unless somebody took it away and
         brought it back.
 
-        What was read last stays open for the next batch, whose look finds the file at its path to
-        be the planned one, so it is the one that is open. It is closed after an error, which may be
-        that of a handle, and where files of a source that is not here come and go.
+        The file that was read last stays open for the next batch. That batch checks that the file
+        at its path is the planned one, so the open file is the right one. It is closed after an
+        error, since the handle may be the cause, and if files are fetched and removed again.
         """
         try:
             spans: dict[str, tuple[int, int]] = {}
@@ -120,7 +121,7 @@ class ShardWriter:
             for stream, (first, stop) in spans.items():
                 slices, index = self._run.scan.stream(stream, first, stop)
                 paths = list(self._sources.absolute(stream, slices.files))
-                self._read[stream] = _ReadSlices(slices, index, paths, first)
+                self._read[stream] = _ReadSlices(slices, slices.is_whole, index, paths, first)
             self._check_unchanged()
             yield
         except BaseException as error:
@@ -152,7 +153,8 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Write one shard of the batch that is under way; return its record for ``done``."""
-        path, computes = f"{folder}/{shard.name}", self._computes(shard.stream)
+        name, computes = shard.name, self._computes(shard.stream)
+        path = f"{folder}/{name}"
         job = _ShardJob(shard, path, self._read[shard.stream], self._sources, on_bytes, should_stop)
         # A migration keeps files unread, unless their statistics are computed.
         stays = shard.keep and self._is_migration and not computes
@@ -166,7 +168,7 @@ class ShardWriter:
             self._check_unchanged()  # a file replaced under us is not a broken file
             raise
         job.finish()
-        return {"path": shard.name, **written}
+        return {"path": name, **written}
 
     def _write(self, job: _ShardJob, files: Files, computes: bool) -> dict[str, Any]:
         """Write a shard, and the statistics of its episodes where they are computed.
@@ -230,7 +232,7 @@ class ShardWriter:
             schema=self._schema,
             stored=files,
             repair=partial(self._repair, job) if changes_rows else None,
-            # What was fetched goes when its shard is written.
+            # A fetched file goes when its shard is written.
             last_table=self._last_table if self._inputs is None else None,
             on_table=observe,
             should_stop=job.should_stop,
@@ -306,10 +308,9 @@ class ShardWriter:
 
         camera, shard = str(camera_of(job.shard.stream)), job.shard
         is_depth = is_depth_map(self._sources.features[camera])
-        file, slices = job.paths, job.slices
+        file, first = job.paths, job.first_frames()
         episodes = [job.episode(place) for place in range(len(file))]
         computed = [view.repairs.computes_stats(camera, number) for view, number in episodes]
-        first = (slices.first + slices.lead).tolist()
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
         while place < len(file):
@@ -346,16 +347,18 @@ class ShardWriter:
 
 
 class _ReadSlices(NamedTuple):
-    """What a batch reads of one stream.
+    """The slices of one stream that a batch reads.
 
     Attributes:
         slices: The slices of neighbouring episodes.
+        is_whole: Whether each is all of its file.
         episode_index: Index of each of the episodes in its source.
         paths: The slices' files, in the order of ``slices.files``.
         position: Position of the first of the episodes.
     """
 
     slices: StreamScan
+    is_whole: BoolArray
     episode_index: IntArray
     paths: Sequence[str]
     position: int
@@ -365,9 +368,8 @@ class _ShardJob:
     """One shard to write.
 
     Attributes:
-        shard: Which episodes of which stream.
-        path: Where it is written.
-        slices: The slices of its episodes.
+        shard: The stream and its episodes.
+        path: The path of the shard.
         paths: The path of each slice's file; slices of one file have the same object.
         should_stop: Asked now and then; True ends the work.
     """
@@ -381,30 +383,36 @@ class _ShardJob:
         on_bytes: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> None:
-        rows = slice(shard.first - read.position, shard.stop - read.position)
+        self._read = read
+        self._rows = slice(shard.first - read.position, shard.stop - read.position)
         self.shard = shard
         self.path = path
-        self.slices = read.slices.rows(rows)
-        self.paths = [read.paths[number] for number in self.slices.file.tolist()]
+        self.paths = [read.paths[number] for number in read.slices.file[self._rows].tolist()]
         self.should_stop = should_stop
-        self._episode_index = read.episode_index[rows]
         self._sources = sources
         self._on_bytes = on_bytes
         self._told_bytes = 0
 
     def parts(self) -> Iterator[Slice]:
         """Yield the slices one at a time: a file of short episodes has tens of thousands."""
-        slices = self.slices
+        slices, rows = self._read.slices, self._rows
         # Lists: to take one value of an array costs ten times as much.
-        first, frames = slices.first.tolist(), slices.frames.tolist()
-        is_whole = slices.is_whole.tolist()
+        first, frames = slices.first[rows].tolist(), slices.frames[rows].tolist()
+        is_whole = self._read.is_whole[rows].tolist()
         for path, begin, number, whole in zip(self.paths, first, frames, is_whole, strict=True):
             yield Slice(path, None if whole else begin, number)
 
     def episode(self, place: int) -> tuple[SourceView, int]:
         """Return the source of an episode of the shard, and the episode's index there."""
-        source = self.slices.files.source[self.slices.file[place]]
-        return self._sources[int(source)], int(self._episode_index[place])
+        slices, at = self._read.slices, self._rows.start + place
+        source = slices.files.source[slices.file[at]]
+        return self._sources[int(source)], int(self._read.episode_index[at])
+
+    def first_frames(self) -> list[int]:
+        """Return the place of each episode's first frame in its file."""
+        slices, rows = self._read.slices, self._rows
+        first: list[int] = (slices.first[rows] + slices.lead[rows]).tolist()
+        return first
 
     def tell(self, size_bytes: int) -> None:
         """Report source bytes that were just dealt with."""
@@ -413,11 +421,11 @@ class _ShardJob:
 
     def tell_episode(self, place: int) -> None:
         """Report all source bytes of an episode, by its place in the shard."""
-        self.tell(int(self.slices.size_bytes[place]))
+        self.tell(int(self._read.slices.size_bytes[self._rows.start + place]))
 
     def finish(self) -> None:
         """Report source bytes that are not samples, such as indices and tables."""
-        rest = int(self.slices.size_bytes.sum()) - self._told_bytes
+        rest = int(self._read.slices.size_bytes[self._rows].sum()) - self._told_bytes
         if rest:
             self.tell(rest)
 
@@ -480,7 +488,7 @@ _SECONDS_BETWEEN_CHECKS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """What one worker did.
+    """The work of one worker.
 
     Attributes:
         batches_done: Batches whose results it published.
@@ -609,7 +617,7 @@ class Worker:
                 frames += batch.frames
                 self._report(None, size_bytes, batch.frames)
             else:
-                # What another worker published first is that one's, and what failed is nobody's.
+                # A batch that another worker published first counts there; a failed batch nowhere.
                 lost += outcome == "lost"
                 failed += outcome == "failed"
                 self._report(None)
@@ -641,8 +649,8 @@ class Worker:
         try:
             check_current(self._run)
         except StorageError:
-            # A finished conversion removes its work dir; where none is mounted there is no result.
-            # What stood there before, to be replaced (--force-conversion), is none.
+            # A finished conversion removes its work dir; an unmounted file system has no result.
+            # A dataset that stood there before, to be replaced (--force-conversion), is no result.
             result = _result_at(self._run)
             if result is None or result == self._result_before:
                 raise
@@ -664,7 +672,7 @@ class Worker:
         pause = None if lacks_permission(error) else self._patience.next_pause()
         if pause is None:
             if isinstance(error, LeconvertError) and self._patience.spent_seconds:
-                borne = f"It was tried again for {self._patience.spent_seconds:.0f} s."
+                borne = f"The worker kept trying for {self._patience.spent_seconds:.0f} s."
                 error.details = (*error.details, borne)
             raise error
         if self._waiter(self._stop, pause):
@@ -780,6 +788,6 @@ def _result_at(run: OpenedRun) -> tuple[int, ...] | None:
 
 def _stopped() -> InterruptedRunError:
     return InterruptedRunError(
-        "The run was stopped; what was being written was handed back.",
-        next_step="Run the same command again to go on; finished batches stay finished.",
+        "The run was stopped. Batches in work were given back.",
+        next_step="Run the same command again to continue. Finished batches stay finished.",
     )

@@ -90,7 +90,7 @@ class WorkerPool:
 
     @cached_property
     def costs(self) -> list[int]:
-        """What every batch costs."""
+        """The cost of every batch."""
         return batch_costs(self.run, self.weights)
 
     @cached_property
@@ -174,8 +174,8 @@ class EngineWatcher(WorkerMonitor):
         crew: Knows the run's batches.
         engine: Starts the workers.
         count: How many.
-        arguments: What they are told besides the work dir.
-        progress: Where to report.
+        arguments: Their arguments besides the work dir.
+        progress: Receives the progress.
         clock: A monotonic clock in seconds.
 
     Attributes:
@@ -279,7 +279,7 @@ class EngineWatcher(WorkerMonitor):
         return self._engine.failures()
 
 
-# What a source file costs besides moving its bytes, and how fast these move.
+# The cost of a source file besides moving its bytes, and the rate of moving.
 _SECONDS_A_FILE = 0.0002
 _SECONDS_A_CLIP_IS_DECODED = 0.2
 _BYTES_A_SECOND = 1e9
@@ -287,10 +287,10 @@ _BYTES_A_SECOND = 1e9
 _MOST_MOVERS = 4
 _MOST_HANDLERS = 16
 _SHARE_OF_FREE_MEMORY = 0.5
-# What a worker takes at most beside an episode's rows; a test runs workers under this limit.
+# The most memory of a worker beside an episode's rows; a test runs workers under this limit.
 _BYTES_OF_A_WORKER = 256 * MEBIBYTE
-# To encode rows anew an episode's table is held as read, as rows, and as written. In a dataset with
-# images it can be gigabytes, and a worker that is killed for its memory helps nobody.
+# A worker that encodes rows holds an episode's table as read, as rows, and as written. In a dataset
+# with images that can be gigabytes, and a worker that is killed for its memory helps nobody.
 _TIMES_THE_EPISODE = 6
 
 
@@ -328,9 +328,9 @@ def handling_seconds(manifest: Manifest) -> float:
 
 
 def batch_costs(run: OpenedRun, weights: Mapping[str, int] | None = None) -> list[int]:
-    """Return what every batch costs: its source bytes, those that are decoded many times.
+    """Return the cost of every batch: its source bytes, times a weight if they are decoded.
 
-    Every estimate of the time that is left counts a source byte of a batch as its share of this.
+    Estimates of the remaining time divide the cost of a batch evenly among its source bytes.
     """
     weights = decoding_weights(run) if weights is None else weights
     if not weights:
@@ -391,7 +391,7 @@ def work_and_pack(
     """Do what is left of a run.
 
     Returns:
-        What the packer did, and the seconds that ``work`` and ``pack`` took.
+        The packer's report, and the seconds that ``work`` and ``pack`` took.
     """
     workers, leases, scratch = conversion.workers, conversion.leases, conversion.scratch
     stop, progress = control.stop, control.progress

@@ -1,1 +1,1 @@
-"""Errors, text, progress, processes and machines: what every room may use."""
+"""Errors, text, progress, processes and machines, for all rooms."""

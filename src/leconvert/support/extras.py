@@ -1,10 +1,10 @@
-"""How a package that is missing gets into the very Python that runs this program.
+"""How a missing package is installed into the very Python that runs this program.
 
-``pip`` on the PATH may belong to another Python, and an environment that uv made has no pip. An
-extra is named by the packages that it stands for: they install in the same way whether leconvert
-came from an index, a file or a checkout, and leconvert itself stays as it is.
+``pip`` on the PATH may belong to another Python, and an environment made by uv has no pip. An extra
+is installed by the names of its packages. So it works alike whether leconvert came from an index, a
+file or a checkout, and leconvert itself does not change.
 
-Every layer needs this, and it needs nothing of ours but the errors.
+Every layer uses this module; it uses only the errors of leconvert.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 from leconvert.support.errors import InstallationError
 
 _OURSELVES = "leconvert"
-# Where this runs from a checkout; in an installed package it is no checkout.
+# The checkout, if this module is in one; for an installed package the path is meaningless.
 _CHECKOUT = Path(__file__).parents[3]
 
 
 def missing_package(what: str, extra: str, otherwise: str = "") -> InstallationError:
-    """Return the error of a part of leconvert that needs a package of an extra.
+    """Return the error for a part of leconvert that needs a package of an extra.
 
     Args:
         what: Names the part and the package: "Plots need matplotlib".
         extra: The extra that brings the package.
-        otherwise: What else helps: ", or leave --plots out".
+        otherwise: Another way out: ", or leave --plots out".
     """
     return InstallationError(
         f"{what}, which is not installed.",
@@ -48,10 +48,10 @@ def install_command(*requirements: str, again: bool = False) -> str:
 
     Args:
         *requirements: Packages, such as ``torch>=2.7``.
-        again: Whether to install anew what is there already.
+        again: Whether to reinstall existing packages.
     """
     if Path(sys.prefix).parent.name.startswith("archive-v"):
-        # uvx made this environment, in uv's cache. It stays as it is; uvx makes another one.
+        # uvx made this environment in uv's cache. It must not change; uvx makes another one.
         words = ["uvx"] if shutil.which("uvx") else [_uv(), "tool", "run"]
         words += ["--refresh"] if again else []
         words += ["--from", _origin()]
@@ -66,13 +66,14 @@ def install_command(*requirements: str, again: bool = False) -> str:
 def _uv() -> str:
     if shutil.which("uv"):
         return "uv"
-    # The script brings a uv of its own. Elsewhere uv tells what it runs where it lies.
+    # In a checkout, use the uv of its script. Elsewhere uv itself gives its path to the programs
+    # that it runs.
     of_checkout = _CHECKOUT / "scripts" / "uv"
     return str(of_checkout) if of_checkout.exists() else os.environ.get("UV", "uv")
 
 
 def _origin() -> str:
-    """Return where leconvert was installed from, as uvx takes it."""
+    """Return the origin of this installation of leconvert, in uvx's form."""
     from importlib import metadata
     from urllib.parse import unquote
 

@@ -1,13 +1,13 @@
-"""A field of an options class is a flag: it holds the flag's names, help and how a word is read.
+"""Flags as fields of an options class: a field holds the flag's names, help and parser.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class LeaseOptions:
         lease_seconds: float = flag(60.0, "silence of a worker (default: 60)", "S", some_seconds)
 
 `leconvert.cli.options` adds the flags of a class to a parser, and fills the class from a command
-line; `as_arguments` writes the command line that says the same as a filled class. The name of a
-flag is that of its field, unless ``names`` says another. What kind of flag it is follows from the
-default: a flag of a boolean takes no value, that of a tuple can be given several times.
+line. `as_arguments` writes the command line for a filled class. A flag has the name of its field,
+unless ``names`` says otherwise. The default decides the kind of flag: a boolean flag takes no
+value, and the flag of a tuple can be given several times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Flag(NamedTuple):
-    """How the command line spells one field of an options class."""
+    """The command line's form of one field of an options class."""
 
     field: str
     default: Any
@@ -37,12 +37,12 @@ class Flag(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that messages call it by."""
+        """The name of the flag in messages."""
         return self.names[-1]
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value."""
+        """Whether the flag takes no value."""
         return self.default is True or self.default is False
 
 
@@ -60,12 +60,12 @@ def flag(
 
     Args:
         default: The field's default.
-        help: What the flag does, with its default.
-        metavar: What stands for its value in the help.
-        read: Reads a word of the command line; raises `argparse.ArgumentTypeError`.
-        names: The flag's names where they are not the field's.
-        choices: The values that it takes.
-        may_be_negated: Whether ``--no-NAME`` says False, and nothing says None.
+        help: The flag's help, with its default.
+        metavar: The placeholder for its value in the help.
+        read: Parses a word of the command line; raises `argparse.ArgumentTypeError`.
+        names: The flag's names, if they are not the field's.
+        choices: The allowed values.
+        may_be_negated: Whether ``--no-NAME`` gives False, and a missing flag gives None.
     """
     told = Flag("", default, help, metavar, read, names, choices, may_be_negated)
     return field(default=default, metadata={"flag": told})
@@ -81,12 +81,12 @@ def flags_of(kind: type[DataclassInstance]) -> tuple[Flag, ...]:
 
 
 def as_arguments(options: DataclassInstance, *, with_defaults: bool = False) -> list[str]:
-    """Return the words of a command line that say the same as an options object.
+    """Return the words of a command line for an options object.
 
     Args:
         options: The object.
-        with_defaults: Whether a value is written also where it is the default of the class, which
-            the command that is called may not share.
+        with_defaults: Whether to write values that are the default of the class, too, since the
+            called command may have other defaults.
     """
     words: list[str] = []
     for told in flags_of(type(options)):
@@ -99,13 +99,13 @@ def as_arguments(options: DataclassInstance, *, with_defaults: bool = False) -> 
     return words
 
 
-# How the words of a command line are read.
+# Parsers for words of a command line.
 
 _SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number of at least ``least``."""
+    """Return a parser for a whole number of at least ``least``."""
 
     def read(text: str) -> int:
         try:
@@ -120,7 +120,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def worker_count(text: str) -> int | str:
-    """Read how many workers: a whole number of at least 1, or ``auto``."""
+    """Parse a number of workers: a whole number of at least 1, or ``auto``."""
     if text == "auto":
         return text
     if text.isdecimal() and int(text) >= 1:
@@ -129,7 +129,7 @@ def worker_count(text: str) -> int | str:
 
 
 def seconds(text: str) -> float:
-    """Read a stretch of time that may be empty."""
+    """Parse a duration that may be 0."""
     value = _number(text)
     if not value >= 0:
         raise _refused(f"takes a number of seconds of at least 0, not {text!r}")
@@ -137,7 +137,7 @@ def seconds(text: str) -> float:
 
 
 def some_seconds(text: str) -> float:
-    """Read a stretch of time that is not empty."""
+    """Parse a duration above 0."""
     value = _number(text)
     if not value > 0:
         raise _refused(f"takes a number of seconds above 0, not {text!r}")
@@ -145,7 +145,7 @@ def some_seconds(text: str) -> float:
 
 
 def megabytes(text: str) -> float:
-    """Read a size limit in MB; a whole one stays whole, as info.json stores it."""
+    """Parse a size limit in MB; a whole number stays an int, as info.json stores it."""
     value = _number(text)
     if not value > 0:
         raise _refused(f"takes a number of MB above 0, not {text!r}")
@@ -153,7 +153,7 @@ def megabytes(text: str) -> float:
 
 
 def size_in_bytes(text: str) -> int:
-    """Read a number of bytes; K, M, G and T are powers of 1,024."""
+    """Parse a number of bytes; K, M, G and T are powers of 1,024."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise _refused(f"takes a size such as 500M or 20G, not {text!r}")
@@ -162,12 +162,12 @@ def size_in_bytes(text: str) -> int:
 
 
 def absolute_path(text: str) -> Path:
-    """Read a path; it is meant from the folder that this process is in."""
+    """Parse a path, relative to the current folder of this process."""
     return Path(text).resolve()
 
 
 def block_align(text: str) -> int | None:
-    """Read a block size in bytes, 0 for none; None stands for ``auto``."""
+    """Parse a block size in bytes, 0 for none; return None for ``auto``."""
     if text == "auto":
         return None
     try:
@@ -177,7 +177,7 @@ def block_align(text: str) -> int | None:
 
 
 def is_number(word: str) -> bool:
-    """Tell whether a word is a number of seconds."""
+    """Return whether a word is a finite number."""
     return not math.isnan(_number(word))
 
 
@@ -190,6 +190,6 @@ def _number(text: str) -> float:
 
 
 def _refused(why: str) -> Exception:
-    from argparse import ArgumentTypeError  # only a command line gets here
+    from argparse import ArgumentTypeError  # only a command line needs it
 
     return ArgumentTypeError(why)

@@ -1,18 +1,19 @@
-"""Further Python processes: forked from one that has imported what they need, or started anew.
+"""Further Python processes: forked from a process with the needed imports, or started from scratch.
 
-A process that is started anew spends a quarter of a second of a core on importing NumPy, Arrow and
-this package; a fork spends a hundredth. A program calls `serve_forks` early, while it has a single
-thread: the process that it leaves behind, the *server*, does nothing but fork when it is asked to.
-So it never has a second thread, whose locks a fork would find held. Who uses the library in a
-program of his own has no server, and processes are started anew.
+A process that is started from scratch spends a quarter of a second of a core on importing NumPy,
+Arrow and this package; a fork spends a hundredth. A program calls `serve_forks` early, while it has
+a single thread. The process that this leaves behind, the *server*, only forks on request. So it
+never has a second thread, whose locks a fork would find held. A program that uses leconvert as a
+library has no server, and processes are started from scratch.
 
-Either way they run ``python -P -m MODULE`` with the standard files that they are given and no
-other, in a session of their own. What is not promised: that they see changes of the environment or
-of the current folder that came after `serve_forks`.
+Either way they run ``python -P -m MODULE`` with only the given standard files, in a session of
+their own. Not guaranteed: that they see changes of the environment or of the current folder after
+`serve_forks`.
 
-**Ends.** The server ends with the program, whatever ends this: its socket closes. Processes that it
-started do not; they end where their input ends, or when they are done. The end of one is told over
-a pipe that it and the server hold: a status, or nothing where both were killed.
+**Ends.** The server ends with the program, however the program ends, since its socket is closed.
+The processes that it started do not end with it; they end when their input ends, or when they are
+done. A pipe, which the process and the server hold, reports the end of a process: it gives the
+status, or nothing if both were killed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
+from leconvert.support.machine import has_one_thread, open_descriptors
+
 type PythonProcess = ForkedProcess | subprocess.Popen[bytes]
 
 _STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
@@ -45,9 +48,11 @@ _UNKNOWN_CODE = 255
 def start_python(
     module: str, arguments: Sequence[str], files: tuple[int, int, int]
 ) -> PythonProcess:
-    """Start ``python -P -m MODULE ARGUMENTS``, by a fork where there is a server.
+    """Start ``python -P -m MODULE ARGUMENTS``, by a fork if there is a server.
 
     Args:
+        module: The module.
+        arguments: Its arguments.
         files: Descriptors of its standard input, output and error output; they stay open here.
 
     Raises:
@@ -67,7 +72,7 @@ def start_python(
 
 
 class ForkedProcess:
-    """A process that the server started; it has what is used of `subprocess.Popen`."""
+    """A process that the server started, with the used part of `subprocess.Popen`'s interface."""
 
     def __init__(self, pid: int, told: int) -> None:
         self.pid = pid
@@ -75,14 +80,14 @@ class ForkedProcess:
         self._told = told
 
     def poll(self) -> int | None:
-        """Return its code if it has ended; a signal that killed it as a negative number."""
+        """Return its exit code if it has ended; a signal that killed it as a negative number."""
         return self._ended_within(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its code once it has ended.
+        """Return its exit code once it has ended.
 
         Raises:
-            subprocess.TimeoutExpired: It has not after ``timeout`` seconds.
+            subprocess.TimeoutExpired: It has not ended after ``timeout`` seconds.
         """
         code = self._ended_within(timeout)
         if code is None:
@@ -114,7 +119,7 @@ class ForkedProcess:
 
 
 class _Server:
-    """The server, as the program sees it; `_serve` is what it does itself."""
+    """The server, as the program sees it; `_serve` is the server's own code."""
 
     def __init__(self, pid: int, requests: socket.socket) -> None:
         self._pid = pid
@@ -124,8 +129,8 @@ class _Server:
     def start(self, words: Sequence[str], files: tuple[int, int, int]) -> ForkedProcess:
         """Have a process started.
 
-        Each answer comes over the pipe of its process, so that threads may ask at the same time,
-        and an interrupt leaves no answer that another would take for his.
+        Each answer comes through the pipe of its own process. So threads may make requests at the
+        same time, and an interrupt leaves no answer that another request would take for its own.
         """
         told, tells = os.pipe()
         try:
@@ -148,7 +153,8 @@ class _Server:
     def end(self) -> None:
         """End the server; processes that it started go on.
 
-        One that started any is waited for: what it and they used counts as this process's.
+        A server that started any process is waited for, so that its resource usage counts as this
+        process's.
         """
         self._requests.close()
         if self._is_used:
@@ -160,21 +166,21 @@ _server: _Server | None = None
 
 
 def serve_forks(modules: Iterable[str]) -> None:
-    """Import modules and leave a server behind, from which processes are forked from now on.
+    """Import modules, and leave a server behind that forks processes from now on.
 
-    Does no more than import them where this process has further threads already.
+    If this process already has further threads, the modules are only imported.
     """
     global _server  # noqa: PLW0603 - a process has one
     for module in modules:
         import_module(module)
-    if _server is not None or not _has_one_thread():
+    if _server is not None or not has_one_thread():
         return
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # else both would write it
+        stream.flush()  # otherwise both processes would write the buffered text
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         pid = os.fork()
-    except OSError:  # no room for it: processes are started anew, and may meet the same
+    except OSError:  # no memory for it; starting processes from scratch may fail in the same way
         ours.close()
         theirs.close()
         return
@@ -189,7 +195,7 @@ def serve_forks(modules: Iterable[str]) -> None:
 
 
 def serves_forks() -> bool:
-    """Say whether a server was left behind: a process costs little then."""
+    """Return whether there is a server: a process is cheap then."""
     return _server is not None
 
 
@@ -201,22 +207,15 @@ def end_server() -> None:
         _server = None
 
 
-def _has_one_thread() -> bool:
-    """Tell whether no other thread runs, also none that a library started; False if unknown."""
-    try:
-        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
-    except OSError:
-        return False
-
-
 def _serve(requests: socket.socket) -> NoReturn:
-    """Fork on request, and tell the end of each process, until there is no program."""
+    """Fork on request, and report the end of each process, until the program ends."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(len(_STANDARD)):
         os.dup2(nowhere, descriptor)
     _close_all_but(requests.fileno())
-    # A process that ends wakes the server: nothing is done in the handler itself.
+    # A process that ends wakes the server through this pipe; the signal handler itself does
+    # nothing.
     woken, wakes = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wakes, False)
@@ -254,7 +253,7 @@ def _serve(requests: socket.socket) -> NoReturn:
 
 
 def _tell_ends(told: dict[int, int]) -> None:
-    """Wait for all processes that have ended, and tell how."""
+    """Collect all processes that have ended, and report their status."""
     while told:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -281,7 +280,7 @@ def _become(words: Sequence[str], standard: Sequence[int], tells: int) -> NoRetu
             setattr(sys, name, os.fdopen(descriptor, mode, lines, closefd=False))
         module, *arguments = words
         sys.argv = [module, *arguments]
-        # It is imported already, so that it is there twice: as itself and as the main program.
+        # The module is already imported, so it exists twice: as itself and as the main program.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
@@ -297,7 +296,7 @@ def _become(words: Sequence[str], standard: Sequence[int], tells: int) -> NoRetu
 
 
 def _close_all_but(kept: int) -> None:
-    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+    for descriptor in open_descriptors():
         if descriptor >= len(_STANDARD) and descriptor != kept:
-            with suppress(OSError):  # that of the listing itself is gone
+            with suppress(OSError):  # the descriptor of the listing itself is already closed
                 os.close(descriptor)

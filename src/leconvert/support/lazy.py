@@ -13,7 +13,13 @@ from leconvert.support.machine import check_linux
 def lazy_names(
     package: str, names: Mapping[str, Sequence[str]], *, title: str | None = None
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package; one that needs torch has a title for the error."""
+    """Return the ``__getattr__`` of a package.
+
+    Args:
+        package: The package.
+        names: The names that each module offers.
+        title: The part of leconvert that needs torch, for the error if torch is missing.
+    """
     module_of = {name: module for module, offered in names.items() for name in offered}
 
     def get(name: str) -> Any:
@@ -36,7 +42,7 @@ def lazy_names(
 
 
 def _full_name(package: str, module: str) -> str:
-    """Return a module's name: the package's own are given without it, others with theirs."""
+    """Return a module's full name; names within the package are given without its prefix."""
     return module if module.startswith("leconvert.") else f"{package}.{module}"
 
 
@@ -51,8 +57,8 @@ class _LazyModule:
 
 
 def lazy_module(name: str) -> Any:
-    """Return what stands for a module that not every importer pays for, such as NumPy.
+    """Return a stand-in for a module that is expensive to import, such as NumPy.
 
-    The classes of options are read by ``leconvert convert --help`` too, which computes nothing.
+    ``leconvert convert --help`` reads the classes of options too, but computes nothing.
     """
     return _LazyModule(name)

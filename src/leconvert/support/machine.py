@@ -1,8 +1,11 @@
-"""Whether this machine will do, and what a process may use of it: cores and free memory.
+"""The services of the platform for processes: cores, memory, control groups, identity, forks.
 
-Containers and batch systems bound both by control groups, of which neither ``os.cpu_count`` nor
-``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either
-version of the interface [1]. Where one cannot be read it bounds nothing.
+Only this module and `leconvert.support.file_calls` name services that Linux alone has. Their
+functions also work on platforms and in containers without them, in a plainer way.
+
+Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
+``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
+of the interface [1]. A group that cannot be read limits nothing.
 
 [1] The kernel's ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``, ``memory.max``,
 ``memory.current``, ``memory.stat``) and ``cgroup-v1/memory.rst``.
@@ -12,40 +15,58 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from leconvert.support.errors import InstallationError, UsageError
 
+if TYPE_CHECKING:
+    import mmap
+
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
-_UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2**63
+_UNLIMITED = 2**60  # version 1 states "no limit" as a number near 2**63
+_MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}\Z")
+_CAP_FOWNER = 1 << 3
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+# Constants of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_PIECE_BYTES = 32 * 1024**2
+_KEPT_BYTES = 64 * 1024**2
 
 
 def check_linux() -> None:
-    """Refuse other systems: publishing, locks and copies rest on what Linux alone promises."""
+    """Refuse other systems: publishing, locks and copies rely on guarantees of Linux.
+
+    Raises:
+        InstallationError: The system is not Linux.
+    """
     if sys.platform != "linux":
         raise InstallationError(
-            f"leconvert needs Linux, and this is {_SYSTEMS.get(sys.platform, sys.platform)}.",
-            next_step="Run it on a Linux machine or in a Linux container; on Windows, in WSL 2.",
+            f"leconvert needs Linux, but this is {_SYSTEMS.get(sys.platform, sys.platform)}.",
+            next_step="Run leconvert on a Linux machine or in a Linux container; on Windows use "
+            "WSL 2.",
         )
 
 
-class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` does without
-    """Reads what this process may use.
+class Machine(NamedTuple):  # a data class would import `inspect`, which `--help` avoids
+    """Reads the resources that this process may use.
 
     Attributes:
-        proc: Where the kernel shows processes.
-        groups: Where control groups are mounted.
+        proc: Folder in which the kernel shows processes.
+        groups: Folder in which control groups are mounted.
     """
 
     proc: Path = Path("/proc")
     groups: Path = Path("/sys/fs/cgroup")
 
     def cores(self) -> int:
-        """Return how many cores this process may keep busy, at least 1."""
-        allowed = float(len(os.sched_getaffinity(0)))
+        """Return the number of cores that this process may use, at least 1."""
+        allowed = float(allowed_cores())
         for group in self._groups_of("cpu"):
             quota, period = _two_numbers(group / "cpu.max")
             if quota is None:
@@ -58,7 +79,7 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return max(1, math.ceil(allowed))
 
     def free_memory(self) -> int:
-        """Return how many bytes can be had without pushing anything out of memory.
+        """Return the number of bytes that can be allocated without evicting anything.
 
         Pages that were read from files and not used since count as free, as in the kernel's
         ``MemAvailable``.
@@ -75,10 +96,10 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return free
 
     def peak_memory(self) -> int:
-        """Return the most bytes that this process has had resident since its program began.
+        """Return this process's peak resident memory in bytes since its program began.
 
-        The kernel's ``VmHWM``: what ``getrusage`` says of a process begins with the memory of the
-        process that started it. 0 where the kernel does not say it.
+        It is the kernel's ``VmHWM``; ``getrusage`` would include the memory of the process that
+        started this one. 0 if the kernel does not report it.
         """
         try:
             lines = (self.proc / "self/status").read_bytes().splitlines()
@@ -103,7 +124,7 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def _groups_of(self, controller: str) -> Iterator[Path]:
-        """Yield the folders of this process's groups that may bound something."""
+        """Yield the folders of this process's groups that may set a limit."""
         try:
             lines = (self.proc / "self/cgroup").read_text("utf-8").splitlines()
         except OSError:
@@ -114,14 +135,167 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
                 continue
             root = self.groups / names if names else self.groups
             folder = root / path.lstrip("/")
-            # In a container the path may be the host's, of which only the root is to be seen.
+            # In a container the path may be the host's, and only its root is visible.
             yield from (folder, *(p for p in folder.parents if p.is_relative_to(root)))
+
+
+def allowed_cores() -> int:
+    """Return the number of cores this process may run on, whatever its control groups allow."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux binds processes to cores
+        return os.cpu_count() or 1
+
+
+def queued_seconds() -> float:
+    """Return how long this thread was ready to run without a processor; 0 if it is not known."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - often
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def has_one_thread() -> bool:
+    """Return whether no other thread runs, including those of libraries; False if unknown.
+
+    A fork is safe only then: in the child, the locks of other threads would stay locked for ever.
+    """
+    try:
+        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+    except OSError:
+        return False
+
+
+def open_descriptors() -> list[int]:
+    """Return the open descriptors of this process, including the one used to list them."""
+    return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+
+
+def may_act_for_owners() -> bool:
+    """Return whether this process may rename files of other users, as root may."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) & _CAP_FOWNER)
+    return False
+
+
+def boot_id(root: Path = Path("/")) -> str:
+    """Return the kernel's random id of this boot, or an empty string if it has none."""
+    try:
+        return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def machine_id(root: Path = Path("/")) -> str:
+    """Return the id that the system got when it was installed, or an empty string."""
+    for name in _MACHINE_IDS:
+        try:
+            found = (root / name).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if _MACHINE_ID.match(found):  # "uninitialized" in an image that never booted
+            return found
+    return ""
+
+
+def process_namespace() -> str:
+    """Return the name space of process ids, or an empty string if it is unknown."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - not a path
+    except OSError:
+        return ""
+
+
+def cpu_name() -> str:
+    """Return the processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    import platform
+
+    return platform.processor() or platform.machine()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of a process's children, their children and so on, parents first.
+
+    Linux lists the children of each thread, so the cost grows with this tree and not with all
+    processes of the machine; callers ask twice a second. psutil reads the state of every process,
+    so only systems without such lists use it.
+    """
+    import threading
+
+    if not Path(f"/proc/self/task/{threading.get_native_id()}/children").exists():
+        import psutil
+
+        try:
+            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+    found = [pid]
+    for each in found:
+        for children in Path(f"/proc/{each}/task").glob("*/children"):
+            # A thread or process that has ended meanwhile no longer has a list.
+            with suppress(OSError):
+                found.extend(int(child) for child in children.read_text("ascii").split())
+    return found[1:]
+
+
+@contextmanager
+def own_scheduling() -> Iterator[None]:
+    """Restore this thread's scheduling after the block.
+
+    For root, SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) and
+    leaves it so. Every thread and process that it starts later inherits this, and they starve
+    everything that shares their cores, including threads of the kernel.
+    """
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            os.sched_setscheduler(0, policy, parameters)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory, up to a limit, for the next frames.
+
+    By default, glibc returns large blocks to the kernel, which then clears and maps every page of
+    the next decoded frames again. Other C libraries keep their settings.
+    """
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_PIECE_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def use_large_pages(memory: mmap.mmap) -> None:
+    """Ask the kernel for large pages; without them, it uses small ones and is slower."""
+    import mmap
+
+    with suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+def end_with_parent(number: int) -> None:
+    """Let the kernel send this process a signal when its parent process ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text("ascii"))
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # missing, or "max"
         return None
 
 
@@ -129,7 +303,7 @@ def _two_numbers(path: Path) -> tuple[int | None, int | None]:
     try:
         first, second = path.read_text("ascii").split()
         return int(first), int(second)
-    except (OSError, ValueError):  # not there, or "max 100000"
+    except (OSError, ValueError):  # missing, or "max 100000"
         return None, None
 
 
@@ -151,13 +325,14 @@ def home_folder() -> Path:
         return Path.home()
     except RuntimeError:
         raise UsageError(
-            "This user has no home folder: HOME is not set, and the user id has no name.",
-            next_step="Set HOME to a folder that this user may write to.",
+            "This user has no home folder: HOME is not set, and the system does not know the user "
+            "id.",
+            next_step="Set the environment variable HOME to a folder that this user may write to.",
         ) from None
 
 
 def lerobot_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where LeRobot keeps datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``."""
+    """Return LeRobot's folder of datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``."""
     given = environment.get("HF_LEROBOT_HOME")
     if given is not None:
         return Path(os.path.expanduser(given))  # noqa: PTH111 - never fails, as Path's does

@@ -1,13 +1,13 @@
-"""Who does which piece of a long job: this thread, threads that wait, or processes that compute.
+"""Spreads the pieces of a long job: over this thread, threads that wait, or processes that compute.
 
-The scan, the verification and the check share it. A job is one callable and a list of pieces, each
-a tuple of its arguments; results come in the order of the pieces, whoever did them.
+The scan, the verification and the check share it. A job is one callable and a list of pieces; each
+piece is a tuple of arguments. Results come in the order of the pieces.
 
-Threads take the pieces, and each hands its piece to a process that is free: one of this job's other
-processes, or this one. ``python -m leconvert.support.parallel`` is one of the others. It reads a
-pickled callable and then tuples of arguments from standard input, answers each with the pickled
-result on standard output, and ends where its input ends. A call that fails ends it: the thread then
-does that piece itself, and meets the same error where somebody can be told.
+Threads take the pieces, and each thread hands its piece to a free process: one of this job's other
+processes, or this one. The others run ``python -m leconvert.support.parallel``. It reads a pickled
+callable and then tuples of arguments from standard input, answers each with the pickled result on
+standard output, and ends when its input ends. A failing call ends the process. The thread then does
+that piece itself, and meets the same error in a process that can report it.
 """
 
 from __future__ import annotations
@@ -28,35 +28,28 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from leconvert.support.forkserver import serves_forks, start_python
+from leconvert.support.machine import allowed_cores, queued_seconds
 
 THREADS_THAT_WAIT = 16
-"""Requests to have under way at a time where each is answered late, as over a network."""
+"""Number of concurrent requests if each is answered late, as over a network."""
 
 _WAITING_FROM = 2.0
 
 
 def is_waiting(cpu_seconds: float, wall_seconds: float) -> bool:
-    """Tell whether a thread spent half of its time or more waiting."""
+    """Return whether a thread spent half of its time or more waiting."""
     return wall_seconds > _WAITING_FROM * cpu_seconds
 
 
-def queued_seconds() -> float:
-    """Return how long this thread was ready to run and had no processor; 0 where nobody tells."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - often
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
 class Latency:
-    """A context that measures a piece of work: what it cost tells how to do the rest.
+    """A context that measures a piece of work, to decide how to do the rest.
 
     Attributes:
-        cpu_seconds: What this process computed. A thread that waits for Python's lock waits for
-            one that computes, and more threads would, too.
-        wall_seconds: The time that it took, but for what this thread waited for a processor: where
-            other programs keep the machine busy, more threads would wait for it, too.
+        cpu_seconds: CPU time of this process. A thread that waits for Python's lock waits for a
+            thread that computes, and so would further threads.
+        wall_seconds: Wall-clock time, without the time for which this thread waited for a
+            processor: if other programs keep the machine busy, further threads would wait for it,
+            too.
     """
 
     cpu_seconds = 0.0
@@ -74,18 +67,18 @@ class Latency:
 
     @property
     def dominates(self) -> bool:
-        """Whether it waited for half of the time or more."""
+        """Whether the work waited for half of its time or more."""
         return is_waiting(self.cpu_seconds, self.wall_seconds)
 
 
 type Piece = tuple[Any, ...]
 """The arguments of one call; it can be pickled."""
 
-# Another process costs the CPU time of its start: about a third of this, started anew or forked.
+# Starting another process costs CPU time: about a third of this, from scratch or by a fork.
 _SECONDS_WORTH_A_PROCESS = 0.7
 _SECONDS_WORTH_A_FORK = 0.1
 _PIECES_AHEAD = 4
-# One piece may take a fraction of a millisecond: it tells little, and is not worth a message.
+# One piece may take a fraction of a millisecond, which is too short to measure, or for a message.
 _SECONDS_MEASURED = 0.01
 
 
@@ -94,8 +87,8 @@ class Spread(NamedTuple):
 
     Attributes:
         threads: Threads of this process.
-        processes: Further processes; they and one thread of this one work at a time. Only where
-            ``threads`` is 1.
+        processes: Further processes; they and one thread of this process work at the same time.
+            Only if ``threads`` is 1.
     """
 
     threads: int = 1
@@ -110,15 +103,19 @@ def spread_for(
     workers: int | None = None,
     threads_here: int | None = None,
 ) -> Spread:
-    """Return how a job goes on, from what a piece cost.
+    """Return how a job continues, from the cost of its first pieces.
 
-    Parsing headers holds Python's lock, so threads gain nothing where files answer at once (and
-    lose half to the lock): there a long job is shared with other processes. Where files do not
-    answer at once, as over a network, many threads wait at a time.
+    Parsing headers holds Python's lock. So if files are read without delay, threads gain nothing
+    (and lose half to the lock), and a long job is shared with other processes. If files are read
+    with delay, as over a network, many threads wait at the same time.
 
     Args:
-        threads_here: The job cannot leave this process; so many threads suit it where files answer
-            at once.
+        cpu_seconds: CPU time of the pieces so far.
+        wall_seconds: Wall-clock time of these pieces.
+        times_left: Cost of the remaining pieces, relative to these.
+        workers: Maximum of threads or processes; None for the default.
+        threads_here: Given if the job cannot leave this process: the number of threads if files are
+            read without delay.
     """
     if is_waiting(cpu_seconds, wall_seconds):
         return Spread(threads=min(workers or THREADS_THAT_WAIT, THREADS_THAT_WAIT))
@@ -126,7 +123,7 @@ def spread_for(
         return Spread(threads=threads_here)
     worth_one = _SECONDS_WORTH_A_FORK if serves_forks() else _SECONDS_WORTH_A_PROCESS
     worth = int(cpu_seconds * times_left / worth_one)
-    others = (workers or len(os.sched_getaffinity(0))) - 1
+    others = (workers or allowed_cores()) - 1
     return Spread(processes=max(0, min(others, worth)))
 
 
@@ -139,18 +136,22 @@ def parallel_map[Done](
     workers: int | None = None,
     threads_here: int | None = None,
 ) -> Generator[Done]:
-    """Do all pieces and yield their results in order, few of them waiting at a time.
+    """Do all pieces and yield their results in order; few results are held at a time.
 
-    What an exception ends, or whoever closes the generator, waits for the pieces that others have
-    in hand; no further ones are begun.
+    If an exception or the caller closes the generator, it waits for the pieces in progress; no
+    further ones are begun.
 
     Args:
-        work: What does a piece. Threads may share it, and it can be pickled.
+        work: Does a piece. Threads may share it, and it can be pickled.
+        pieces: The pieces.
+        spread: How to spread the job; by default the first pieces are measured.
+        weights: Expected costs of the pieces, in any unit; equal by default.
+        workers: Maximum of threads or processes; None for the default.
         threads_here: For work that cannot be pickled, as in `spread_for`.
     """
     expected: Sequence[float] = [_SECONDS_MEASURED] * len(pieces)
     if spread is None:
-        # The first piece costs more than others: what files share is learned there.
+        # The first piece costs more than others, since it learns what the files share.
         costs = list(weights or [1.0] * len(pieces))[1:]
         for piece in pieces[:1]:
             yield work(*piece)
@@ -183,7 +184,7 @@ def parallel_map[Done](
 
 
 def _groups(pieces: Sequence[Piece], expected: Sequence[float]) -> Iterator[Piece]:
-    """Yield pieces that are handed over at once, as they take some milliseconds together."""
+    """Yield groups of pieces that take some milliseconds together, to be handed over at once."""
     group: list[Piece] = []
     seconds = 0.0
     for piece, each in zip(pieces, expected, strict=True):
@@ -198,7 +199,7 @@ def _groups(pieces: Sequence[Piece], expected: Sequence[float]) -> Iterator[Piec
 
 @dataclass(frozen=True, slots=True)
 class _Group[Done]:
-    """Does several pieces one after the other; it can be pickled if what does one can."""
+    """Does several pieces one after another; it can be pickled if ``work`` can."""
 
     work: Callable[..., Done]
 
@@ -209,8 +210,8 @@ class _Group[Done]:
 def _in_processes[Done](
     work: Callable[..., Done], pieces: Sequence[Piece], num_processes: int
 ) -> Generator[Done]:
-    """Do pieces in other processes and in this one, as many at a time."""
-    # Before anything is done here: what the work remembers of its pieces changes with each.
+    """Do pieces in other processes and in this one at the same time."""
+    # Pickle before any piece is done here: what the work remembers of its pieces changes with each.
     pickled = pickle.dumps(work)
     free: SimpleQueue[Callable[..., Done]] = SimpleQueue()
 
@@ -231,8 +232,8 @@ def _in_processes[Done](
 class _OtherProcess[Done]:
     """Does pieces in a process that is started for the first one.
 
-    Pieces are done here where the process cannot be started, and once it has ended. Leaving the
-    context ends it.
+    Pieces are done in this process if the other cannot be started, and once it has ended. Leaving
+    the context ends it.
     """
 
     def __init__(self, work: Callable[..., Done], pickled: bytes) -> None:
@@ -270,7 +271,8 @@ class _OtherProcess[Done]:
             process = start_python(__name__, (), files)
             requests, answers = ours.makefile("wb"), ours.makefile("rb")
         self._opened.callback(process.wait)
-        for pipe in (answers, requests):  # closed before: it ends where its input ends
+        # the pipes are closed first: the process ends when its input ends
+        for pipe in (answers, requests):
             self._opened.push(pipe)
         requests.write(self._pickled)
         return requests, answers
@@ -292,7 +294,7 @@ def _in_threads[Done](
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except KeyboardInterrupt:  # a thread may wait for a server, and whoever interrupts does not
+    except KeyboardInterrupt:  # a thread may wait for a server, but an interrupt must not
         waits = not waits_for_servers
         raise
     finally:
@@ -310,13 +312,18 @@ def run_threads(
 ) -> None:
     """Do the same work in several threads until all have ended.
 
-    The first error sets ``stop`` and is raised, once the others have ended. None of them works on
-    when this returns or raises, also where Ctrl-C interrupts it: an interrupt while a thread is
-    started leaves one that the pool does not know of, so none begins before all are started.
+    The first error sets ``stop``, and is raised once all threads have ended. No thread works on
+    when this function returns or raises, even after Ctrl-C. An interrupt while threads are started
+    could leave a thread that the pool does not know; therefore no thread begins before all are
+    started.
 
     Args:
-        stop: What ends the work early.
+        work: The work of a thread.
+        count: Number of threads.
+        stop: Ends the work early.
+        name: Prefix of the threads' names.
         watch: Called every ``watch_seconds`` meanwhile, in this thread.
+        watch_seconds: The interval; None to call it never.
     """
     errors: list[BaseException] = []
     started, given_up = threading.Event(), threading.Event()
@@ -343,7 +350,7 @@ def run_threads(
             started.set()
             stop.set()
             raise
-    if errors:  # the first says why; the others were only asked to stop
+    if errors:  # the first is the cause; the others were only asked to stop
         raise errors[0]
 
 

@@ -1,4 +1,4 @@
-"""How long work tells how far it is; the command line draws it, a library call may ignore it."""
+"""The interface for progress; the command line draws it, a library call may ignore it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol, Self
 
 
 class Stage(Protocol):
-    """One stretch of work with a known amount, such as *scan* or *work*."""
+    """A part of the work with a known amount, such as *scan* or *work*."""
 
     def advance(self, amount: int) -> None:
-        """Say that ``amount`` more units are done; may be called from any thread."""
+        """Report that ``amount`` more units are done; any thread may call it."""
 
     def __enter__(self) -> Self:
         """Begin the stage."""
@@ -19,13 +19,13 @@ class Stage(Protocol):
 
 
 class Progress(Protocol):
-    """Where a run reports its stages."""
+    """Receives the stages of a run."""
 
     def stage(self, name: str, total: int, unit: str) -> Stage:
-        """Return a stage; of the unit ``%`` only the share is shown, not amounts."""
+        """Return a stage; for the unit ``%`` only the share is shown, not amounts."""
 
     def say(self, line: str) -> None:
-        """Tell the user one line."""
+        """Show the user one line."""
 
 
 class _SilentStage:
@@ -40,7 +40,7 @@ class _SilentStage:
 
 
 class SilentProgress:
-    """Progress that nobody sees."""
+    """Progress that is not shown."""
 
     def stage(self, name: str, total: int, unit: str) -> Stage:  # noqa: ARG002 - the protocol's
         """Return a stage that counts nothing."""

@@ -1,55 +1,40 @@
 """Move byte ranges between files with as little work as the file systems allow.
 
-Whatever way is taken, the bytes that arrive are the same. From best to last: share the extents
-(``FICLONERANGE``), copy in the kernel (``copy_file_range``), copy between page caches
-(``sendfile``), read and write. A way that two file systems refuse once is not tried again.
+The bytes that arrive are always the same. The ways, from best to last: share the extents, copy in
+the kernel (`leconvert.support.file_calls`), read and write. A way that two file systems refuse once
+is not tried again.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Sequence
-from struct import Struct
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
+from leconvert.support.file_calls import KERNEL_COPIES, clone_range
 from leconvert.support.text import GET_AGAIN
 
-_FICLONERANGE = 0x4020940D
-_CLONE_RANGE = Struct("@qQQQ")
 _STEP_BYTES = 64 * 1024**2
 _BUFFER_BYTES = 1024**2
 
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 
 
-def _copy_range(source: int, target: int, start: int, count: int, target_start: int) -> int:
-    return os.copy_file_range(source, target, count, start, target_start)
-
-
-def _send(source: int, target: int, start: int, count: int, target_start: int) -> int:
-    os.lseek(target, target_start, os.SEEK_SET)
-    return os.sendfile(target, source, start, count)
-
-
-# Ways to copy in the kernel, the better one first.
-_WAYS = {"copy_file_range": _copy_range, "sendfile": _send}
-
-
 class RangeMover:
-    """Moves byte ranges into one open destination, remembering what works.
+    """Moves byte ranges into one open destination, and remembers which ways work.
 
-    It guarantees that after :meth:`move` the destination holds the bytes of the source range, and
-    that a source that ends early is an error. It does not sync, and after an error the range may
-    be there in part.
+    Guaranteed: after :meth:`move` the destination holds the bytes of the source range, and a source
+    that ends early is an error. It does not sync, and after an error a part of the range may be
+    there.
 
     Args:
         destination: Descriptor of a file open for reading and writing.
         path: Its name, for errors.
-        block_align: Clone whole blocks of this size where both sides agree modulo it; 0: never.
+        block_align: Share whole blocks of this size if both offsets are equal modulo it; 0 for
+            never.
         on_bytes: Called with the number of bytes after each step.
-        should_stop: Asked before each step.
+        should_stop: Called before each step.
 
     Attributes:
         copied_bytes: Bytes that were copied.
@@ -78,7 +63,13 @@ class RangeMover:
     def move(
         self, source: int, source_path: str, start: int, length: int, target_start: int
     ) -> None:
-        """Bring one range over."""
+        """Move one range.
+
+        Raises:
+            UnreadableSourceError: The source cannot be read, or ends early.
+            StorageError: The destination cannot be written.
+            InterruptedRunError: ``should_stop`` returned true.
+        """
         align = self._block_align
         if align and (start - target_start) % align == 0 and not self._refuses(source, "clone"):
             inner_start = -(-start // align) * align
@@ -91,25 +82,24 @@ class RangeMover:
         self._copy(source, source_path, start, length, target_start)
 
     def _refuses(self, source: int, way: str) -> bool:
-        """Tell whether a way was refused before for files on the device of this one."""
+        """Return whether a way was refused before for files on the same device."""
         return bool(self._refused) and (os.fstat(source).st_dev, way) in self._refused
 
     def _note_refusal(self, source: int, way: str) -> None:
         self._refused.add((os.fstat(source).st_dev, way))
 
     def _clone(self, source: int, start: int, stop: int, target_start: int) -> int:
-        """Share whole blocks; return how many bytes of them are shared now."""
+        """Share whole blocks; return how many of their bytes are shared now."""
         done = 0
         while start + done < stop:
             self._check_stop()
             count = min(stop - start - done, _STEP_BYTES)
-            request = _CLONE_RANGE.pack(source, start + done, count, target_start + done)
             try:
-                fcntl.ioctl(self._destination, _FICLONERANGE, request)
+                clone_range(source, self._destination, start + done, count, target_start + done)
             except OSError as error:
                 if error.errno in _FULL:
                     raise self._write_error(error) from error
-                # Whatever else it is: copying will either do, or say more exactly what is wrong.
+                # For any other error, copying will either succeed or give a more exact error.
                 self._note_refusal(source, "clone")
                 break
             done += count
@@ -129,8 +119,8 @@ class RangeMover:
             self._report(moved)
 
     def _copy_in_kernel(self, source: int, start: int, count: int, target_start: int) -> int:
-        """Copy some of a range; 0 where the kernel will not, for whatever reason."""
-        for name, way in _WAYS.items():
+        """Copy some of a range; return 0 if the kernel refuses, for any reason."""
+        for name, way in KERNEL_COPIES.items():
             if self._refuses(source, name):
                 continue
             try:
@@ -141,7 +131,7 @@ class RangeMover:
                 moved = 0
             if moved:
                 return moved
-            # Also where it moved nothing without an error: some file systems do.
+            # Some file systems move nothing without an error.
             self._note_refusal(source, name)
         return 0
 
@@ -156,19 +146,20 @@ class RangeMover:
             raise UnreadableSourceError(
                 f"{path} cannot be read: {error.strerror or error}.",
                 path=path,
-                next_step="Check the disk or the network and run the same command again.",
+                next_step="Check the disk or the network mount, then run the same command again.",
             ) from error
         if not moved:
             raise UnreadableSourceError(
-                f"{path} is shorter than its index says.",
+                f"{path} is shorter than its index says: the file is cut off.",
                 path=path,
-                next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+                next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+                "--on-bad-episode drop.",
             )
         self.write([self._buffer[:moved]], target_start)
         return moved
 
     def write(self, pieces: Sequence[bytes | memoryview], target_start: int) -> None:
-        """Write bytes from memory, one piece behind the other; at most 1,024 of them."""
+        """Write bytes from memory, one piece after another; at most 1,024 pieces."""
         missing = sum(map(len, pieces))
         try:
             while missing:
@@ -185,7 +176,7 @@ class RangeMover:
         return StorageError(
             f"{self._path} cannot be written: {error.strerror or error}.",
             path=self._path,
-            next_step="Make room or check the disk, then run the same command again.",
+            next_step="Free disk space or check the disk, then run the same command again.",
         )
 
     def _report(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What a failing disk means to a user: one sentence, the path, and the next step."""
+"""Storage errors for users: one sentence with the path, and the next step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pathlib import Path
 
 from leconvert.support.errors import StorageError
 
-_FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
+_FREE_SPACE = (
+    "Free disk space there, then run the same command again; finished work stays finished."
+)
 _WRITABLE = "Mount it for writing, or choose another folder; then run the same command again."
 _PERMITTED = "Let this user read and write there, then run the same command again."
 CHECK_DISK = "Check the disk or the network mount, then run the same command again."
-_REMOVED = "Check the disk, and that nobody removed the files of the run."
+_REMOVED = "Check the disk, and check that nobody removed files of the run."
 _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("there is no space left", _FREE_SPACE),
     errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
@@ -26,16 +28,19 @@ _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.EIO: ("the device or server reports an input/output error", CHECK_DISK),
     errno.ESTALE: ("the server no longer knows the file (stale handle)", CHECK_DISK),
     errno.ETIMEDOUT: ("the server does not answer", CHECK_DISK),
-    errno.EMFILE: ("too many files are open", "Raise the limit with `ulimit -n` and run again."),
+    errno.EMFILE: (
+        "too many files are open",
+        "Raise the limit with `ulimit -n`, then run the same command again.",
+    ),
     errno.EFBIG: ("the file is too large for the file system", CHECK_DISK),
 }
 
 
 @contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Turn what the disk does to us into a `StorageError` with the path and the next step.
+    """Turn errors of the disk within the block into a `StorageError` with path and next step.
 
-    ENOENT, EEXIST and other errors that are about names, not about storage, pass through.
+    ENOENT, EEXIST and other errors about names pass through.
     """
     try:
         yield
@@ -46,10 +51,10 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def raise_storage_trouble(error: BaseException, path: Path | str) -> None:
-    """Raise a `StorageError` where it was the disk that failed, and not what is in a file.
+    """Raise a `StorageError` if the disk failed, as opposed to the content of a file being wrong.
 
-    What raised an error is looked at too. Errors about names, such as ENOENT, and those of a
-    library's own kind pass: FFmpeg speaks of input and output where content is damaged.
+    The causes of an error count, too. Errors about names, such as ENOENT, and a library's own
+    errors pass: FFmpeg reports input and output errors for damaged content.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -64,10 +69,10 @@ def _is_the_disks(error: OSError) -> bool:
 
 
 def denied(path: Path | str) -> tuple[str, str]:
-    """Return which right this user lacks at a path, and what gives the right.
+    """Return which right this user lacks at a path, and how to get it.
 
-    Looked at are the folders that lead to the path, the path itself, and where it does not exist
-    the folder that it would be made in.
+    It checks the folders that lead to the path and the path itself. If the path does not exist, it
+    checks the folder in which it would be made.
     """
     place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
     wanted = [(folder, os.X_OK, "rx", "enter the folder") for folder in reversed(place.parents)]
@@ -87,12 +92,12 @@ def denied(path: Path | str) -> tuple[str, str]:
 
 
 def lacking_right(place: Path, letters: str, does: str) -> tuple[str, str]:
-    """Return what this user may not do, and what gives the right.
+    """Return what this user may not do, and how to get the right.
 
     Args:
         place: A folder or file that exists.
-        letters: The right, as ``chmod`` calls it.
-        does: What is not allowed, such as ``write in the folder``.
+        letters: The right in ``chmod``'s notation.
+        does: The forbidden action, such as ``write in the folder``.
     """
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return f"The file system of {place} is mounted read-only.", _WRITABLE
@@ -115,15 +120,15 @@ def _name(user: int) -> str:
 
 
 def lacks_permission(error: BaseException) -> bool:
-    """Say whether it is a permission of this user that is missing, which waiting does not mend."""
+    """Return whether this user lacks a permission; waiting does not help then."""
     return isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
 
 
 @contextmanager
 def any_storage_errors() -> Iterator[None]:
-    """Turn every ``OSError`` that came this far into a `StorageError`: for the outermost calls.
+    """Turn every remaining ``OSError`` into a `StorageError`; for the outermost calls.
 
-    What nobody foresaw is a look at a file that failed, or a file that somebody removed.
+    The cause of an unexpected one is usually a failed look at a file, or a removed file.
     """
     try:
         yield
@@ -132,11 +137,11 @@ def any_storage_errors() -> Iterator[None]:
 
 
 def storage_error(error: OSError) -> StorageError:
-    """Return what an error means to a user."""
+    """Return an error in the user's terms."""
     if error.errno == errno.ENOENT and error.filename is None and _here_is_gone():
         return StorageError(
-            "The folder that this command was started in was removed.",
-            next_step="Go to one that exists, then run the same command again.",
+            "The current folder of this command no longer exists.",
+            next_step="Change to a folder that exists, then run the same command again.",
         )
     path = error.filename if isinstance(error.filename, str) else "the output, or a file of the run"
     return _told(error, path)
@@ -155,7 +160,10 @@ def _told(error: OSError, path: str) -> StorageError:
         message, next_step = denied(path)
         return StorageError(message, path=path, next_step=next_step)
     if error.errno == errno.ENOTDIR:
-        said, next_step = "a part of this path is no folder", "Name a place in a folder."
+        said, next_step = (
+            "a part of this path is not a folder",
+            "Give a path whose parts are folders.",
+        )
     else:
         unknown = str(error.strerror or error), _REMOVED
         said, next_step = _NEXT_STEPS.get(error.errno or 0, unknown)

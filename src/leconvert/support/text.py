@@ -1,4 +1,4 @@
-"""Numbers and sentences as people read them."""
+"""Numbers and sentences in readable form."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 GET_AGAIN = "Get the file again from where it came: `git lfs pull`, the Hub, or another copy"
-"""What helps first with a file that is missing or damaged; whatever else helps loses something."""
+"""The first advice for a file that is missing or damaged; all other advice loses something."""
 _SHOWN_CHARACTERS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines whose columns stand below one another."""
+    """Return rows of cells as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -25,7 +25,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def amount(size_bytes: float) -> str:
-    """Return a number of bytes as people read it, such as ``2.1 GiB``."""
+    """Return a number of bytes in readable form, such as ``2.1 GiB``."""
     value, unit = float(size_bytes), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value /= 1024
@@ -34,7 +34,7 @@ def amount(size_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a stretch of time as people read it, such as ``1 h 05 min``."""
+    """Return a duration in readable form, such as ``1 h 05 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -44,12 +44,12 @@ def duration(seconds: float) -> str:
 
 
 def guessed_duration(seconds: float) -> str:
-    """Return an estimate of a stretch of time; nothing takes 0 s."""
+    """Return an estimated duration; it is never "0 s"."""
     return "a second" if seconds < 1.5 else duration(seconds)
 
 
 def shorten(text: str, width: int, *, keep: str = "head") -> str:
-    """Return one line of at most ``width`` characters; what was left out shows as an ellipsis."""
+    """Return one line of at most ``width`` characters; an ellipsis stands for omitted text."""
     line = " ".join(text.split())
     if len(line) <= width:
         return line
@@ -64,15 +64,15 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def first_few(lines: Sequence[object], most: int) -> list[str]:
-    """Return the first of many lines as text, and a line that says how many are left out."""
+    """Return the first lines as text, and a line with the number of lines left out."""
     left = len(lines) - most
     return [*map(str, lines[:most]), *([f"... and {left:,} more"] if left > 0 else [])]
 
 
 def shown(text: object) -> str:
-    """Return a name or value of a source as a message can hold it.
+    """Return a name or value of a source in a form that a message can hold.
 
-    Names may hold line breaks, quotes, and bytes that are no text; values may be long.
+    Names may hold line breaks, quotes, and bytes that are not text; values may be long.
     """
     said = text if isinstance(text, str) and text.isprintable() else ascii(text)
     if len(said) > _SHOWN_CHARACTERS:
@@ -90,18 +90,18 @@ def json_record(value: Any) -> dict[str, Any]:
     return record
 
 
-# Secrets, taken out of command lines and messages before they are recorded or shown.
+# Secrets, removed from command lines and messages before they are recorded or shown.
 #
-# What is known: options whose name speaks of a secret (``--token``), what looks like a Hub token,
-# credentials in a URL, and the values of environment variables that are called after a secret
-# (``HF_TOKEN``). A secret of another shape that is given in another way is not known.
+# Recognised are options with a name like ``--token``, texts that look like a Hub token, credentials
+# in a URL, and the values of environment variables named like a secret (``HF_TOKEN``). A secret of
+# another form that is passed in another way is not recognised.
 
 
 HIDDEN = "***"
 
 _NAME = re.compile(r"token|secret|passw|api[-_]?key|credential|authorization", re.IGNORECASE)
 _HUB_TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}")
-# A password may hold an @ itself; as a path a URL has lost a slash.
+# A password may contain an @ itself; a URL that was treated as a path has lost a slash.
 _CREDENTIALS = re.compile(r"\b([a-z][a-z0-9+.-]*:/{1,2})[^/\s?#]+@", re.IGNORECASE)
 _QUERY = re.compile(rf"([?&][^=&#\s]*(?:{_NAME.pattern}|key|sig)[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
 _SHORTEST_VALUE = 6
@@ -134,9 +134,9 @@ def without_secrets_in(text: str, environment: Mapping[str, str] | None = None) 
 
 
 def without_credentials(text: str) -> str:
-    """Return a text with what looks like a secret replaced by ``***``; asks no environment.
+    """Return a text with secrets of known form replaced by ``***``; no environment is read.
 
-    Hub tokens, a user's name and password in a URL, and secrets among its parameters.
+    These are Hub tokens, a user's name and password in a URL, and secrets among its parameters.
     """
     text = _CREDENTIALS.sub(rf"\1{HIDDEN}@", _HUB_TOKEN.sub(HIDDEN, text))
     return _QUERY.sub(rf"\1{HIDDEN}", text)
@@ -151,5 +151,5 @@ def _masked(text: str, known: Sequence[str]) -> str:
 def _values(environment: Mapping[str, str] | None) -> list[str]:
     variables = os.environ if environment is None else environment
     values = {value for name, value in variables.items() if _NAME.search(name)}
-    # Short ones (`GIT_ASKPASS=1`) are no secrets; the longest first, as one may hold another.
+    # Short values (`GIT_ASKPASS=1`) are no secrets. The longest first, as one may contain another.
     return sorted((v for v in values if len(v) >= _SHORTEST_VALUE), key=len, reverse=True)

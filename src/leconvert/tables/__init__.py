@@ -1,7 +1,7 @@
 """Parquet tables of a dataset: footers, schemas, and rows that are joined, cut and copied.
 
-Everything here takes files and plain values. Rows are copied unless a repair says otherwise, and
-images in rows are never decoded. Nothing is synced to disk unless that is asked for.
+The functions take files and plain values. Rows are copied unless a repair says otherwise, and
+images in rows are never decoded. Nothing is synced to disk unless the caller asks for it.
 """
 
 from leconvert.tables.data_file import (

@@ -1,9 +1,8 @@
-"""NumPy to Arrow and back, without pandas; and what Arrow types are at heart.
+"""Conversion between NumPy and Arrow without pandas, and properties of Arrow types.
 
-pyarrow imports pandas, where it is installed, as soon as it is handed a Python or NumPy object or
-asked for one. That costs half a second and 50 MB, more than a small conversion. Arrays made from
-buffers do not: so columns of numbers, and JSON values, which are of few kinds, are put together
-here.
+pyarrow imports pandas, if it is installed, as soon as a Python or NumPy object is converted to or
+from an array. That costs half a second and 50 MB, more than a small conversion. Arrays made from
+buffers avoid it, so this module builds columns of numbers, and of JSON values, from buffers.
 """
 
 from __future__ import annotations
@@ -41,35 +40,39 @@ def int64_values(column: pa.ChunkedArray) -> IntArray:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values of a type are lists, of any length or of a fixed one."""
+    """Return whether values of a type are lists, of any length or of a fixed one."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a type are numbers or truth values, which statistics are computed of."""
+    """Return whether statistics can be computed of a type: numbers and truth values."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     )
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values of a type are bytes of any length."""
+    """Return whether values of a type are bytes of any length."""
     return bool(
         pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
     )
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are texts."""
+    """Return whether values of a type are texts."""
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
 def list_length(array: pa.Array) -> int:
-    """Return the length that all lists of an array without nulls have, of one row at least."""
+    """Return the common length of all lists of an array without nulls, with at least one row.
+
+    Raises:
+        ValueError: The lists are empty, or their lengths differ.
+    """
     if pa.types.is_fixed_size_list(array.type):
         length = int(array.type.list_size)
     else:
@@ -87,7 +90,7 @@ def list_length(array: pa.Array) -> int:
 
 
 def list_values(array: pa.Array) -> pa.Array:
-    """Return what the lists of an array without nulls hold; `flatten` would import much."""
+    """Return the elements of the lists of an array without nulls; `flatten` would import pandas."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         return array.values.slice(array.offset * size, len(array) * size)
@@ -96,7 +99,7 @@ def list_values(array: pa.Array) -> pa.Array:
 
 
 def innermost_type(kind: pa.DataType) -> pa.DataType:
-    """Return what lists hold, nested to any depth, or what an extension type is stored as."""
+    """Return the type of the elements of nested lists; of an extension type, the storage type."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
@@ -107,7 +110,7 @@ def innermost_type(kind: pa.DataType) -> pa.DataType:
 
 
 def integers(column: pa.Array) -> IntArray | None:
-    """Return a column of integers, shape (rows,); None where it is of another type or has nulls."""
+    """Return a column of integers, shape (rows,); None if it has nulls or does not fit int64."""
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
     found = stored_numbers(column)
@@ -117,20 +120,20 @@ def integers(column: pa.Array) -> IntArray | None:
 
 
 def floats(column: pa.Array) -> FloatArray | None:
-    """Return a column of numbers, shape (rows,); None where it is of another type or has nulls."""
+    """Return a column of numbers, shape (rows,); None for another type or nulls."""
     if column.null_count or not is_number(column.type):
         return None
     return stored_numbers(column).astype(np.float64, copy=False)
 
 
 def stored_numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """Return numbers or truth values without nulls as they are stored, shape (rows,).
+    """Return numbers or truth values without nulls as stored, shape (rows,).
 
-    A cast of Arrow's imports much, and to be asked for an array pandas.
+    Arrow's own cast and conversion would import pandas.
     """
     kind = column.type
     if pa.types.is_boolean(kind):
-        if not len(column):  # nor may it have a buffer then
+        if not len(column):  # an empty column may lack the buffer, too
             return np.empty(0, np.bool_)
         bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
         return bits[column.offset : column.offset + len(column)].astype(np.bool_)
@@ -139,12 +142,12 @@ def stored_numbers(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def nested_floats(column: pa.Array) -> FloatArray | None:
-    """Return a column of nested lists, shape (rows, ...); None where they are not regular."""
+    """Return a column of nested lists, shape (rows, ...); None if the lists are not regular."""
     return _nested(column, floats)
 
 
 def nested_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
-    """Return a column of nested lists as int64, float64 or bool; None where it is irregular."""
+    """Return a column of nested lists as int64, float64 or bool; None if they are not regular."""
     inner = innermost_type(column.type)
     if pa.types.is_boolean(inner):
         return _nested(column, _truths)
@@ -152,7 +155,7 @@ def nested_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
 
 
 def _truths(column: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Return a column of truth values, shape (rows,); None where it has nulls."""
+    """Return a column of truth values, shape (rows,); None if it has nulls."""
     return None if column.null_count else stored_numbers(column)
 
 
@@ -178,7 +181,7 @@ def _nested(
 def fixed_width[Number: np.generic](
     column: pa.Array, dtype: type[Number] | np.dtype[Number]
 ) -> npt.NDArray[Number]:
-    """Return the memory of a column of a type of fixed width, shape (rows,)."""
+    """Return the memory of a column of fixed width, shape (rows,)."""
     if not len(column):
         return np.empty(0, dtype)
     size = np.dtype(dtype).itemsize
@@ -189,14 +192,21 @@ _INT64 = np.iinfo(np.int64)
 
 
 class MixedKindsError(TypeError):
-    """Values that no single column type holds; never leaves this package."""
+    """Values that no single column type holds. The error never leaves this package."""
 
 
 def type_of(values: Sequence[Any], *, truth_counts: bool = False) -> pa.DataType:
-    """Return the narrowest type that holds JSON values, None included.
+    """Return the narrowest type that holds JSON values, among them None.
 
-    Integers beside fractions are float64; mappings are structs with the keys of all, in order of
-    first appearance.
+    Integers together with fractions are float64. Mappings are structs with the keys of all
+    mappings, in order of first appearance.
+
+    Args:
+        values: The values.
+        truth_counts: Whether a truth value can be a number if there are numbers, too.
+
+    Raises:
+        MixedKindsError: No type holds all values.
     """
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
@@ -223,7 +233,7 @@ def type_of(values: Sequence[Any], *, truth_counts: bool = False) -> pa.DataType
 
 
 def array_of(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
-    """Return JSON values as an array of a type that :func:`type_of` gave for them or for more."""
+    """Return JSON values as an array of a type that `type_of` gave for them or for more values."""
     if pa.types.is_null(wanted):
         return pa.nulls(len(values))
     valid = [value is not None for value in values]
@@ -236,7 +246,7 @@ def array_of(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
 
 
 def type_of_numbers(numbers: npt.NDArray[Any]) -> pa.DataType:
-    """Return the type of a column of regular nested lists."""
+    """Return the type of a column of regular nested lists, shape (rows, ...)."""
     found = {"b": pa.bool_(), "i": pa.int64(), "f": pa.float64()}[numbers.dtype.kind]
     for _ in range(numbers.ndim - 1):
         found = pa.list_(found)
@@ -244,7 +254,7 @@ def type_of_numbers(numbers: npt.NDArray[Any]) -> pa.DataType:
 
 
 def array_of_numbers(numbers: npt.NDArray[Any], wanted: pa.DataType) -> pa.Array:
-    """Return an array of regular nested lists."""
+    """Return an array of regular nested lists, shape (rows, ...)."""
     kinds: list[pa.DataType] = []
     inner = wanted
     while pa.types.is_list(inner):
@@ -276,7 +286,7 @@ def repeated_int64(number: int, length: int) -> pa.Array:
 def _storage(
     values: Sequence[Any], wanted: pa.DataType
 ) -> tuple[list[pa.Buffer], list[pa.Array] | None]:
-    """Return the buffers behind the validity, and the arrays of nested values."""
+    """Return the buffers after the validity, and the arrays of nested values."""
     if pa.types.is_boolean(wanted):
         return [_bits([bool(value) for value in values])], None
     if pa.types.is_int64(wanted) or pa.types.is_float64(wanted):

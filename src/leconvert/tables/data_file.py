@@ -1,7 +1,7 @@
-"""Parquet files that are open: their bytes, their rows, and one data file as a check looks at it.
+"""Open parquet files: their bytes, their rows, and a data file as a check needs it.
 
-The numbers that a footer states for a column cost nothing further; to read a column takes Arrow as
-long as to open the file.
+Numbers that the footer states cost no further reading. To read a column takes Arrow as long as to
+open the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from leconvert.tables.thrift import ThriftError
 _WHOLE_FILE_BYTES = 128 * 1024
 _TAIL_BYTES = 64 * 1024
 LARGE_FOOTER_BYTES = 256 * 1024
-"""From here on a footer is not handed to Arrow for the rows of its row groups alone."""
+"""Arrow does not parse larger footers if only the rows of row groups are needed."""
 
 _HAS_EMPTY_VALUES = "empty values in its lists"
 _DIFFERENT_LENGTHS = "lists that are empty, or of different lengths"
@@ -49,20 +49,20 @@ Numbers = npt.NDArray[np.integer[Any] | np.floating[Any]]
 
 
 class OpenedTable:
-    """An open parquet file; small ones are read at once.
+    """An open parquet file; small files are read at once.
 
     Args:
         path: The file.
 
     Raises:
-        UnreadableSourceError: It is missing, or the file system fails.
+        UnreadableSourceError: The file is missing, or the file system fails.
 
     Attributes:
         path: The file.
-        descriptor: It, open for reading.
-        status: What is known of it, asked when it was opened.
-        size_bytes: Its size by that.
-        whole: All its bytes if they are few, else None.
+        descriptor: A descriptor of the file, open for reading.
+        status: The file's status when it was opened.
+        size_bytes: The file's size in ``status``.
+        whole: All bytes of a small file, else None.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class OpenedTable:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            # A named pipe would otherwise wait for somebody who writes.
+            # Without O_NONBLOCK, opening a named pipe would wait for a writer.
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise missing(path) from error
@@ -108,7 +108,7 @@ class OpenedTable:
         os.close(self.descriptor)
 
     def footer(self) -> bytes:
-        """Return the footer, without the length and the magic behind it."""
+        """Return the footer, without the length and the magic after it."""
         tail = self._tail
         footer_bytes = int.from_bytes(tail[-TRAILER_BYTES:-4], "little")
         start = self.size_bytes - TRAILER_BYTES - footer_bytes
@@ -120,19 +120,19 @@ class OpenedTable:
         return tail[start - first : -TRAILER_BYTES]
 
     def window(self, position: int, size: int) -> tuple[bytes, int]:
-        """Return a buffer that holds ``size`` bytes from ``position`` on, and where they begin."""
+        """Return a buffer with ``size`` bytes from ``position`` on, and the index of the first."""
         at = position - self._held_at
         if self.whole is not None or (at >= 0 and at + size <= len(self._held)):
             return self._held, at
         return self._read(position, size), 0
 
     def hold(self, position: int, size: int) -> None:
-        """Read a range of a large file, so that windows on it need no reading of their own."""
+        """Read a range of a large file; windows on it then need no further reading."""
         if self.whole is None:
             self._held, self._held_at = self._read(position, size), position
 
     def held(self, position: int, size: int) -> memoryview | None:
-        """Return a range that is in memory, None where it is not."""
+        """Return a range that is in memory; None if it is not."""
         at = position - self._held_at
         is_held = at >= 0 and at + size <= len(self._held)
         return memoryview(self._held)[at : at + size] if is_held else None
@@ -145,11 +145,12 @@ class OpenedTable:
 
 
 def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
-    """Return the error for a parquet file that is not there."""
+    """Return the error for a missing parquet file."""
     return UnreadableSourceError(
         f"The parquet file {os.fspath(path)} does not exist.",
         path=os.fspath(path),
-        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+        next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+        "--on-bad-episode drop.",
         code="missing-file",
     )
 
@@ -160,12 +161,16 @@ def unreadable(path: str | os.PathLike[str], error: Exception) -> UnreadableSour
     return UnreadableSourceError(
         f"The parquet file {os.fspath(path)} cannot be read: {reason}",
         path=os.fspath(path),
-        next_step="Fetch or record the file again, or leave its episode out.",
+        next_step="Download or record the file again, or leave its episode out.",
     )
 
 
 def with_unique_names(schema: pa.Schema) -> pa.Schema:
-    """Return the schema; raise `pa.ArrowInvalid` where two columns share a name."""
+    """Return the schema.
+
+    Raises:
+        pa.ArrowInvalid: Two columns share a name.
+    """
     if len(set(schema.names)) < len(schema.names):
         name = next(name for name in schema.names if schema.names.count(name) > 1)
         raise pa.ArrowInvalid(f"two columns have the same name, {name}.")
@@ -175,8 +180,8 @@ def with_unique_names(schema: pa.Schema) -> pa.Schema:
 def open_parquet(path: str | os.PathLike[str], *, buffer_bytes: int = 0) -> pq.ParquetReader:
     """Open a parquet file through Arrow, which parses its footer.
 
-    ``ParquetReader`` is what ``ParquetFile`` wraps: opening thousands of small files through the
-    wrapper spends a third of its time in Python.
+    ``ParquetFile`` wraps ``ParquetReader``; for thousands of small files the wrapper would take a
+    third of the time.
     """
     reader = pq.ParquetReader()
     try:
@@ -192,7 +197,7 @@ def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
     """Read the Arrow schema of a parquet file, its metadata included."""
     reader = open_parquet(path)
     try:
-        # A schema that Arrow cannot convert was refused when the file was opened.
+        # A schema that Arrow cannot convert was already refused by `open_parquet`.
         return reader.schema_arrow
     finally:
         reader.close()
@@ -201,8 +206,8 @@ def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
 def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
     """Return the rows of each row group of a parquet file.
 
-    Arrow reads small footers, those of tables with a hundred columns among them. In the large ones
-    of files with thousands of row groups, nothing but the rows is kept.
+    Arrow reads small footers, up to tables with a hundred columns. From the large footers of files
+    with thousands of row groups, only the numbers of rows are kept.
     """
     with OpenedTable(os.fspath(path)) as table:
         try:
@@ -226,16 +231,14 @@ class DataFile:
         path: The file.
 
     Raises:
-        UnreadableSourceError: It is missing, truncated or no parquet file.
+        UnreadableSourceError: The file is missing, truncated or no parquet file.
 
     Attributes:
         path: The file.
         table: Its bytes.
         footer: Its footer.
-        rows: Its rows.
-        uncompressed_bytes: Sum of ``total_uncompressed_size`` over all column chunks of all row
-            groups; this is what counts towards a data file's size limit.
-        group_bytes: The same of each row group.
+        rows: Number of its rows.
+        group_bytes: Sum of ``total_uncompressed_size`` over the column chunks of each row group.
         columns: Top-level column names, in file order.
     """
 
@@ -248,7 +251,7 @@ class DataFile:
             self.footer: FileFooter = FOOTERS.read(self.table.footer())
             self.columns = self.footer.schema.columns
             size_bytes, groups = self.table.size_bytes, self.footer.row_groups
-            # Files of several row groups are rare, and read whole where anything is asked of them.
+            # Files of several row groups are rare; their columns are read in full whenever needed.
             self._group: RowGroupEntry | None = groups[0] if len(groups) == 1 else None
             self._chunks = [] if self._group is None else self._group.chunks()
             chunks = map(RowGroupEntry.chunks, groups) if self._group is None else [self._chunks]
@@ -269,46 +272,46 @@ class DataFile:
 
     @property
     def uncompressed_bytes(self) -> int:
-        """Uncompressed size of all column chunks."""
+        """Uncompressed bytes of all column chunks; they count towards a data file's size limit."""
         return sum(self.group_bytes)
 
     def schema(self) -> pa.Schema:
-        """Return its Arrow schema."""
+        """Return the Arrow schema."""
         return arrow_schema(self.footer.schema.raw, self.footer.tail.raw)
 
     @property
     def schema_key(self) -> tuple[bytes, bytes | None]:
-        """What equal schemas have in common.
+        """A key that is the same for files with equal schemas.
 
-        Lists of one length and of any are stored alike, and texts and dictionaries of texts: only
-        what Arrow adds to the file tells them apart.
+        Lists of one length and of any length are stored alike, and so are texts and dictionaries of
+        texts; only the Arrow schema inside the file distinguishes them.
         """
         return self.footer.schema.raw, self.footer.tail.arrow_schema
 
     @property
     def extremes(self) -> dict[str, tuple[float, float]]:
-        """The least and the greatest value of each column, elements of lists alike.
+        """The least and the greatest value of each column; elements of lists count, too.
 
-        Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
-        and empty values take no part.
+        Columns without these values in the footer, and columns that are not numbers, are missing.
+        NaN and empty values are ignored.
         """
         return {} if self._group is None else self._group.extremes()
 
     def num_values(self, column: str) -> int | None:
-        """Return the values of a column, elements of lists and nulls alike; None if not known."""
+        """Return the number of a column's values, list elements and nulls included, if known."""
         leaf = self.footer.schema.places.get(column)
         if leaf is None or self._group is None:
             return None
         return self._chunks[leaf].num_values
 
     def null_count(self, column: str) -> int | None:
-        """Return the empty values of a column, elements of lists alike; None if not known."""
+        """Return the number of a column's empty values, with list elements; None if not known."""
         return self._null_count(self.footer.schema.places.get(column))
 
     def missing_files(self, column: str) -> int | None:
-        """Return how many images of a column have no bytes, but a path at best; None if not known.
+        """Return how many images of a column have no bytes, but at most a path; None if not known.
 
-        Only of columns that hold bytes and path of each image.
+        It is known only for columns that hold bytes and path of each image.
         """
         return self._null_count(self.footer.schema.image_files.get(column))
 
@@ -316,9 +319,9 @@ class DataFile:
         return None if leaf is None or self._group is None else self._group.null_count(leaf)
 
     def raw(self, column: str) -> tuple[object, bytes] | None:
-        """Return a column as it stands in a small file; None where that is not at hand.
+        """Return the stored form of a column in a small file; None if it is not in memory.
 
-        Columns of different files with equal raw forms have equal values.
+        Columns of different files with equal stored forms have equal values.
         """
         leaf, whole = self.footer.schema.places.get(column), self.table.whole
         if leaf is None or whole is None or self._group is None:
@@ -327,14 +330,14 @@ class DataFile:
         return (self._group.form, leaf), whole[chunk.start : chunk.start + chunk.compressed_bytes]
 
     def has_footer_of(self, other: OpenedTable) -> bool:
-        """Tell whether a file of the same size has the same footer."""
+        """Return whether a file of the same size has the same footer."""
         try:
             return self.table.footer() == other.footer()
         except ThriftError:
             return False
 
     def is_column_of(self, column: str, other: OpenedTable) -> bool:
-        """Tell whether a file with the same footer has the same bytes of a column."""
+        """Return whether a file with the same footer has the same bytes of a column."""
         leaf = self.footer.schema.places.get(column)
         if leaf is None or self._group is None:
             return False
@@ -344,14 +347,14 @@ class DataFile:
         return ours[at : at + size] == theirs[there : there + size]
 
     def lengths(self, schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
-        """Return the lengths of the lists in columns whose type does not say them.
+        """Return the lengths of the lists in columns whose type leaves them open.
 
-        Such columns are read, and those of lists that may hold empty values. Rows without a list
-        take no part.
+        These columns are read, and columns of lists that may hold empty values. Rows without a list
+        are ignored.
 
         Returns:
-            Column to lengths, the outer list's first, or to what forbids that all rows become
-            arrays of one shape.
+            Column to lengths, the outer list's first, or to the reason why the rows cannot all
+            become arrays of one shape.
         """
         found: dict[str, tuple[int, ...] | str] = {}
         for name, is_open in _lists_of(schema):
@@ -362,10 +365,10 @@ class DataFile:
         return found
 
     def _common_lengths(self, name: str) -> tuple[int, ...] | str | None:
-        """Return the lengths that the lists of a column have in common; see `lengths`."""
+        """Return the common lengths of the lists of a column; see `lengths`."""
         if self._group is not None:
             return _lengths_of(*self._read(name))
-        # A file of many episodes is not held at once.
+        # A file of many episodes is read in batches to bound memory.
         known: tuple[int, ...] | None = None
         with pq.ParquetFile(self.path) as file:
             for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=[name], use_threads=False):
@@ -378,7 +381,11 @@ class DataFile:
         return known
 
     def numbers(self, *columns: str) -> list[Numbers]:
-        """Return columns of one number a row, shape (rows,); a list of one counts as its number."""
+        """Return columns of one number a row, shape (rows,); a list of one number counts as it.
+
+        Raises:
+            UnreadableSourceError: A column is missing, is no number a row, or has empty values.
+        """
         found: list[Numbers] = []
         for column, chunked in zip(columns, self._read(*columns), strict=True):
             is_one = chunked.num_chunks == 1
@@ -395,7 +402,7 @@ class DataFile:
         return found
 
     def _read(self, *columns: str) -> list[pa.ChunkedArray]:
-        """Read some columns, in this order."""
+        """Read some columns and return them in the given order."""
         reader = open_parquet(self.path)
         try:
             leaves = {path[0]: number for number, path in enumerate(reader.column_paths)}
@@ -412,12 +419,12 @@ class DataFile:
             reader.close()
 
 
-# By the identity of the schema, which is held: to hash one takes as long as to look at it.
+# Keyed by the identity of the schema, which is held: hashing takes as long as reading the columns.
 _LISTS: dict[int, tuple[pa.Schema, list[tuple[str, bool]]]] = {}
 
 
 def _lists_of(schema: pa.Schema) -> list[tuple[str, bool]]:
-    """Return the columns of lists of values, and whether their types leave a length open."""
+    """Return the columns of lists of values, each with whether its type leaves a length open."""
     known = _LISTS.get(id(schema))
     if known is not None and known[0] is schema:
         return known[1]
@@ -433,15 +440,15 @@ def _lists_of(schema: pa.Schema) -> list[tuple[str, bool]]:
 
 
 def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
-    """Return the lengths of lists, or why they have none in common; None without any list."""
+    """Return the common lengths of lists, or why there are none; None if there is no list."""
     kind, chunks = column.type, column.chunks
-    # Before they become one: not every version of pyarrow joins chunks of an extension type.
+    # Take the storage first: not every version of pyarrow joins chunks of an extension type.
     if isinstance(kind, pa.BaseExtensionType):
         kind, chunks = kind.storage_type, [chunk.storage for chunk in chunks]
     array = pa.chunked_array(chunks, kind).combine_chunks()
     try:
         array = array.drop_null() if array.null_count else array
-    except pa.ArrowNotImplementedError:  # of views, in some versions of pyarrow
+    except pa.ArrowNotImplementedError:  # some versions of pyarrow cannot drop nulls of views
         return _HAS_EMPTY_VALUES
     lengths: list[int] = []
     while is_list(array.type):

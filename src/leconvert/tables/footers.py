@@ -1,17 +1,17 @@
-"""Parquet footers: the columns of a file, its row groups, and the metadata behind them.
+"""Parquet footers: the columns of a file, its row groups, and its metadata.
 
 A footer is the schema, the row groups and the key-value metadata, in this order. The footers of a
-dataset's files are alike: schema and metadata are mostly the same bytes, and in the row groups only
-integers and the values of statistics differ. So the first row groups of a kind are walked field by
+dataset's files are alike: schema and metadata are mostly the same bytes, and row groups differ only
+in integers and in the values of statistics. So the first row groups of a kind are walked field by
 field, which gives a *form*: regular expressions in which types, names, encodings and field numbers
-are literal and integers are not. A row group that a form matches has the same fields, and :mod:`re`
+are literal and integers are not. A row group that matches a form has the same fields, and :mod:`re`
 finds its integers fifty times faster than a walk.
 
-Whatever is new in a footer is shown to Arrow: schema and metadata without row groups, and a row
-group that was walked beside the schema alone. So a footer that Arrow refuses is refused here, and
-Arrow never holds a large footer, of which it makes ten times the size. Where the entry of a column
-chunk contradicts the schema, Arrow ends the process once it is asked for the chunk: that is checked
-before.
+Every new part of a footer is shown to Arrow: schema and metadata without row groups, and a walked
+row group with the schema alone. So a footer that Arrow refuses is refused here, although Arrow
+never holds a large footer, for which it needs ten times the footer's size. If the entry of a column
+chunk contradicts the schema, Arrow ends the process when it is asked for the chunk. Such entries
+are refused before Arrow sees them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _REQUIRED_FIELD, _OPTIONAL_FIELD, _REPEATED_FIELD = range(3)
 _PHYSICAL, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _ID, _LOGICAL = 1, 3, 4, 5, 6, 9, 10
 
 ONLY_LOGICAL = -1
-"""Instead of a converted type, where the meaning of values has come up since there are these."""
+"""Stands for the converted type of values whose meaning exists only as a logical type."""
 
 _BOOL, _INT32, _INT64, _FLOAT, _DOUBLE = 0, 1, 2, 4, 5
 _LETTERS = {_BOOL: "?", _INT32: "i", _INT64: "q", _FLOAT: "f", _DOUBLE: "d"}
@@ -67,11 +67,11 @@ class Leaf(NamedTuple):
 
     Attributes:
         path: The names.
-        physical_type: Parquet's number of the type of what is stored.
+        physical_type: Parquet's number of the stored type.
         repetitions: The highest repetition level.
         definitions: The highest definition level.
-        converted_type: Parquet's number of what that stands for: unsigned integers, dates; None
-            where it stands for itself.
+        converted_type: Parquet's number of the meaning of the values, such as unsigned integers or
+            dates; None if they have no other meaning.
     """
 
     path: tuple[bytes, ...]
@@ -82,7 +82,7 @@ class Leaf(NamedTuple):
 
     @property
     def column(self) -> str:
-        """Name of its column."""
+        """Name of the column that the leaf is in."""
         try:
             return self.path[0].decode()
         except UnicodeDecodeError as error:
@@ -90,7 +90,7 @@ class Leaf(NamedTuple):
 
     @property
     def letter(self) -> str | None:
-        """How :mod:`struct` names the values; None where they are no numbers."""
+        """The format letter of :mod:`struct` for the values; None if they are not numbers."""
         letter = _LETTERS.get(self.physical_type)
         if letter is None or self.converted_type is None or self.converted_type in _SIGNED:
             return letter
@@ -103,9 +103,9 @@ class FileSchema:
 
     Attributes:
         raw: The footer's first bytes, up to the number of rows.
-        leaves: Its leaf columns in order.
-        structure: What decides how pages are read: everything but names. Equal structures with
-            equal Arrow schemas mean that the pages of one file can stand in the other.
+        leaves: The leaf columns in order.
+        structure: Everything that decides how pages are read, without names. If structures and
+            Arrow schemas are equal, the pages of one file can stand in the other.
     """
 
     raw: bytes
@@ -114,25 +114,29 @@ class FileSchema:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns, of which a nested one has one leaf or more."""
+        """Names of the columns; a nested column has one leaf or more."""
         return tuple(dict.fromkeys(leaf.column for leaf in self.leaves))
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The place of the leaf, by name, of each column that has but one."""
+        """The number of the leaf of each column that has only one, by name."""
         times = Counter(leaf.column for leaf in self.leaves)
         return {leaf.column: at for at, leaf in enumerate(self.leaves) if times[leaf.column] == 1}
 
     @cached_property
     def image_files(self) -> dict[str, int]:
-        """The place of the leaf ``bytes``, by name, of each column of images."""
+        """The number of the leaf ``bytes`` of each column of images, by name."""
         return {
             leaf.column: at for at, leaf in enumerate(self.leaves) if leaf.path[1:] == (b"bytes",)
         }
 
 
 def parse_schema(footer: bytes) -> FileSchema:
-    """Read the schema at the beginning of a footer."""
+    """Read the schema at the beginning of a footer.
+
+    Raises:
+        ThriftError: The schema is damaged.
+    """
     reader = CompactReader(footer)
     fields = reader.fields()
     if next(fields, None) != (1, I32):
@@ -147,7 +151,8 @@ def parse_schema(footer: bytes) -> FileSchema:
     leaves: list[Leaf] = []
     root_children = elements[0].children
     position = 1
-    # Elements stand in the order of a walk down the tree: names above, children still to come.
+    # Elements are stored in the order of a walk down the tree. Each entry: name, levels, and
+    # children still to come.
     above: list[tuple[bytes, int, int, int]] = [(b"", 0, 0, root_children)]
     while position < size:
         while above and above[-1][3] == 0:
@@ -184,7 +189,7 @@ class _Element(NamedTuple):
 
 
 def _schema_element(reader: CompactReader) -> _Element:
-    """Read one element; its id says nothing."""
+    """Read one element; its id is ignored."""
     facts: dict[int, object] = {}
     name = b""
     for number, kind in reader.fields():
@@ -203,7 +208,8 @@ def _schema_element(reader: CompactReader) -> _Element:
         converted = ONLY_LOGICAL if converted is not None or _LOGICAL in facts else None
     if not isinstance(repetition, int) or not isinstance(children, int) or children < 0:
         raise ThriftError("an element of the schema has fields of other types")
-    # Arrow would take another for required, and end the process at the histograms of its levels.
+    # Arrow would take any other number for "required", and end the process at the histograms of
+    # levels.
     if repetition not in (_REQUIRED_FIELD, _OPTIONAL_FIELD, _REPEATED_FIELD):
         raise ThriftError("an element of the schema is neither required, optional nor repeated")
     if physical is not None and not isinstance(physical, int):
@@ -211,23 +217,23 @@ def _schema_element(reader: CompactReader) -> _Element:
     return _Element(name, physical, converted, repetition, children, tuple(facts.items()))
 
 
-# Fields of FileMetaData behind the row groups.
+# Fields of FileMetaData after the row groups.
 _KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS = 5, 6, 7
 _ARROW_SCHEMA_KEY = b"ARROW:schema"
-# Programs whose pages and statistics are known to be what their footers say.
+# Programs whose pages and statistics are known to agree with their footers.
 _KNOWN_WRITERS = (b"parquet-cpp-arrow version ", b"leconvert version ")
 
 
 class FileTail(NamedTuple):
-    """What stands behind the row groups.
+    """The part of a footer after the row groups.
 
     Attributes:
         raw: Its bytes.
         key_values: Metadata of the file.
-        created_by: The program that wrote it, as it calls itself.
-        is_of_known_writer: Whether Arrow wrote it, or this program did.
-        key_values_raw: The metadata as encoded.
-        column_orders_raw: The order that minima and maxima go by, as encoded; empty without.
+        created_by: The program that wrote the file, by its own name.
+        is_of_known_writer: Whether Arrow or leconvert wrote the file.
+        key_values_raw: The encoded metadata.
+        column_orders_raw: The encoded order for minima and maxima; empty if not stated.
     """
 
     raw: bytes
@@ -239,13 +245,18 @@ class FileTail(NamedTuple):
 
     @property
     def arrow_schema(self) -> bytes | None:
-        """The types that Arrow gives the columns, where those of the file say less."""
+        """The Arrow types of the columns, encoded; they are more exact than parquet's own."""
         return self.key_values.get(_ARROW_SCHEMA_KEY)
 
 
 def parse_tail(raw: bytes) -> FileTail:
-    """Read what stands behind the row groups, to the end of a footer."""
-    # The fields go on from the row groups, which are number 4: a header of its own restores that.
+    """Read the part after the row groups, to the end of a footer.
+
+    Raises:
+        ThriftError: It is damaged, or the file is encrypted.
+    """
+    # Field numbers are differences to the row groups' field, which is number 4: this header
+    # restores it.
     shifted = bytes((4 << 4 | BOOL_TRUE,)) + raw
     reader = CompactReader(shifted)
     key_values: dict[bytes, bytes | None] = {}
@@ -283,25 +294,26 @@ def _key_value(reader: CompactReader) -> tuple[bytes, bytes | None]:
 
 
 def _structs(reader: CompactReader) -> int:
-    """Return how many structs there are in the list that begins here."""
+    """Return the number of structs in the list that begins here."""
     kind, size = reader.list_header()
     if size and kind != STRUCT:
         raise ThriftError("a list is not made of structs")
     return size
 
 
-# The number of rows, and the list of row groups, as they stand behind the schema.
+# The number of rows, 0, and the head of the list of row groups, as they follow the schema.
 _NO_ROWS = b"\x16\0\x19"
 INTEGER = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 
 _MAX_DEPTH = 8
-# Bytes of a statistic of a physical type; byte strings have any length, and fixed ones too many.
+# Bytes of a statistic by physical type. Byte strings have any length; those of a fixed length can
+# be too long.
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
 
 # Fields of RowGroup. Arrow also writes 2, 5, 6 and 7: sizes, the first byte, and the number.
 _COLUMNS, _ROWS = 1, 3
 _PLAIN_FIELDS = frozenset([1, 2, 3, 5, 6, 7])
-# Fields of ColumnChunk; the last are those of a column that is in another file, or encrypted.
+# Fields of ColumnChunk; the last three belong to columns in another file, or encrypted ones.
 _FILE_OFFSET, _META_DATA, _ELSEWHERE = 2, 3, frozenset([1, 8, 9])
 # Fields of ColumnMetaData.
 _TYPE, _ENCODINGS, _PATH, _CODEC = 1, 2, 3, 4
@@ -318,15 +330,15 @@ _KEPT = _LITERAL | _NUMBERS | {_STATISTICS, _ENCODING_STATS, _SIZE_STATISTICS}
 
 
 class ChunkEntry(NamedTuple):
-    """One column chunk as a footer states it.
+    """The entry of one column chunk in a footer.
 
     Attributes:
         num_values: Values, nulls included; repeated ones count each.
         uncompressed_bytes: Size of the pages before compression, with their headers.
         compressed_bytes: Size of the pages in the file, with their headers.
-        data_offset: First data page.
-        dictionary_offset: Dictionary page, 0 without.
-        start: First byte of the chunk in its file.
+        data_offset: Offset of the first data page.
+        dictionary_offset: Offset of the dictionary page, 0 if there is none.
+        start: Offset of the chunk's first byte.
     """
 
     num_values: int
@@ -337,30 +349,31 @@ class ChunkEntry(NamedTuple):
     start: int
 
 
-# As ``_make``, without a call of Python for each.
+# The same as ``_make``, without a Python call for each entry.
 _CHUNK_ENTRY = partial(tuple.__new__, ChunkEntry)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroupForm:
-    """What row groups of one kind have in common.
+    """The common part of row groups of one kind.
 
     Attributes:
-        segments: What matches a row group; between two of them stands a byte string of any length.
-        parts: How its chunks are written again: bytes, the number of a group, and None where the
-            path of the next column belongs.
+        segments: Expressions that match a row group; between two of them is a byte string of any
+            length.
+        parts: The pieces for rewriting its chunks: bytes, the number of a group, and None for the
+            path of the next column.
         rows: Group of the number of rows.
-        numbers: Takes the groups, with a zero as the last, and returns those of the numbers of all
-            chunks: of each chunk all in `ChunkEntry` but the last one.
+        numbers: Takes the groups, with a zero as the last, and returns the groups of the numbers of
+            all chunks: for each chunk all fields of `ChunkEntry` except the last.
         places: Groups of the first data page and of the dictionary page of each chunk; the latter
-            is `_NOT_STATED` where no place of a dictionary is stated.
-        null_counts: Group of the number of empty values of each chunk; None where it is not there.
+            is `_NOT_STATED` if no dictionary page is stated.
+        null_counts: Group of the number of empty values of each chunk; None if it is not stated.
         codecs: Parquet's numbers of the compressions of its chunks.
-        have_statistics: Whether there are statistics of every chunk.
-        is_plain: Whether it has no fields but those that Arrow writes by default.
+        have_statistics: Whether every chunk has statistics.
+        is_plain: Whether it has only the fields that Arrow writes by default.
         extreme_columns: Columns that have a least and a greatest value.
         extreme_groups: Groups of the least and the greatest value of each of them in turn.
-        extreme_values: What reads these.
+        extreme_values: Decodes these groups.
     """
 
     segments: tuple[re.Pattern[bytes], ...]
@@ -377,7 +390,7 @@ class RowGroupForm:
     extreme_values: Struct
 
     def match(self, footer: bytes, position: int) -> tuple[RowGroupEntry, int] | None:
-        """Return the row group at ``position`` and where it ends; None if it has another form."""
+        """Return the row group at ``position`` and its end; None if it has another form."""
         found = self.segments[0].match(footer, position)
         if found is None:
             return None
@@ -397,13 +410,13 @@ class RowGroupForm:
 
 
 class RowGroupEntry(NamedTuple):
-    """One row group as a footer states it; what is asked of it is read whenever it is asked.
+    """The entry of one row group in a footer; its values are decoded when they are needed.
 
-    It holds no number: large footers have tens of thousands of row groups.
+    It stores no decoded numbers, since large footers have tens of thousands of row groups.
 
     Attributes:
-        form: What it has in common with others.
-        groups: The bytes that differ, those of all columns.
+        form: The part that it shares with others.
+        groups: The bytes that differ, for all columns.
     """
 
     form: RowGroupForm
@@ -411,20 +424,20 @@ class RowGroupEntry(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Its rows."""
+        """Number of its rows."""
         return unzigzag(self.groups[self.form.rows])
 
     def chunks(self) -> list[ChunkEntry]:
-        """Return its chunks, one a leaf column of the schema."""
+        """Return its chunks, one per leaf column of the schema."""
         numbers = map(unzigzag, self.form.numbers((*self.groups, b"\0")))
-        # Some writers say that a dictionary is at 0 where there is none.
+        # Some writers state a dictionary at offset 0 if there is none.
         return [
             _CHUNK_ENTRY((values, plain_bytes, chunk_bytes, data, dictionary, dictionary or data))
             for values, plain_bytes, chunk_bytes, data, dictionary in batched(numbers, 5)
         ]
 
     def null_count(self, leaf: int) -> int | None:
-        """Return the empty values of one leaf column; None where the footer does not say it."""
+        """Return the number of a leaf column's empty values; None if it is not stated."""
         at = self.form.null_counts[leaf]
         return None if at is None else unzigzag(self.groups[at])
 
@@ -437,7 +450,11 @@ class RowGroupEntry(NamedTuple):
 
 
 def uncompressed_within(chunks: Iterable[ChunkEntry], size_bytes: int) -> int:
-    """Return the uncompressed bytes of all chunks, which must lie in a file of this size."""
+    """Return the uncompressed bytes of all chunks.
+
+    Raises:
+        ThriftError: A chunk does not lie within a file of this size.
+    """
     total = 0
     for values, uncompressed, compressed, _, _, start in chunks:
         are_sizes = values >= 0 and uncompressed >= 0 and compressed >= 0
@@ -449,7 +466,7 @@ def uncompressed_within(chunks: Iterable[ChunkEntry], size_bytes: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _WalkedChunk:
-    """What a walk found of one column chunk; groups by the number of the field."""
+    """The result of a walk over one column chunk; groups are given by field number."""
 
     path: tuple[bytes, ...] = ()
     physical_type: int = -1
@@ -460,7 +477,7 @@ class _WalkedChunk:
     histograms: dict[int, int] = field(default_factory=dict)
 
     def check(self, leaf: Leaf) -> None:
-        """Refuse what contradicts the schema: Arrow would end the process."""
+        """Refuse a chunk that contradicts the schema: Arrow would end the process."""
         if not self.fields >= _REQUIRED:
             raise ThriftError("a column chunk lacks required fields")
         if (self.path, self.physical_type) != (leaf.path, leaf.physical_type):
@@ -471,16 +488,16 @@ class _WalkedChunk:
 
 
 class _Walk:
-    """Walks one row group field by field, and writes down its form.
+    """Walks one row group field by field and records its form.
 
     Args:
         footer: The footer.
-        position: Where the row group begins.
+        position: Offset of the row group.
         schema: The columns that it must have.
 
     Attributes:
-        end: Where it ends.
-        patterns: What its form matches, as expressions.
+        end: Offset of its end.
+        patterns: The expressions of its form.
     """
 
     def __init__(self, footer: bytes, position: int, schema: FileSchema) -> None:
@@ -490,7 +507,8 @@ class _Walk:
         self._pattern = bytearray()
         self.patterns: tuple[bytes, ...] = ()
         self._parts: list[bytes | int | None] = []
-        # Begin and end of each group, and the one that is to be written again as a whole.
+        # Begin and end of each group, and the number of the open group that is rewritten as a
+        # whole.
         self._groups: list[tuple[int, int]] = []
         self._whole: int | None = None
         self._chunks: list[_WalkedChunk] = []
@@ -510,7 +528,7 @@ class _Walk:
         self.end = self._reader.position
 
     def entry(self, *, is_compiled: bool) -> RowGroupEntry:
-        """Return the row group; only a compiled form matches others."""
+        """Return the row group; only a compiled form can match others."""
         chunks = self._chunks
         columns: list[str] = []
         groups: list[int] = []
@@ -635,7 +653,7 @@ class _Walk:
             self._value(kind)
 
     def _value(self, kind: int, depth: int = 0) -> None:
-        """Write down a value whose integers may be any others."""
+        """Record a value whose integers may differ in other row groups."""
         reader = self._reader
         if depth > _MAX_DEPTH:
             raise ThriftError("values are nested too deep")
@@ -652,7 +670,7 @@ class _Walk:
             inner, size = reader.list_header()
             self._pattern += re.escape(reader.between(start))
             for _ in range(size):
-                # A truth value takes a byte of its own in a list.
+                # In a list, a truth value takes a byte of its own.
                 self._value(BYTE if inner in (BOOL_TRUE, BOOL_FALSE) else inner, depth + 1)
         elif kind in (BYTE, DOUBLE):
             width = 1 if kind == BYTE else 8
@@ -671,7 +689,7 @@ class _Walk:
         self._pattern += rb"\x00"
 
     def _captured(self, pattern: bytes, read: Callable[..., object], *args: int) -> int:
-        """Read a value that is a group of its own, and return which."""
+        """Read a value that is a group of its own, and return the group's number."""
         start = self._reader.position
         read(*args)
         self._pattern += b"(%b)" % pattern
@@ -679,7 +697,7 @@ class _Walk:
         return len(self._groups) - 1
 
     def _open_whole(self) -> None:
-        """Begin a group that is written again, with whatever groups are in it."""
+        """Begin a group that is rewritten as a whole, with the groups inside it."""
         self._pattern += b"("
         self._whole = len(self._groups)
         self._parts.append(self._whole)
@@ -692,7 +710,7 @@ class _Walk:
         self._whole = None
 
     def _variable_bytes(self) -> None:
-        """Pass over a byte string of any length, which no pattern describes."""
+        """Skip a byte string of any length, which no pattern describes."""
         is_written = self._whole is not None
         if is_written:
             self._close_whole()
@@ -710,7 +728,7 @@ class _Walk:
         self._pattern.clear()
 
 
-# Datasets need one or two of each of these; strange ones must not fill the memory of a long scan.
+# Datasets need one or two of each; unusual ones must not fill the memory of a long scan.
 _KEPT_SCHEMAS = 16
 _KEPT_TAILS = 64
 _KEPT_FORMS = 16
@@ -725,9 +743,9 @@ class FileFooter(NamedTuple):
     Attributes:
         schema: The columns.
         rows: Rows of each row group.
-        places: Where in the footer each row group is stated, and where the last one ends.
-        row_groups: The row groups; none where only their rows and places were asked for.
-        tail: The rest.
+        places: Offset of each row group's entry in the footer, and the end of the last one.
+        row_groups: The row groups; empty if only rows and offsets were asked for.
+        tail: The part after the row groups.
     """
 
     schema: FileSchema
@@ -738,23 +756,27 @@ class FileFooter(NamedTuple):
 
 
 class FooterReader:
-    """Reads footers and remembers what it saw, to read the next one faster.
+    """Reads footers, and remembers their forms to read the next ones faster.
 
-    What it returns depends on the footer alone, never on what it saw before. Threads may share it:
-    at worst two learn the same thing.
+    The result depends on the footer alone, never on earlier ones. Threads may share a reader: at
+    worst two learn the same form.
     """
 
     def __init__(self) -> None:
         self._schemas: tuple[FileSchema, ...] = ()
         self._tails: dict[tuple[FileSchema, bytes], FileTail] = {}
-        # What Arrow looks at of a tail, and has read.
+        # Parts of tails that Arrow has read without error.
         self._right_tails: set[object] = set()
         self._forms: dict[FileSchema, tuple[RowGroupForm, ...]] = {}
-        # Row groups that were walked once. To compile a form takes as long as ten walks.
+        # Row groups that were walked once. Compiling a form takes as long as ten walks.
         self._walked: set[tuple[FileSchema, tuple[bytes, ...]]] = set()
 
     def read(self, footer: bytes, *, with_row_groups: bool = True) -> FileFooter:
-        """Take a footer apart.
+        """Parse a footer.
+
+        Args:
+            footer: The footer, without length and magic.
+            with_row_groups: Whether to return the row groups, too.
 
         Raises:
             ThriftError: It is damaged, contradicts itself, or Arrow does not read it.
@@ -781,7 +803,7 @@ class FooterReader:
         return FileFooter(schema, rows, places, tuple(groups), tail)
 
     def row_group(self, footer: bytes, place: int, schema: FileSchema) -> RowGroupEntry:
-        """Return the row group that is stated at a place of a footer."""
+        """Return the row group whose entry begins at an offset of a footer."""
         return self._row_group(footer, place, schema)[0]
 
     def _schema(self, footer: bytes) -> FileSchema:
@@ -797,7 +819,7 @@ class FooterReader:
         if known is not None:
             return known
         tail = parse_tail(raw)
-        # pandas adds the number of rows to the metadata, so that there may be a tail a file.
+        # pandas adds the number of rows to the metadata, so every file may have another tail.
         told = (schema, tail.created_by, tail.column_orders_raw, tail.arrow_schema)
         if told not in self._right_tails:
             arrow_schema(schema.raw, raw)
@@ -836,11 +858,11 @@ class FooterReader:
 
 
 FOOTERS = FooterReader()
-"""Reads all footers of a process: files of a dataset are alike."""
+"""Reads all footers of a process, since files of a dataset are alike."""
 
 
 def _shown_to_arrow(schema: bytes, row_groups: Sequence[bytes], tail: bytes) -> pq.ParquetReader:
-    """Let Arrow open a file that has these parts as its footer, and nothing else."""
+    """Let Arrow open a file that consists of a footer with these parts."""
     head = list_header(STRUCT, len(row_groups))
     footer = b"".join([schema, _NO_ROWS, head, *row_groups, tail])
     file = MAGIC + footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + MAGIC
@@ -856,9 +878,10 @@ def _shown_to_arrow(schema: bytes, row_groups: Sequence[bytes], tail: bytes) -> 
 
 @lru_cache(maxsize=1 << 4)
 def arrow_schema(schema: bytes, tail: bytes) -> pa.Schema:
-    """Return the Arrow schema of files whose footers begin and end so.
+    """Return the Arrow schema of files whose footers have this schema and this tail.
 
-    Arrow reads such a footer without row groups: the schema does not depend on these.
+    Arrow reads a footer of these parts without row groups, since the schema does not depend on
+    them.
 
     Raises:
         ThriftError: Arrow cannot read it.

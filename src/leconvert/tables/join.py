@@ -1,9 +1,9 @@
-"""Data files: the rows of many episodes in one file, a row group an episode.
+"""Data files: the rows of many episodes in one file, with a row group for each episode.
 
-Where an episode's file is what Arrow writes by default, its pages are copied as they are and only
+If Arrow wrote an episode's file with its default settings, its pages are copied unchanged and only
 the footer is new. Other episodes are decoded and encoded; one file may hold both kinds. A repair
-changes rows of an episode on the way; `replace_columns` writes one file again with some columns
-computed anew.
+changes rows of an episode on the way. `replace_columns` rewrites one file with new values in some
+columns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from leconvert.tables.schemas import align_table
 def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
     """Return the schema of rows after a repair: without dropped columns, with added ones last.
 
-    Columns may have their new names already.
+    The columns may have their new names already.
     """
     computed = set(repairs.columns_computed(trimmed=bool(repairs.trimmed_episodes)))
     if repairs.tasks_from is not None:
@@ -77,10 +77,10 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
 def frame_times(length: int, fps: Fraction, kind: pa.DataType) -> pa.Array:
     """Return the timestamps of an episode's frames in seconds: frame / fps, shape (length,).
 
-    Each is the exact quotient rounded once to float64 and then, for a float32 column, to float32,
-    as LeRobot computes them when it records.
+    Each is the exact quotient rounded once to float64 and then, for a float32 column, to float32.
+    LeRobot computes them in the same way when it records.
     """
-    # Both factors are whole numbers far below 2**53, so that only the division rounds.
+    # Both factors are whole numbers far below 2**53, so only the division rounds.
     times = np.arange(length, dtype=np.float64) * fps.denominator / fps.numerator
     return pa.Array.from_buffers(pa.float64(), length, [None, pa.py_buffer(times)]).cast(
         kind, safe=False
@@ -88,15 +88,15 @@ def frame_times(length: int, fps: Fraction, kind: pa.DataType) -> pa.Array:
 
 
 class RowRepair(NamedTuple):
-    """What becomes of the rows of one episode.
+    """The changes to the rows of one episode.
 
     Attributes:
-        repairs: What is changed.
+        repairs: The changes of the conversion.
         fps: Frames a second.
-        position: The episode's place in the result, which is its index there.
-        first_index: Place of its first frame in the result.
-        task: Result index of the task that all its rows have; None where they have their own.
-        is_trimmed: Whether the rows are some of the episode's in the source.
+        position: The episode's position in the result, which is its index there.
+        first_index: Position of its first frame in the result.
+        task: Result index of the task of all its rows; None if rows keep their own.
+        is_trimmed: Whether the rows are only some of the episode's rows in the source.
     """
 
     repairs: Repairs
@@ -107,7 +107,15 @@ class RowRepair(NamedTuple):
     is_trimmed: bool = False
 
     def __call__(self, table: pa.Table, *, path: str) -> pa.Table:
-        """Return the repaired rows."""
+        """Return the repaired rows.
+
+        Args:
+            table: The rows of the episode.
+            path: Their file, for errors.
+
+        Raises:
+            UnreadableSourceError: A list has several values, or a row a task that is not listed.
+        """
         repairs = self.repairs
         computed = repairs.columns_computed(trimmed=self.is_trimmed)
         table = table.drop_columns(
@@ -117,7 +125,7 @@ class RowRepair(NamedTuple):
             table = table.rename_columns([repairs.renamed(name) for name in table.column_names])
         for name in repairs.unwrapped_columns:
             place = table.schema.get_field_index(name)
-            # Of the dataset's files some may hold the value itself.
+            # Some files of a dataset may hold the value itself.
             if is_list(table.schema.field(place).type) and name not in computed:
                 values = _unwrapped(table.column(place), name, path)
                 table = table.set_column(place, pa.field(name, values.type), values)
@@ -125,7 +133,7 @@ class RowRepair(NamedTuple):
         for name in repairs.cast_columns:
             if name not in replaced:
                 place = table.schema.get_field_index(name)
-                # The scan refuses values that are no whole numbers, and Arrow raises at them.
+                # The scan refuses values that are not whole numbers, and so does Arrow.
                 values = table.column(place).cast(pa.int64())
                 table = table.set_column(place, pa.field(name, values.type), values)
         for name in computed:
@@ -180,7 +188,7 @@ class RowRepair(NamedTuple):
 
 
 def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
-    """Return the values of a column of lists of one value; a row without a list has none."""
+    """Return the values of a column of lists of one value; a row without a list gets null."""
     array = column.combine_chunks()
     there = array.drop_null() if array.null_count else array
     try:
@@ -190,18 +198,18 @@ def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
         raise UnreadableSourceError(
             f"Column {name} of {path} cannot be unwrapped: {error}.",
             path=path,
-            next_step="Leave the episode out (--on-bad-episode drop), or the feature "
-            f"(--drop-feature {shlex.quote(name)}).",
+            next_step="Leave the episode out with --on-bad-episode drop, or the feature with "
+            f"--drop-feature {shlex.quote(name)}.",
         ) from error
     if not array.null_count:
         return list_values(array)
-    import pyarrow.compute as pc  # costs 50 ms, for rows without a list only
+    import pyarrow.compute as pc  # costs 50 ms, and only rows without a list need it
 
     return pc.list_element(array, 0)
 
 
 def _computed_type(name: str, stored: pa.DataType | None) -> pa.DataType:
-    """Return the type of a computed column: the stored one if it can hold it, else LeRobot's."""
+    """Return the type of a computed column: the stored one if it is wide enough, else LeRobot's."""
     holds = pa.types.is_floating if name == "timestamp" else pa.types.is_integer
     if stored is not None and holds(stored) and stored.bit_width >= 32:
         return stored
@@ -210,27 +218,27 @@ def _computed_type(name: str, stored: pa.DataType | None) -> pa.DataType:
 
 _WRITE_BUFFER_BYTES = 1024**2
 _IMAGE_ROWS_PER_BATCH = 8
-# Freed memory goes back to the system once this much of it has passed through, so that a process
-# that joins large episodes does not keep the allocator's leftovers of all of them.
+# After this many bytes, freed memory is returned to the system. Otherwise a process that joins
+# large episodes would keep the allocator's leftovers of all of them.
 _RELEASE_AFTER_BYTES = 64 * 1024**2
 _IMAGE_READ_BUFFER_BYTES = 64 * 1024
-# How many rows are decoded at a time where a row group holds several episodes.
+# Rows that are decoded at a time if a row group holds several episodes.
 _ROWS_PER_BATCH = 1024
 
 
 class RowGroupEncoder:
-    """Lets Arrow encode row groups and passes on their bytes alone.
+    """Lets Arrow encode row groups and passes on only their bytes.
 
-    The bytes of a row group do not depend on where it stands or on what is beside it. Memory holds
-    one table and a buffer; the footer that Arrow writes comes back from :meth:`finish`.
+    The bytes of a row group do not depend on its offset or its neighbours. Memory holds one table
+    and a buffer. `finish` returns the footer that Arrow writes.
 
     Args:
-        schema: What the tables hold.
+        schema: Schema of the tables.
         put: Takes the bytes of the row groups one after another.
 
     Attributes:
-        OFFSET_BYTES: Places in the footer are this much greater than distances from the first byte
-            that was put.
+        OFFSET_BYTES: Offsets in the footer exceed the distance from the first byte that was put by
+            this number.
     """
 
     OFFSET_BYTES = len(MAGIC)
@@ -246,11 +254,11 @@ class RowGroupEncoder:
 
     def write(self, table: pa.Table) -> None:
         """Encode a table as one row group."""
-        # However long the episode is: Arrow would cut after 2^20 rows.
+        # One row group for any length of an episode: Arrow would cut after 2^20 rows.
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def finish(self) -> bytes:
-        """Put what is left of the row groups and return their footer."""
+        """Put the rest of the row groups and return their footer."""
         self._buffered.flush()
         footer = bytearray()
         self._sink.put = footer.extend
@@ -259,12 +267,12 @@ class RowGroupEncoder:
         return bytes(footer[:-TRAILER_BYTES])
 
     def abandon(self) -> None:
-        """Put nothing more, whatever Arrow does when it lets go of its writer."""
+        """Put nothing more, even if Arrow writes when it releases its writer."""
         self._sink.put = _forget
 
 
 class _Sink(io.RawIOBase):
-    """What Arrow writes to; it leaves out the magic at the beginning."""
+    """The file that Arrow writes to; it leaves out the magic at the beginning."""
 
     def __init__(self, put: Callable[[bytes], Any]) -> None:
         self.put = put
@@ -282,26 +290,26 @@ class _Sink(io.RawIOBase):
 
 
 def _forget(_content: bytes) -> None:
-    """Take bytes that nobody wants."""
+    """Discard bytes."""
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
-    """Whether a column holds byte strings such as encoded images, at any depth."""
+    """Return whether a column holds byte strings such as encoded images, at any depth."""
     if pa.types.is_nested(kind):
         return any(holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
     return is_binary(kind)
 
 
 def writer_options(schema: pa.Schema, **names: bool) -> dict[str, Any]:
-    """Return how the columns are encoded; the schema alone decides.
+    """Return the options for encoding the columns; they depend on the schema alone.
 
-    A dictionary of encoded images helps nobody, and Arrow looks at a page's size only after each
-    batch of rows: with its 1,024 rows a batch an episode's images would be one page, which is in
+    A dictionary of encoded images has no use. Arrow checks a page's size only after each batch of
+    rows. With its default of 1,024 rows a batch, an episode's images would be one page, which is in
     memory several times over while it is written and whenever it is read.
     """
     if not any(map(holds_bytes, schema.types)):
         return {"use_dictionary": True, **names}
-    # How parquet names the leaves of nested columns is best asked from Arrow.
+    # Arrow knows the names of the leaves of nested columns.
     sample = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sample, **names)
     leaves = pq.read_metadata(pa.BufferReader(sample.getvalue())).schema
@@ -315,10 +323,10 @@ def writer_options(schema: pa.Schema, **names: bool) -> dict[str, Any]:
 
 
 class LastTable:
-    """The file that a join took rows from last, open, so that the next join need not open it.
+    """The open file from which a join took rows last, so that the next join need not open it.
 
-    For joins one after another with one schema while the files stay as they are. It holds one file
-    at most, until it is closed.
+    Use it for consecutive joins with one schema, while the files do not change. It holds at most
+    one file until it is closed.
     """
 
     def __init__(self) -> None:
@@ -327,36 +335,36 @@ class LastTable:
         self._source: _Source | None = None
 
     def close(self) -> None:
-        """Close the file, and forget what was learned of footers."""
+        """Close the file, and forget what was learned from footers."""
         self._copier = None
         if self._source is not None:
             self._source.close()
             self._source = None
 
     def copier(self, schema: pa.Schema) -> TableCopier:
-        """Return what copies row groups; what it learned of footers is of use to all joins."""
+        """Return the copier of row groups; all joins use what it learned from footers."""
         if self._copier is None:
             self._copier = TableCopier(schema)
         return self._copier
 
     def take(self) -> tuple[str, _Source | None]:
-        """Hand out the file and what it is called."""
+        """Return the file and its name, and stop holding it."""
         source, self._source = self._source, None
         return self._name, source
 
     def keep(self, name: str, source: _Source | None) -> None:
-        """Hold a file, which is then this object's to close."""
+        """Hold a file; `close` will close it."""
         self._name, self._source = name, source
 
 
 class JoinedTable(NamedTuple):
-    """What a written data file is like.
+    """Figures of a written data file.
 
     Attributes:
         size_bytes: Size on disk.
         rows: Rows of the file.
-        row_groups: Row groups of the file, one an episode.
-        copied_row_groups: How many of them are copies of the source's pages.
+        row_groups: Row groups of the file, one per episode.
+        copied_row_groups: Row groups that are copies of the source's pages.
     """
 
     size_bytes: int
@@ -380,39 +388,47 @@ def join_tables(
 ) -> JoinedTable:
     """Write the rows of ``episodes`` into one new parquet file, a row group an episode, in order.
 
-    The bytes depend on the sources, the schema and the versions of this program and pyarrow alone:
-    joining files that this function wrote, episode by episode, gives the bytes of joining their
-    sources. Images are carried as bytes, never decoded.
+    The bytes depend only on the sources, the schema and the versions of leconvert and pyarrow.
+    Joining files that this function wrote, episode by episode, gives the same bytes as joining
+    their sources. Images are carried as bytes, never decoded.
 
-    A row group is copied if it needs no repair, is all that an episode has and of no other episode,
-    was written by Arrow with the schema's columns and types, and is compressed with Snappy and has
-    statistics throughout. Whether it has dictionaries, how long its pages are and how exact its
-    statistics is then as in the source. What the pages hold is not looked at, but their headers
-    are: see :func:`~leconvert.tables.parquet_copy.check_pages`. All other episodes are decoded and
-    encoded again with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
+    A row group is copied if it needs no repair, if it holds all rows of the episode and no others,
+    if Arrow wrote it with the schema's columns and types, and if it is compressed with Snappy and
+    has statistics throughout. Its dictionaries, page lengths and exactness of statistics are then
+    those of the source. The contents of the pages are not checked, but their headers are: see
+    :func:`~leconvert.tables.parquet_copy.check_pages`. All other episodes are decoded and encoded
+    again with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
 
-    Episodes of one file that follow each other in it are read in one pass. One that comes after a
+    Episodes that follow each other in one file are read in one pass. An episode that comes after a
     later one in the same row group makes that row group be read again.
 
     Args:
-        stored: Says where the file of an episode is, by the episode's place in ``episodes``: a path
-            that is valid until the next is asked for. The paths in ``episodes`` only tell files
-            apart then.
-        repair: Says what becomes of an episode's rows, by its place; None to take them as they are.
-        last_table: What the join before held, and what this one leaves for the next.
+        episodes: The rows of each episode.
+        destination: The new file; must not exist.
+        schema: Schema of the new file.
+        stored: Returns the path of an episode's file, given the episode's rank in ``episodes``. The
+            path is valid until the next call. The paths in ``episodes`` then only tell files apart.
+        repair: Returns the repair of an episode's rows, given its rank; None for no repair.
+        last_table: The file that the previous join left open; this join leaves one for the next.
         on_rows: Called with the number of rows after each episode.
-        on_table: Called with the rows of each episode as they are in the result; they are then
-            read even where their pages are copied.
-        should_stop: Asked before each episode; True ends the work.
-        sync: Force the file to the disk.
-    No partial file is left behind by any of these.
+        on_table: Called with the result's rows of each episode; they are then read even if their
+            pages are copied.
+        should_stop: Called before each episode; True ends the work.
+        sync: Whether to sync the file to disk.
+
+    Raises:
+        TargetError: The destination exists.
+        UnreadableSourceError: A file cannot be read, or lacks rows.
+        InterruptedRunError: ``should_stop`` returned true.
+
+    After an error no partial file is left behind.
     """
     target = os.fspath(destination)
     try:
         descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError as error:
         raise TargetError(
-            f"The data file {target} exists already and is never replaced.",
+            f"The data file {target} exists already. It is never replaced.",
             path=target,
             next_step="Write elsewhere.",
         ) from error
@@ -423,7 +439,7 @@ def join_tables(
                     raise InterruptedRunError(
                         f"Stopped while writing {target}.",
                         path=target,
-                        next_step="Run the same command again; it goes on from here.",
+                        next_step="Run the same command again. It continues from here.",
                     )
                 rows = join.add(
                     episode,
@@ -437,7 +453,7 @@ def join_tables(
                 os.fsync(descriptor)
             return joined
     except BaseException:
-        # Half a file is of no use to anyone, and its name must be free for the next try.
+        # Half a file is useless, and its name must be free for the next attempt.
         Path(target).unlink(missing_ok=True)
         raise
     finally:
@@ -445,7 +461,11 @@ def join_tables(
 
 
 def read_rows(path: str | os.PathLike[str], schema: pa.Schema) -> pa.Table:
-    """Return the rows of one episode's file as `join_tables` would write them."""
+    """Return the rows of one episode's file as `join_tables` would write them.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or does not fit the schema.
+    """
     name = os.fspath(path)
     try:
         with pq.ParquetFile(name) as file:
@@ -456,7 +476,7 @@ def read_rows(path: str | os.PathLike[str], schema: pa.Schema) -> pa.Table:
 
 
 def read_columns(path: str | os.PathLike[str], names: Collection[str]) -> Iterator[pa.Table]:
-    """Yield some columns of a file, some rows at a time."""
+    """Yield some columns of a file, in batches of rows."""
     name = os.fspath(path)
     try:
         with pq.ParquetFile(name) as file:
@@ -469,8 +489,8 @@ def read_columns(path: str | os.PathLike[str], names: Collection[str]) -> Iterat
 class _Join:
     """A file that is being written, episode by episode.
 
-    Memory holds the source file that was last used, one episode while it is decoded, and the
-    entries of the footer.
+    Memory holds the source file used last, one episode while it is decoded, and the entries of the
+    footer.
     """
 
     def __init__(
@@ -490,13 +510,12 @@ class _Join:
         self._entries: list[bytes] = []
         self._rows = 0
         self._copied = 0
-        # The file that is open, and what it is called. It may serve many episodes in a row, and
-        # its footer is long then.
+        # The open file and its name. It may serve many episodes in a row, and its footer is long
+        # then.
         self._source_name, self._source = ("", None) if last is None else last.take()
         self._encoder: RowGroupEncoder | None = None
         self._encoder_start = 0
         self._passed_bytes = 0
-        self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES if any(map(holds_bytes, schema.types)) else 0
 
     def __enter__(self) -> Self:
         return self
@@ -507,13 +526,13 @@ class _Join:
             self._encoder.abandon()
 
     def add(self, episode: Slice, where: Callable[[], str] | None, repair: RowRepair | None) -> int:
-        """Append one episode and return its rows; ``where`` tells its file's path if another."""
+        """Append one episode and return its rows; ``where`` returns the path of a file to open."""
         source = self._source
         if source is None or self._source_name != episode.path:
-            # Before the next is asked for: this one may have to make room for it.
+            # Close first: to fetch the next file, the open one may have to be removed.
             self._close_source()
             path = episode.path if where is None else where()
-            source = self._source = _Source(path, self._copier, self._buffer_bytes)
+            source = self._source = _Source(path, self._copier, self._schema)
             self._source_name = episode.path
         first, rows = episode.first, episode.frames
         if rows is None:
@@ -527,7 +546,7 @@ class _Join:
         return rows
 
     def finish(self) -> JoinedTable:
-        """Write the footer."""
+        """Write the footer and return the figures of the file."""
         self._end_encoding()
         for piece in self._copier.writer.footer(self._entries, self._rows):
             self._output.append(piece)
@@ -543,13 +562,13 @@ class _Join:
         )
 
     def _copy(self, source: _Source, first: int | None, rows: int) -> bool:
-        """Copy an episode's row group; False where that cannot be."""
+        """Copy an episode's row group; return False if it cannot be copied."""
         footer, group = source.footer, None
         if isinstance(footer, str):
             return False
         if first is not None:
             group = source.row_group_of(first, rows)
-            if group is None:  # it shares one, or has several
+            if group is None:  # the episode shares a row group, or has several
                 return False
         plan = self._copier.plan(source.opened, footer, group, rows)
         if isinstance(plan, str):
@@ -571,11 +590,11 @@ class _Join:
         *,
         encode: bool,
     ) -> None:
-        """Read an episode's rows; show them to whoever asked, and encode them where wanted."""
+        """Read an episode's rows, encode them if ``encode``, and pass them to ``on_table``."""
         table = source.read(first, rows)
         if repair is not None:
             table = repair(table, path=source.path)
-        # Pages are cut at chunk boundaries, so chunks would show in the bytes.
+        # Arrow cuts pages at chunk boundaries, so chunks would change the bytes.
         table = align_table(table, self._schema, path=source.path).combine_chunks()
         if encode:
             if self._encoder is None:
@@ -585,7 +604,7 @@ class _Join:
         if self._on_table is not None:
             self._on_table(table)
         self._passed_bytes += table.get_total_buffer_size()
-        # Before the next one is read: otherwise two episodes are in memory.
+        # Free it before the next is read; otherwise two episodes are in memory.
         del table
         if self._passed_bytes >= _RELEASE_AFTER_BYTES:
             self._passed_bytes = 0
@@ -597,7 +616,7 @@ class _Join:
         footer = FOOTERS.read(self._encoder.finish())
         self._encoder = None
         for group in footer.row_groups:
-            # Arrow put the row groups one behind the other, as they are here.
+            # Arrow wrote the row groups one after another, as they are here.
             chunks = group.chunks()
             start = self._encoder_start + chunks[0].start - RowGroupEncoder.OFFSET_BYTES
             self._entries.append(self._copier.writer.row_group(group, chunks, start))
@@ -611,21 +630,22 @@ class _Join:
 class _Source:
     """One file that rows are taken from.
 
-    Memory holds its footer, and what was decoded of a row group but belongs to the next episode.
+    Memory holds its footer, and decoded rows of a row group that belong to the next episode.
 
     Attributes:
-        path: Where it is.
+        path: Path of the file.
         opened: Its bytes.
-        footer: Its footer, or why its row groups are not for copying.
+        footer: Its footer, or the reason why its row groups cannot be copied.
     """
 
-    def __init__(self, path: str, copier: TableCopier, buffer_bytes: int) -> None:
+    def __init__(self, path: str, copier: TableCopier, schema: pa.Schema) -> None:
         self.path = path
         self.opened = OpenedTable(path)
-        self._buffer_bytes = buffer_bytes
+        self._schema = schema
+        self._buffer_bytes = 0
         self._reader: pq.ParquetReader | None = None
         self._starts: IntArray | None = None
-        # Rows of a row group, batch by batch, and where in the file the next of them is.
+        # Decoded rows of a row group, batch by batch, and the file's row number of the next one.
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._rest: pa.RecordBatch | None = None
         self._next_row = 0
@@ -644,34 +664,42 @@ class _Source:
             self._reader.close()
 
     def row_group_of(self, first: int, rows: int) -> int | None:
-        """Return the row group that holds some rows and no others; None where there is none."""
+        """Return the row group that holds exactly these rows; None if there is none."""
         starts = self._row_group_starts
         group = int(np.searchsorted(starts, first, side="right")) - 1
-        # What begins with the same row before it is empty.
+        # An earlier row group that begins with the same row is empty.
         is_one = rows > 0 and starts[group : group + 2].tolist() == [first, first + rows]
         return group if is_one else None
 
     @property
     def num_rows(self) -> int:
-        """Rows of the file."""
+        """Number of rows of the file."""
         return int(self._row_group_starts[-1])
 
     def read(self, first: int | None, rows: int) -> pa.Table:
-        """Decode the rows of an episode: from ``first`` on, or with None all that are there."""
+        """Decode the rows of an episode: from ``first`` on, or the whole file if None.
+
+        Raises:
+            UnreadableSourceError: The file has other rows, or cannot be read.
+        """
         if self._reader is None:
+            if any(map(holds_bytes, self._schema.types)):
+                self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES
             self._reader = open_parquet(self.path, buffer_bytes=self._buffer_bytes)
         stored = self._reader.metadata.num_rows
         if first is None and stored != rows:
             raise UnreadableSourceError(
                 f"The episode in {self.path} has {stored} rows where {rows} are expected.",
                 path=self.path,
-                next_step="Plan again if the file changed, or repair the episode's length.",
+                next_step="If the file changed, plan again with --restart. Otherwise correct "
+                "the length of the episode.",
             )
         if first is not None and not 0 <= first <= first + rows <= stored:
             raise UnreadableSourceError(
                 f"The parquet file {self.path} has {stored} rows, not {rows} from row {first} on.",
                 path=self.path,
-                next_step="Plan again if the file changed, or repair the episode's length.",
+                next_step="If the file changed, plan again with --restart. Otherwise correct "
+                "the length of the episode.",
             )
         try:
             if first is None:
@@ -738,16 +766,20 @@ def replace_columns(
     row_groups: Sequence[int] | None = None,
     rows: pa.Table | None = None,
 ) -> None:
-    """Write a table again with other values in some columns; types and metadata stay.
+    """Rewrite a table with new values in some columns; types and metadata stay.
 
     Memory is bounded by a row group of the target and a batch of the source.
 
     Args:
         source: The table.
-        target: Where it goes; must not exist.
+        target: The new file; must not exist.
         columns: Values of whole columns, arrays of shape (rows,), by the name of the column.
-        row_groups: Rows of each row group that is written; by default those that are there.
-        rows: Rows that are written in place of its own, as many.
+        row_groups: Rows of each row group of the new file; those of the source by default.
+        rows: Rows to write in place of the source's, as many.
+
+    Raises:
+        UnreadableSourceError: The source cannot be read.
+        StorageError: The target cannot be written.
     """
     try:
         with pq.ParquetFile(source) as file:
@@ -758,7 +790,7 @@ def replace_columns(
             if rows is not None:
                 ordered = rows.replace_schema_metadata(schema.metadata)
                 batches = iter(ordered.to_batches(_BATCH_ROWS))
-            # What lists hold keeps its name, too; by default Arrow calls it ``element``.
+            # Keep the name of list elements; by default Arrow renames it to ``element``.
             options = writer_options(schema, use_compliant_nested_type=False)
             with (
                 storage_errors(target),
@@ -789,7 +821,7 @@ def _batches_of(file: pq.ParquetFile, path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _array_of_kind(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    # By its buffer: Arrow's own conversion imports all that computes, which takes seconds.
+    # From a buffer: Arrow's own conversion imports its compute functions, which takes seconds.
     buffer = pa.py_buffer(np.ascontiguousarray(values, kind.to_pandas_dtype()))
     return pa.Array.from_buffers(kind, len(values), [None, buffer])
 

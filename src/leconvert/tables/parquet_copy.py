@@ -1,12 +1,12 @@
-"""Row groups taken from one parquet file into another as they stand, and shown to be such copies.
+"""Copies row groups unchanged from one parquet file into another, and proves such copies.
 
-Page headers hold no places in the file, so a column chunk can be moved by copying its bytes and
-writing its places anew. That needs the same columns, types and nesting on both sides, and pages as
-the result is to have them.
+Page headers hold no file offsets, so a column chunk can be moved: its bytes are copied, and only
+its offsets in the footer are new. Both files need the same columns, types and nesting, and the
+pages must be as the result should have them.
 
-A chunk that is copied is not decoded. `check_pages` shows that the bytes are what a footer's entry
-says: pages from the first byte to the last, a dictionary only where one is claimed, all values
-accounted for, and in each page a Snappy block of the size that its header says.
+A copied chunk is not decoded. `check_pages` shows that the bytes agree with their footer entry:
+pages from the first byte to the last, a dictionary only if one is stated, all values accounted for,
+and in each page a Snappy block of the size that its header states.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from leconvert.tables.thrift import (
     zigzag,
 )
 
-# Bytes of a file from a position on: a buffer, and where in it the position is. It holds at least
-# as many bytes as asked for, unless the file ends.
+# Returns bytes of a file from a position on: a buffer, and the index of the position in it. The
+# buffer holds at least as many bytes as asked for, unless the file ends.
 type Window = Callable[[int, int], tuple[bytes, int]]
 
 _HEADER_BYTES = 1024
@@ -70,9 +70,9 @@ _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _KIND, _UNCOMPRESSED, _COMPRESSED, _DATA, _DATA_V2 = 1, 2, 3, 5, 8
 _NUM_VALUES = 1
 
-# The two headers that Arrow writes, checksum or not; any other is walked. Values of statistics are
-# as wide as numbers are. Groups are the size, the size as stored, and the values of the column, of
-# which a dictionary has none.
+# The two headers that Arrow writes, with or without checksum; any other is walked. Values of
+# statistics have the widths of numbers. The groups are the size, the compressed size, and the
+# number of values, which a dictionary does not add to the column.
 _STATISTIC = rb"\x04.{4}|\x08.{8}|\x00|\x01.|\x0c.{12}|\x10.{16}"
 _STATISTICS = (
     rb"\x1c(?:\x18(?:%(v)b)\x18(?:%(v)b))?+[\x16\x36]%(i)b(?:\x28(?:%(v)b)\x18(?:%(v)b))?+"
@@ -89,12 +89,16 @@ _DATA_HEADER, _DICTIONARY_HEADER = (
 
 
 def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str] | None:
-    """Find a chunk of a row group that is not a row of whole pages compressed by Snappy.
+    """Find a chunk of a row group that does not consist of whole pages compressed with Snappy.
+
+    Args:
+        window: Reads the file.
+        chunks: The chunks, as the footer states them.
 
     Returns:
-        Its place and the reason; None where all are whole.
+        The chunk's number and the reason; None if all are whole.
     """
-    # What was read last, and where in the file it begins.
+    # The buffer read last, and its position in the file.
     buffer, first = b"", 0
     for place, chunk in enumerate(chunks):
         num_values, plain_bytes, chunk_bytes, data_offset, dictionary_offset, position = chunk
@@ -123,7 +127,7 @@ def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str]
                 is_dictionary, is_block = kind == _DICTIONARY_PAGE, kind != _DATA_PAGE_V2
             if size < 0 or stored < 0 or values < 0:
                 return place, "a page has a negative size"
-            # Only the first page may be a dictionary, and must be where the footer has its place.
+            # Only the first page may be a dictionary, and it must be at the footer's offset.
             if is_dictionary != has_dictionary:
                 return place, "its dictionary page is not where the footer says"
             has_dictionary = False
@@ -152,7 +156,7 @@ _block_begin = lru_cache(maxsize=1 << 12)(varint)
 
 
 def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
-    """Return kind, size, compressed size and values of any page header, and where it ends."""
+    """Return kind, size, compressed size, values and end in the buffer of any page header."""
     reader = CompactReader(buffer, at)
     facts: dict[int, int] = {}
     values = 0
@@ -179,9 +183,9 @@ def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
 CREATED_BY = f"leconvert version {__version__}".encode()
 
 _SNAPPY = 1
-# Of what is learned of files that are alike, so much is kept.
+# Number of templates that are kept.
 _KEPT_LAYOUTS = 16
-# A row group of this size is read at once, however large its file is.
+# Row groups up to this size are read at once, however large the file is.
 _HELD_GROUP_BYTES = 128 * 1024
 _I64_NEXT = bytes((1 << 4 | I64,))
 _I64_AFTER_NEXT = bytes((2 << 4 | I64,))
@@ -189,13 +193,13 @@ _LIST_FIRST = bytes((1 << 4 | LIST,))
 
 
 class CopyPlan(NamedTuple):
-    """How one row group is copied.
+    """The ranges and entries for copying one row group.
 
     Attributes:
-        row_group: The row group as the source's footer states it.
+        row_group: The entry of the row group in the source's footer.
         chunks: Its chunks.
-        ranges: Start and length of the byte ranges of the source, in the order in which they come
-            to stand one behind the other.
+        ranges: Start and length of the byte ranges of the source, in the order in which they are
+            written one after another.
     """
 
     row_group: RowGroupEntry
@@ -204,14 +208,14 @@ class CopyPlan(NamedTuple):
 
 
 type Template = tuple[bytes, Callable[[list[bytes]], tuple[bytes, ...]]]
-"""A format of bytes, and what takes the groups of a row group that are written into it."""
+"""A bytes format, and a function that selects the row group's groups for it."""
 
 
 class FooterWriter:
-    """Writes the footer of a file with a given schema, and the row groups in it."""
+    """Writes the footer of a file with a given schema, and the entries of its row groups."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        # What the schema is in parquet's terms is best asked from Arrow.
+        # Arrow knows the schema in parquet's terms.
         sample = pa.BufferOutputStream()
         with pq.ParquetWriter(sample, schema, compression="snappy"):
             pass
@@ -224,7 +228,7 @@ class FooterWriter:
         self._columns = _LIST_FIRST + list_header(STRUCT, len(self.schema.leaves))
 
     def row_group(self, group: RowGroupEntry, chunks: Sequence[ChunkEntry], position: int) -> bytes:
-        """Return the entry of a row group whose chunks stand one behind the other from there."""
+        """Return the entry of a row group whose chunks are stored from ``position`` on."""
         form, groups = group.form, list(group.groups)
         known = self._templates.get(form)
         if known is None:
@@ -236,7 +240,7 @@ class FooterWriter:
         for chunk, (data_at, dictionary_at) in zip(chunks, form.places, strict=True):
             _, chunk_plain_bytes, size, data_offset, dictionary_offset, start = chunk
             groups[data_at] = varint((data_offset - start + stop) << 1)
-            # Where there is a dictionary the chunk begins with it.
+            # A dictionary, if there is one, is at the beginning of the chunk.
             if dictionary_offset:
                 groups[dictionary_at] = varint(stop << 1)
             stop += size
@@ -258,7 +262,7 @@ class FooterWriter:
         )
 
     def _template(self, form: RowGroupForm) -> Template:
-        """Return how chunks of a form are written with the names of this schema's columns."""
+        """Return the template for chunks of a form, with the names of this schema's columns."""
         leaves = iter(self.schema.leaves)
         template = bytearray()
         groups: list[int] = []
@@ -274,9 +278,9 @@ class FooterWriter:
         return bytes(template), itemgetter(*groups) if groups else lambda _: ()
 
     def footer(self, row_groups: list[bytes], rows: int) -> list[bytes]:
-        """Return the end of a file: the footer, its length and the magic.
+        """Return the end of a file in pieces: the footer, its length and the magic.
 
-        In pieces: the entries of tens of thousands of row groups take a kilobyte each.
+        Pieces avoid a copy: the entries of tens of thousands of row groups take a kilobyte each.
         """
         tail = self.tail
         before = b"".join(
@@ -304,7 +308,7 @@ class FooterWriter:
 
 
 def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
-    """Return begin and length of some column chunks, neighbours together."""
+    """Return start and length of some column chunks; adjacent ones are merged."""
     ranges: list[tuple[int, int]] = []
     stop = -1
     for chunk in chunks:
@@ -318,10 +322,10 @@ def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
 
 
 class TableCopier:
-    """Decides what can be copied into a file of a given schema.
+    """Decides which row groups can be copied into a file of a given schema.
 
-    The decision depends on the source file and the schema alone, so that it is the same whichever
-    worker makes it, and the same again for a part file that holds the copy.
+    The decision depends on the source file and the schema alone. So every worker decides alike, and
+    the same again for a part file that holds the copy.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -330,7 +334,11 @@ class TableCopier:
         self._verdicts: dict[tuple[FileSchema, bytes | None], str | None] = {}
 
     def footer_of(self, table: OpenedTable) -> FileFooter | str:
-        """Return the footer of a file; where row groups cannot be taken from it, why."""
+        """Return the footer of a file, or the reason why its row groups cannot be copied.
+
+        Raises:
+            UnreadableSourceError: The footer is damaged.
+        """
         try:
             footer = FOOTERS.read(table.footer())
         except ThriftError as error:
@@ -348,7 +356,7 @@ class TableCopier:
     def plan(
         self, table: OpenedTable, footer: FileFooter, row_group: int | None, rows: int
     ) -> CopyPlan | str:
-        """Return how a row group is copied, or why it cannot be."""
+        """Return how a row group is copied, or the reason why it cannot be."""
         if row_group is None:
             if len(footer.row_groups) != 1:
                 return f"it has {len(footer.row_groups)} row groups"
@@ -385,14 +393,14 @@ class TableCopier:
         return CopyPlan(group, chunks, _ranges_of(chunks))
 
     def reason_against(self, path: str, rows: int) -> str | None:
-        """Say why an episode that has a file for itself is not copied; None where it is."""
+        """Return why an episode with a file of its own is not copied; None if it is."""
         with OpenedTable(path) as table:
             footer = self.footer_of(table)
             plan = footer if isinstance(footer, str) else self.plan(table, footer, None, rows)
         return plan if isinstance(plan, str) else None
 
     def _compare(self, footer: FileFooter, path: str) -> str | None:
-        """Say why the columns of a file are not those of the result; None where they are."""
+        """Return why the columns of a file are not those of the result; None if they are."""
         found = read_data_schema(path)
         wanted = self._arrow_schema
         if not found.equals(wanted, check_metadata=False):
@@ -411,7 +419,7 @@ def _about(leaf: Leaf, reason: str) -> str:
 
 
 def _place_outside(chunks: Iterable[ChunkEntry], size_bytes: int) -> int | None:
-    """Find a column chunk that does not lie in a file of this size, behind its first magic."""
+    """Return the number of a chunk that does not lie in the file after its first magic."""
     for place, (values, plain_bytes, chunk_bytes, data_offset, _, start) in enumerate(chunks):
         if not (
             len(MAGIC) <= start <= data_offset
@@ -428,16 +436,16 @@ _PENDING_PIECES = 512  # one write takes 1024
 
 
 class SequentialOutput:
-    """Gathers small pieces for one write, and has large ones moved as they lie in their file.
+    """Gathers small pieces into one write, and has large ranges moved from file to file.
 
-    Nothing is on its way to the disk before :meth:`flush`, and nothing is synced.
+    Nothing is written before `flush`, and nothing is synced.
 
     Args:
         descriptor: A file open for writing, at its beginning.
         path: Its name, for errors.
 
     Attributes:
-        position: Bytes taken so far, those still in memory included.
+        position: Bytes taken so far, including those still in memory.
     """
 
     def __init__(self, descriptor: int, path: str) -> None:
@@ -464,24 +472,23 @@ class SequentialOutput:
         self.position = self._written = self._written + size
 
     def flush(self) -> None:
-        """Write what is in memory."""
+        """Write the bytes in memory."""
         self._mover.write(self._pending, self._written)
         self._pending, self._written = [], self.position
 
 
 type StoredRanges = tuple[tuple[int, int], ...]
-"""Begin and length in bytes of the column chunks of a row group, neighbours together."""
+"""Start and length in bytes of the column chunks of a row group; adjacent ones are merged."""
 
 
 class StoredGroups:
-    """A data file of a result; of it only the footer is read, and the file is not kept open.
+    """The footer of a result's data file; the file is not kept open.
 
-    A conversion copies most row groups as they stand. Such a copy is proven without decoding: the
-    result's footer states of it exactly what the source's footer states, moved to another place,
-    both files have the same columns, types and nesting, and its pages are the same bytes. Whatever
-    those bytes mean in the source they then mean in the result. That says nothing about the source
-    itself: pages that were damaged there already are the same damaged pages here, which is for a
-    check of the source to find.
+    A conversion copies most row groups unchanged. Such a copy is proven without decoding: the
+    result's footer states the same as the source's footer except for offsets, both files have the
+    same columns, types and nesting, and the pages are the same bytes. The bytes then mean the same
+    in both files. This proves nothing about the source itself: pages that are damaged there are
+    equally damaged here, and only a check of the source finds them.
 
     Memory is that of the footer and a few numbers a row group.
 
@@ -489,7 +496,7 @@ class StoredGroups:
         path: The file.
 
     Raises:
-        UnreadableSourceError: It is missing, truncated or no parquet file.
+        UnreadableSourceError: The file is missing, truncated or no parquet file.
 
     Attributes:
         path: The file.
@@ -515,7 +522,7 @@ class StoredGroups:
         self._alike: dict[tuple[FileSchema, bytes | None], bool] = {}
 
     def extremes(self) -> Iterator[dict[str, tuple[float, float]]]:
-        """Yield the least and the greatest value of columns, as `DataFile.extremes`, a row group.
+        """Yield the values of `DataFile.extremes` for each row group.
 
         One row group is held at a time.
         """
@@ -525,11 +532,15 @@ class StoredGroups:
     def copied_from(
         self, group: int, source: OpenedTable
     ) -> tuple[StoredRanges, StoredRanges] | None:
-        """Return the ranges that are the same bytes if a row group is a copy of a file's only one.
+        """Return the ranges whose bytes are equal if a row group is a copy of a file's only one.
+
+        Args:
+            group: Number of the row group in this file.
+            source: The file with the one row group.
 
         Returns:
-            The ranges in the source and those here; None where the footers already say that it is
-            no copy.
+            The ranges in the source and those in this file; None if the footers already show that
+            it is no copy.
         """
         try:
             footer = FOOTERS.read(source.footer())
@@ -544,7 +555,7 @@ class StoredGroups:
             return None
         first, stop = self._places[group : group + 2].tolist()
         stated = self._footer[first:stop]
-        # Mostly it stands behind the one before; its entry need then not be taken apart.
+        # Usually the row group follows the previous one; its entry then need not be parsed.
         position = self._end
         if self._writer.row_group(wanted, chunks, position) != stated:
             position = FOOTERS.row_group(self._footer, first, self._schema).chunks()[0].start
@@ -555,7 +566,7 @@ class StoredGroups:
         return _ranges_of(chunks), ((position, size),)
 
     def _is_alike(self, footer: FileFooter, path: str) -> bool:
-        """Tell whether a file has the same columns, types and nesting."""
+        """Return whether a file has the same columns, types and nesting."""
         key = (footer.schema, footer.tail.arrow_schema)
         if key not in self._alike:
             self._alike[key] = (
@@ -567,7 +578,7 @@ class StoredGroups:
 
 @lru_cache(maxsize=1 << 4)
 def _schema_and_writer(schema_raw: bytes, tail: bytes) -> tuple[pa.Schema, FooterWriter]:
-    """Return the Arrow schema of files that begin and end their footers so, and their writer."""
+    """Return the Arrow schema of files whose footers have these parts, and their writer."""
     schema = arrow_schema(schema_raw, tail)
     try:
         return schema, FooterWriter(schema)

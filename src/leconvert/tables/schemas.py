@@ -1,16 +1,16 @@
-"""Arrow schemas of the data files: what `datasets` and LeRobot read in them.
+"""Arrow schemas of the data files, and how `datasets` and LeRobot read their columns.
 
 `datasets` keeps its own description of the columns as JSON in the schema metadata under the key
-``huggingface``. A reader takes a column's entry where the entry's Arrow type equals the column's
-and derives one from the column otherwise: an entry can add meaning (``Image``) but not harm.
+``huggingface``. A reader uses a column's entry if the entry's Arrow type equals the column's, and
+otherwise derives one from the column. So an entry can add meaning (``Image``) but do no harm.
 
-What LeRobot's reader makes of a column is a rule of ours, of LeRobot 0.6.1 with `datasets` 4.8. The
-reader derives a type from the declared ``dtype`` and ``shape``, casts the column to it when the
-dataset is opened, and makes a tensor of each value when an item is asked for. It refuses in either
-step. Text goes through as it is, only alone; everything else that is no number has no tensor. The
-verdicts are about types, for values that are there. Empty values, lists whose lengths differ from
-row to row, and whole numbers from 2^63 on, which no tensor holds, are for those to find who look at
-rows.
+`read_by_lerobot` states rules for LeRobot 0.6.1 with `datasets` 4.8. LeRobot's reader derives a
+type from the declared ``dtype`` and ``shape``, casts the column to it when the dataset is opened,
+and makes a tensor of each value when an item is requested. Either step can refuse. A text passes
+unchanged if it is a single value; other values that are not numbers have no tensor. The verdicts
+are about types, given that values are present. Three faults show only in the rows, and checks of
+the rows find them: empty values, lists whose lengths differ from row to row, and whole numbers from
+2^63 on, which no tensor holds.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.stri
 
 _IMAGE_FEATURE: dict[str, Any] = {"_type": "Image"}
 _EXTENSION_PREFIX = b"ARROW:extension:"
-# Names that `datasets` uses where they differ from Arrow's own.
+# Names in `datasets` that differ from Arrow's own.
 _NUMBER_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _DATASETS_DTYPES = {**_NUMBER_NAMES, "date32[day]": "date32", "date64[ms]": "date64"}
-# What `datasets` has no name for, or, as for dictionaries, names after what is in it. It opens no
-# file in which an entry has a name that it does not know.
+# Types without a name in `datasets`, and types that it names after their contents, such as
+# dictionaries. It opens no file with an entry whose name it does not know.
 _NAMELESS = ("dictionary<", "fixed_size_binary[", "decimal32(", "decimal64(", "month_day_nano")
 _MAX_AXES = 5
 _LIST_TYPES = ("List", "LargeList", "Sequence")
@@ -47,14 +47,16 @@ def output_schema(
 ) -> pa.Schema:
     """Return the schema of the converted data files.
 
-    Columns keep the order and the types of the source; image columns are brought to the storage of
-    ``datasets.Image``. Of the schema metadata only ``huggingface`` survives, completed so that
-    every column has an entry and image columns are images. ``pandas`` metadata is dropped: the row
-    ranges in it would be wrong in a joined file.
+    Columns keep the order and the types of the source; image columns get the storage type of
+    ``datasets.Image``. Of the schema metadata only ``huggingface`` is kept, completed so that every
+    column has an entry and image columns are images. ``pandas`` metadata is dropped, since its row
+    ranges would be wrong in a joined file.
 
     Args:
-        list_entry: ``Sequence`` calls all lists so, as `datasets` before 4.0 does and must have it;
-            ``List`` leaves those that the source calls so as they are.
+        source: Schema of the source's files.
+        features: Features of the result.
+        list_entry: ``Sequence`` names all lists so, which `datasets` before 4.0 requires; ``List``
+            keeps the source's name.
     """
     stored = _stored_entries(source)
     fields: list[pa.Field] = []
@@ -72,7 +74,7 @@ def output_schema(
         fields.append(pa.field(field.name, field.type, field.nullable, _kept_metadata(field)))
         entry = stored.get(field.name)
         if _is_list_entry(entry) and not list_sizes(field.type):
-            entry = None  # of lists that were unwrapped
+            entry = None  # a list that was unwrapped
         if entry is None:
             entry = _declared_entry(feature, field.type)
         if entry is None:
@@ -83,9 +85,10 @@ def output_schema(
 
 
 def holds_columns_of(stored: pa.Schema, result: pa.Schema) -> bool:
-    """Tell whether a file serves readers as one of the result's schema does.
+    """Return whether a file serves readers as well as one with the result's schema.
 
-    It has the same columns of the same types, in any order, and says of each image that it is one.
+    It must have the same columns of the same types, in any order, and mark the same columns as
+    images.
     """
     if len(set(stored.names)) < len(stored.names) or set(stored.names) != set(result.names):
         return False
@@ -98,7 +101,7 @@ def holds_columns_of(stored: pa.Schema, result: pa.Schema) -> bool:
 
 
 def _with_sequences(entry: Any) -> Any:
-    """Return an entry in which lists are called as `datasets` before 4.0 calls them."""
+    """Return an entry with the list names of `datasets` before 4.0."""
     if not isinstance(entry, Mapping):
         return entry
     if entry.get("_type") != "List":
@@ -119,7 +122,7 @@ def feature_of_type(arrow_type: pa.DataType) -> Any:
     """Return the JSON form of the `datasets` feature of an Arrow type.
 
     Returns:
-        A mapping; None for a type that `datasets` has no feature for.
+        A mapping; None for a type without a feature in `datasets`.
     """
     if pa.types.is_struct(arrow_type):
         children = {
@@ -154,14 +157,14 @@ def deserialize_schema(data: bytes) -> pa.Schema:
 
 
 def _stored_entries(schema: pa.Schema) -> dict[str, Any]:
-    """Return the feature entries that a source file carries; none where they cannot be read."""
+    """Return the feature entries in a source file's metadata; empty if they cannot be read."""
     raw = (schema.metadata or {}).get(HUGGINGFACE_KEY)
     if raw is None:
         return {}
     try:
         metadata = json.loads(raw)
     except ValueError:
-        # Damaged metadata costs nothing: every entry can be derived again.
+        # Damaged metadata does no harm: every entry can be derived again.
         return {}
     info = metadata.get("info") if isinstance(metadata, dict) else None
     entries = info.get("features") if isinstance(info, dict) else None
@@ -169,7 +172,7 @@ def _stored_entries(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _kept_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
-    """Keep what names an extension type; Parquet field ids belong to the source file."""
+    """Keep the metadata of an extension type; parquet field ids belong to the source file."""
     kept = {
         key: value
         for key, value in (field.metadata or {}).items()
@@ -179,7 +182,7 @@ def _kept_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
 
 
 def is_image_entry(entry: object) -> bool:
-    """Whether an entry of the ``huggingface`` metadata says that a column holds images."""
+    """Return whether an entry of the ``huggingface`` metadata marks a column as images."""
     return isinstance(entry, Mapping) and entry.get("_type") == "Image"
 
 
@@ -197,7 +200,7 @@ def _can_be_image(arrow_type: pa.DataType) -> bool:
 
 
 def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
-    """Return the entry that ``info.json`` declares, or None where the column contradicts it.
+    """Return the entry that ``info.json`` declares, or None if the column contradicts it.
 
     Shape (1,) is a scalar, one dimension a list of fixed length, two to five an array.
     """
@@ -225,11 +228,14 @@ def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
 
 
 def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:
-    """Return ``table`` with the columns, order and types of ``schema``.
+    """Return ``table`` with the columns, order and types of ``schema``, without any loss.
 
-    Only what loses nothing is done: another column order, nullable flags, variable against fixed
-    list length, long against short offsets, views, dictionaries against what is in them, an
-    all-null column, wider integers and floats, and image bytes into the storage of an image.
+    These changes are made: column order, nullable flags, variable to fixed list length and back,
+    short to long offsets and back, views, dictionaries to their values and back, an all-null
+    column, wider integers and floats, and image bytes to the storage type of an image.
+
+    Raises:
+        UnreadableSourceError: Columns are missing or unexpected, or a type does not fit.
     """
     if table.schema.equals(schema, check_metadata=False):
         return table
@@ -245,7 +251,7 @@ def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:
         raise UnreadableSourceError(
             f"The columns of {path} differ from those of the dataset ({said or 'repeated names'}).",
             path=path,
-            next_step="Bring the file to the columns of the others, or leave its episode out.",
+            next_step="Give the file the columns of the other files, or leave its episode out.",
         )
     columns = [_align_column(table.column(field.name), field, path) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
@@ -267,18 +273,19 @@ def _align_column(column: pa.ChunkedArray, field: pa.Field, path: str) -> pa.Chu
 
 
 def _misfit(field: pa.Field, found: pa.DataType, path: str, reason: str) -> UnreadableSourceError:
-    helps = "Bring the column to the type that the other files have"
+    helps = "Give the column the type that it has in the other files"
     if field.name not in DEFAULT_COLUMNS:
-        helps += f", or leave it out (--drop-feature {shlex.quote(field.name)})"
+        helps += f", or leave the feature out with --drop-feature {shlex.quote(field.name)}"
     return UnreadableSourceError(
-        f"Column {field.name} of {path} is of type {found} and does not fit: {reason.rstrip('.')}.",
+        f"Column {field.name} of {path} has the type {found}, which does not fit: "
+        f"{reason.rstrip('.')}.",
         path=path,
         next_step=f"{helps}.",
     )
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast can be without loss; the cast itself still checks lengths and ranges."""
+    """Return whether a type can be cast without loss; the cast itself checks lengths and ranges."""
     if found.equals(wanted) or pa.types.is_null(found):
         return True
     if pa.types.is_dictionary(found):
@@ -286,7 +293,7 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_dictionary(wanted):
         return fits(found, wanted.value_type)
     if is_list(found) and is_list(wanted):
-        # The cast says so too, but not of a column without rows.
+        # The cast checks the length, too, but not for a column without rows.
         if len({list_sizes(found)[0], list_sizes(wanted)[0]} - {None}) > 1:
             return False
         return fits(found.value_type, wanted.value_type)
@@ -303,6 +310,16 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_floating(found) and pa.types.is_floating(wanted):
         return bool(found.bit_width <= wanted.bit_width)
     return (is_binary(found) and is_binary(wanted)) or (is_text(found) and is_text(wanted))
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the one of two types that holds the values of both, the second if both do; or None."""
+    inner, others_inner = innermost_type(one), innermost_type(other)
+    are_integers = pa.types.is_signed_integer(inner) and pa.types.is_signed_integer(others_inner)
+    is_wider = are_integers and inner.bit_width > others_inner.bit_width
+    if fits(one, other) and not is_wider:
+        return other
+    return one if fits(other, one) else None
 
 
 def _as_image(array: pa.Array) -> pa.StructArray:
@@ -328,11 +345,11 @@ NUMBER_DTYPES = frozenset(
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
     | {f"float{bits}" for bits in (16, 32, 64)}
 )
-# Columns of these names are read as annotations, whatever is declared.
+# LeRobot reads columns of these names as annotations, whatever is declared.
 LANGUAGE_COLUMNS = frozenset({"language_persistent", "language_events"})
 
 _TEXT_DTYPES = frozenset({"string", "large_string", "string_view"})
-# Names that `datasets` takes too; of arrays with two axes or more it knows fewer.
+# Further names in `datasets`; it knows fewer of them for arrays with two axes or more.
 _ALIASES = {"bool_": "bool", "utf8": "string", "large_utf8": "large_string"}
 _ALIASES_OF_FEW_AXES = {"float": "float32", "double": "float64"}
 _ANNOTATION_KEYS = frozenset({"role", "content", "style", "timestamp", "camera", "tool_calls"})
@@ -342,10 +359,10 @@ class Reading(NamedTuple):
     """How LeRobot reads a column.
 
     Attributes:
-        verdict: ``exact``: it is declared as it is stored, and read whatever its values are.
-            ``cast``: it is cast, and refused where a value does not fit. ``refused``: no value can
-            be read.
-        reason: Why it is refused; empty otherwise.
+        verdict: ``exact``: the declaration is the stored type, and any value can be read. ``cast``:
+            the column is cast, which fails for values that do not fit. ``refused``: no value can be
+            read.
+        reason: Why the column is refused; empty otherwise.
     """
 
     verdict: Literal["exact", "cast", "refused"]
@@ -358,7 +375,14 @@ def read_by_lerobot(
     kind: pa.DataType,
     lengths: Sequence[int] | None = None,
 ) -> Reading:
-    """Say how LeRobot reads a column."""
+    """Return how LeRobot reads a column.
+
+    Args:
+        name: The column.
+        feature: Its declaration in ``info.json``.
+        kind: Its Arrow type.
+        lengths: The lengths of its lists, the outer list's first; those of ``kind`` by default.
+    """
     dtype, shape = feature.get("dtype"), feature.get("shape")
     if name in LANGUAGE_COLUMNS:
         return _reading_of_language(kind)
@@ -378,7 +402,7 @@ def read_by_lerobot(
     element = innermost_type(kind)
     if pa.types.is_null(element):
         if sizes:
-            return Reading("refused", "LeRobot makes no tensor of lists of empty values")
+            return Reading("refused", "LeRobot cannot make a tensor from lists with empty values")
         if wanted in _READ_DTYPES:
             return Reading("cast")  # every value is None
     if len(sizes) != depth:
@@ -389,12 +413,12 @@ def read_by_lerobot(
     if len(known) == depth > 1 and math.prod(size for size, _ in known) != math.prod(shape):
         return Reading("refused", f"its arrays have the shape {sizes}")
     if wanted in _TEXT_DTYPES and depth:
-        return Reading("refused", "LeRobot makes no tensor of a list of texts")
+        return Reading("refused", "LeRobot cannot make a tensor from a list of texts")
     if wanted not in _READ_DTYPES:
-        return Reading("refused", f"LeRobot makes no tensor of {dtype}")
+        return Reading("refused", f"LeRobot cannot make a tensor from {dtype}")
     if not _can_be_cast(element, wanted):
         return Reading("refused", f"{element} cannot become {dtype}")
-    # Other names of types that LeRobot takes are not exact: its tools and ours know but one.
+    # Other names that LeRobot accepts are not exact: its tools and leconvert's know only one.
     is_exact = dtype_name(kind) == dtype and all(size == length for size, length in known)
     return Reading("exact" if is_exact else "cast")
 
@@ -402,10 +426,10 @@ def read_by_lerobot(
 def declaration_of(
     name: str, kind: pa.DataType, lengths: Sequence[int] | None = None
 ) -> dict[str, Any] | None:
-    """Return ``dtype`` and ``shape`` with which LeRobot reads a column as it is stored.
+    """Return ``dtype`` and ``shape`` with which LeRobot reads a column as stored.
 
     Returns:
-        A mapping; None where there is no such declaration.
+        A mapping; None if there is no such declaration.
     """
     sizes: Sequence[int | None] = list_sizes(kind) if lengths is None else lengths
     declared = {"dtype": dtype_name(kind), "shape": list(sizes) or [1]}
@@ -414,12 +438,12 @@ def declaration_of(
 
 
 def dtype_name(kind: pa.DataType) -> str:
-    """Return what is in a column, or in its lists, by the name that ``info.json`` has for it."""
+    """Return the type of a column, or of its lists' elements, by its name in ``info.json``."""
     element = innermost_type(kind)
     if pa.types.is_dictionary(element):
         element = element.value_type
     name = str(element)
-    # However long the texts are: to make them `string` loses nothing.
+    # Texts of any offset width count as ``string``, which loses nothing.
     return "string" if name in _TEXT_DTYPES else _NUMBER_NAMES.get(name, name)
 
 
@@ -448,7 +472,7 @@ def _misplaced(sizes: Sequence[int | None], depth: int) -> str:
 
 
 def _can_be_cast(found: pa.DataType, wanted: str) -> bool:
-    """Whether Arrow can cast one type to the other, for some values at least."""
+    """Return whether Arrow can cast one type to the other, for some values at least."""
     target = pa.bool_() if wanted == "bool" else pa.type_for_alias(wanted)
     if found.equals(target):
         return True
@@ -462,7 +486,7 @@ def _can_be_cast(found: pa.DataType, wanted: str) -> bool:
 
 
 def _reading_of_images(kind: pa.DataType) -> Reading:
-    """Say how images are read: encoded files, the paths of some, or arrays of pixels."""
+    """Return how images are read: encoded files, their paths, or arrays of pixels."""
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_struct(kind):
@@ -480,7 +504,7 @@ def _reading_of_images(kind: pa.DataType) -> Reading:
 
 
 def _reading_of_language(kind: pa.DataType) -> Reading:
-    """Say how annotations are read: lists of mappings that have no other keys than LeRobot's."""
+    """Return how annotations are read: lists of mappings with LeRobot's keys only."""
     element = innermost_type(kind)
     if is_list(kind) and pa.types.is_struct(element):
         names = {element.field(number).name for number in range(element.num_fields)}

@@ -1,8 +1,8 @@
 """The compact Thrift encoding, as far as parquet footers and page headers use it.
 
-A struct is a run of fields, each with a header byte: the difference to the number of the field
-before in the upper half, the type in the lower. Integers are zigzag varints, byte strings and
-lists carry their length. A struct ends with a zero byte.
+A struct is a series of fields. Each field has a header byte: the difference to the previous field's
+number in the upper half, the type in the lower. Integers are zigzag varints; byte strings and lists
+carry their length. A struct ends with a zero byte.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST = range(1, 10)
-STRUCT = 12  # parquet has neither the sets nor the maps between them
+STRUCT = 12  # parquet does not use the sets and maps between them
 INTEGERS = frozenset([I16, I32, I64])
 
 _MAX_VARINT_BYTES = 10
@@ -19,18 +19,18 @@ _KEPT_INTEGERS = 1 << 14
 
 
 class ThriftError(ValueError):
-    """Bytes that are no such encoding; never leaves this package."""
+    """Bytes that cannot be decoded. The error never leaves this package."""
 
 
 class CompactReader:
     """Reads values one after another, and never past the end.
 
-    Whatever the bytes are, a read takes at least one of them or raises, so that no loop over them
-    is endless, and no length is believed that exceeds the bytes that are left.
+    Each read takes at least one byte or raises, so no loop over the bytes is endless. A length that
+    exceeds the remaining bytes is refused.
 
     Args:
         data: The bytes.
-        position: Where to begin.
+        position: Index of the first byte to read.
 
     Attributes:
         position: The next byte to read.
@@ -103,7 +103,7 @@ class CompactReader:
             yield number, header & 0xF
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass over a value."""
+        """Skip a value."""
         if depth > _MAX_DEPTH:
             raise ThriftError("values are nested too deep")
         if kind in INTEGERS:
@@ -115,7 +115,8 @@ class CompactReader:
                 self.skip(inner, depth + 1)
         elif kind == LIST:
             inner, size = self.list_header()
-            # A truth value takes a byte of its own here; in a struct it is part of the header.
+            # In a list, a truth value takes a byte of its own; in a struct it is part of the
+            # header.
             inner = BYTE if inner in (BOOL_TRUE, BOOL_FALSE) else inner
             for _ in range(size):
                 self.skip(inner, depth + 1)
@@ -147,9 +148,9 @@ def zigzag(value: int) -> bytes:
 
 
 class _Integers(dict[bytes, int]):
-    """The integers of zigzag varints: footers are full of the same ones.
+    """The integers of zigzag varints; footers repeat the same ones.
 
-    Threads may share it: at worst two reckon the same. To ask `functools.lru_cache` takes twice as
+    Threads may share it: at worst two decode the same one. `functools.lru_cache` takes twice as
     long.
     """
 
@@ -173,5 +174,5 @@ def binary(content: bytes) -> bytes:
 
 
 def list_header(kind: int, size: int) -> bytes:
-    """Return what comes before the elements of a list."""
+    """Return the header of a list of ``size`` elements."""
     return bytes((size << 4 | kind,)) if size < 0xF else bytes((0xF0 | kind,)) + varint(size)

@@ -1,7 +1,7 @@
-"""LeRobot v2.x datasets made to order: for tests, the demo and benchmarks.
+"""Generated LeRobot v2.x datasets: for tests, the demo and benchmarks.
 
-``make_dataset(root, spec)`` writes a correct dataset whose every frame says which camera, episode
-and frame it is (``read_label``), so that a test can tell the right frame from its neighbour.
+``make_dataset(root, spec)`` writes a correct dataset. Every frame shows its camera, episode and
+frame number (``read_label``), so a test can distinguish the right frame from its neighbour.
 """
 
 from leconvert.testing.dataset import (

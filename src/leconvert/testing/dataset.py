@@ -1,7 +1,7 @@
 """Write a LeRobot v2.x dataset as LeRobot itself would have recorded it.
 
-The order of writing is: clips, then one parquet file an episode, then ``meta/``; so a folder
-without ``meta/info.json`` is an unfinished one.
+Clips are written first, then one parquet file an episode, then ``meta/``. So a folder without
+``meta/info.json`` is an unfinished dataset.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from leconvert.media import codec_of
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.testing.encode import encode_clip
 
-# Stats of generated episodes, in the shapes that LeRobot v2.1 stores.
+# Statistics of generated episodes, in the shapes that LeRobot v2.1 stores.
 #
-# Numeric features are computed over all rows. Images are computed from the frames that were drawn
-# (before encoding), through a histogram a channel, so that they are exact for the sampled frames.
+# Numeric features are computed over all rows. Images are computed from the drawn frames (before
+# encoding), through a histogram a channel, so they are exact for the sampled frames.
 
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -39,11 +39,15 @@ Stats = dict[str, Any]
 
 
 def column_stats(values: npt.NDArray[Any], *, quantiles: bool) -> Stats:
-    """Compute the stats of one feature of one episode.
+    """Compute the statistics of one feature of one episode.
+
+    Args:
+        values: The feature's values, shape (rows,) or (rows, ...).
+        quantiles: Whether to add quantiles.
 
     Returns:
         ``min`` and ``max`` in the type of the values, ``mean`` and ``std`` (of the population) as
-        floats, each in the feature's shape, a scalar's being (1,); ``count`` of shape (1,).
+        floats, each in the feature's shape, which is (1,) for a scalar; ``count`` of shape (1,).
     """
     rows = values.reshape(len(values), 1) if values.ndim == 1 else values
     numbers = rows.astype(np.float64)
@@ -61,7 +65,7 @@ def column_stats(values: npt.NDArray[Any], *, quantiles: bool) -> Stats:
 
 
 class ImageHistogram:
-    """How often each channel takes each of its 256 values, over the frames added so far."""
+    """Counts how often each channel has each of its 256 values, over the frames added so far."""
 
     def __init__(self) -> None:
         self._counts = np.zeros((3, 256), dtype=np.int64)
@@ -74,7 +78,7 @@ class ImageHistogram:
         self._images += 1
 
     def stats(self, *, quantiles: bool) -> Stats:
-        """Return the stats, scaled to 0..1 and of shape (3, 1, 1); ``count`` is of frames."""
+        """Return the statistics, scaled to 0..1, shape (3, 1, 1); ``count`` counts frames."""
         levels = np.arange(256) / 255
         total = self._counts.sum(axis=1)
         mean = self._counts @ levels / total
@@ -95,7 +99,7 @@ class ImageHistogram:
 
 
 def pooled_stats(episodes: Sequence[Mapping[str, Stats]]) -> dict[str, Stats]:
-    """Combine the stats of episodes into the ``stats.json`` of a v2.0 dataset, without counts."""
+    """Combine the statistics of episodes into a v2.0 dataset's ``stats.json``, without counts."""
     return {feature: _pool(stats[feature] for stats in episodes) for feature in episodes[0]}
 
 
@@ -115,13 +119,14 @@ def _pool(parts: Iterable[Stats]) -> Stats:
     }
 
 
-# Frames that say who they are, and PNG files of them.
+# Frames with a label, and PNG files of frames.
 #
-# The upper half of a frame is a grid of 4 by 8 black and white blocks that spell 32 bits: 4 of
-# the camera, 12 of the episode and 16 of the frame, each modulo its range. Blocks survive lossy
-# coding, so a decoded frame can still be read; and as the frame number is in it, no frame equals
-# its neighbour. The lower half is a moving gradient, or noise that costs an encoder as many bits
-# as one wants to spend.
+# The upper half of a frame is a grid of 4 by 8 black and white blocks that spell 32 bits: 4 of the
+# camera, 12 of the episode and 16 of the frame, each modulo its range. Blocks survive lossy coding,
+# so the label of a decoded frame can still be read. The frame number is in it, so no frame equals
+# its
+# neighbour. The lower half is a moving gradient, or noise that costs an encoder a chosen number of
+# bits.
 
 
 Image = npt.NDArray[np.uint8]
@@ -134,7 +139,7 @@ MIN_SIDE = 16
 
 
 class FrameLabel(NamedTuple):
-    """What a frame says about itself: numbers modulo 16, 4,096 and 65,536."""
+    """The label of a frame: numbers modulo 16, 4,096 and 65,536."""
 
     camera: int
     episode: int
@@ -144,9 +149,8 @@ class FrameLabel(NamedTuple):
 class NoiseField:
     """Noise that is drawn once and shown at another offset in every frame.
 
-    Guarantees the same pixels for the same seed and frame, and that an encoder's motion search
-    does not find the previous frame in the next. It does not guarantee fresh noise: offsets repeat
-    after many frames.
+    Equal seed and frame give the same pixels, and an encoder's motion search does not find the
+    previous frame in the next. The noise is not always new: offsets repeat after many frames.
     """
 
     def __init__(self, seed: int, height: int, width: int, amplitude: int) -> None:
@@ -167,7 +171,7 @@ def draw_frame(
     """Draw one frame.
 
     Args:
-        label: What the frame shall say.
+        label: The frame's label.
         height: Rows, at least 16.
         width: Columns, at least 16.
         noise: Fills the lower half; without it there is a gradient that moves with the frame.
@@ -196,19 +200,19 @@ def draw_frame(
 
 
 def read_label(image: npt.NDArray[np.generic]) -> FrameLabel:
-    """Read a frame's label back, also from a lossy copy.
+    """Read a frame's label, also from a lossy copy.
 
     Args:
         image: RGB pixels of shape (height, width, 3), in 0..255.
 
     Returns:
-        Camera, episode and frame that `draw_frame` was told.
+        The camera, episode and frame that were given to `draw_frame`.
     """
     upper, width = image.shape[0] // 2, image.shape[1]
     value = 0
     for bit in range(_ROWS * _COLUMNS):
         top, bottom, left, right = _block(bit, upper, width)
-        # The rim of a block may bleed into its neighbours; its middle does not.
+        # The rim of a block may mix with its neighbours; its middle does not.
         rim_rows, rim_columns = (bottom - top) // 4, (right - left) // 4
         block = image[top + rim_rows : bottom - rim_rows, left + rim_columns : right - rim_columns]
         value = value << 1 | int(float(block.mean()) > (_DARK + _BRIGHT) / 2)
@@ -263,7 +267,7 @@ def _block(bit: int, height: int, width: int) -> tuple[int, int, int, int]:
     )
 
 
-# What a generated dataset looks like: plain values, no I/O.
+# The specification of a generated dataset: plain values, no I/O.
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +291,10 @@ class CameraSpec:
         gop_size: Frames from one keyframe to the next.
         options: Private options of the encoder.
         pixel_format: FFmpeg's name of the stored pixel format.
-        noise_amplitude: How far the noise in the lower half goes from mid-grey, up to 127; 0 for
-            a gradient, which codes into few bytes.
-        target_clip_bytes: Size of a clip of mean length, as a bit rate. libx264 keeps it within a
-            tenth where there is noise to spend the bits on; other encoders are better told by
-            ``options``.
+        noise_amplitude: Largest distance of the noise in the lower half from mid-grey, up to 127; 0
+            for a gradient, which codes into few bytes.
+        target_clip_bytes: Size of a clip of mean length, which sets the bit rate. With noise,
+            libx264 keeps it within a tenth; for other encoders use ``options``.
     """
 
     key: str = "observation.images.top"
@@ -316,27 +319,31 @@ class DatasetSpec:
         cameras: The video features.
         image_keys: Image features, stored as PNG in the parquet files.
         image_size: Height and width of the image features.
-        image_noise_amplitude: As ``CameraSpec.noise_amplitude``; PNG can hardly compress it.
+        image_noise_amplitude: As ``CameraSpec.noise_amplitude``; PNG can hardly compress noise.
         state_dim: Length of ``observation.state``; LeRobot stores a length of 1 as a scalar.
-        action_dim: Length of ``action``, likewise.
+        action_dim: Length of ``action``; LeRobot stores a length of 1 as a scalar.
         matrix_shape: Shape of a two-dimensional feature ``observation.matrix``, or None.
         has_done: Add the boolean scalar ``next.done``.
         nested_names: Write the names of vector features as a list in a list, as some robots do.
         tasks: All tasks; episode *e* uses ``tasks_per_episode`` of them, beginning with the *e*-th.
-        tasks_per_episode: Tasks that an episode goes through, one after the other.
-        quantiles: Add ``q01`` … ``q99`` to the stats.
+        tasks_per_episode: Number of tasks of an episode, one after another.
+        quantiles: Add ``q01`` … ``q99`` to the statistics.
         extra_episode_keys: Further keys of ``episodes.jsonl``; episode *e* takes the *e*-th value
             of the sequence, modulo its length.
         extra_info: Further keys of ``info.json``; they also override the generated ones.
         extra_files: Further files by relative path, such as ``README.md``.
-        codebase_version: ``v2.1``, or ``v2.0``, which has no stats per episode.
-        robot_type: Goes into ``info.json``.
+        codebase_version: ``v2.1``, or ``v2.0``, which has no statistics per episode.
+        robot_type: The robot in ``info.json``.
         chunks_size: Episodes in one ``chunk-XXX`` folder.
-        distinct_clips: Clips a camera (and episode length) that are really encoded; episodes share
-            them in turn, each with a copy of its own. The label in a frame then names the clip.
-            None encodes every episode.
-        stats_samples: Frames of an episode that image stats are computed from, at most.
+        distinct_clips: Number of clips per camera (and episode length) that are really encoded.
+            Episodes get copies of them in turn, and the label in a frame then names the clip. None
+            encodes every episode.
+        stats_samples: Maximum of frames of an episode from which image statistics are computed.
         seed: Selects the numeric content and the noise.
+
+    Raises:
+        UsageError: An episode has no frame or no task, the rate is not positive, or two features
+            share a name.
     """
 
     episodes: int = 5
@@ -406,7 +413,7 @@ class DatasetSpec:
         ]
 
 
-# Encode the clips of a generated dataset, each once, and copy those that episodes share.
+# Encoding of the clips: each once, with copies for the episodes that share it.
 
 
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -414,7 +421,7 @@ VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_inde
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One clip that is encoded once: for ``episodes[0]``; the other episodes get copies."""
+    """One clip that is encoded once, for ``episodes[0]``; the other episodes get copies."""
 
     camera_number: int
     number: int
@@ -423,7 +430,7 @@ class Clip:
 
 
 def plan_clips(spec: DatasetSpec, lengths: list[int]) -> list[Clip]:
-    """Say which clips are encoded and which episodes use each."""
+    """Return the clips to encode, each with its episodes."""
     users: dict[tuple[int, int, int], list[int]] = {}
     for camera_number in range(len(spec.cameras)):
         for episode, length in enumerate(lengths):
@@ -438,13 +445,13 @@ def plan_clips(spec: DatasetSpec, lengths: list[int]) -> list[Clip]:
 def encode_clips(
     root: Path, spec: DatasetSpec, clips: list[Clip], on_clip: Callable[[], None]
 ) -> dict[tuple[int, int], Stats]:
-    """Encode and copy all clips; return the stats of each (camera number, episode)."""
+    """Encode and copy all clips; return the statistics of each (camera number, episode)."""
     for chunk in range((spec.episodes - 1) // spec.chunks_size + 1):
         for camera in spec.cameras:
             _video_path(root, spec, camera, chunk * spec.chunks_size).parent.mkdir(parents=True)
     stats: dict[tuple[int, int], Stats] = {}
-    # One encoder thread a clip keeps the bytes the same everywhere; several clips at a time keep
-    # the cores busy, as encoders let go of the interpreter's lock.
+    # One encoder thread a clip gives the same bytes on every machine. Several clips at a time use
+    # all cores, since encoders release the interpreter's lock.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         encoded = pool.map(lambda clip: _encode_one(root, spec, clip), clips)
         for clip, found in zip(clips, encoded, strict=True):
@@ -462,8 +469,8 @@ def _encode_one(root: Path, spec: DatasetSpec, clip: Clip) -> Stats:
     camera = spec.cameras[clip.camera_number]
     options = dict(camera.options)
     if camera.target_clip_bytes is not None:
-        # One rate for all clips of a camera: the decoder configuration names a level that follows
-        # from it, and clips that differ in that cannot share a file.
+        # All clips of a camera have one rate: the decoder configuration names a level that follows
+        # from it, and clips with different levels cannot share a file.
         mean_length = Fraction(sum(spec.lengths()), spec.episodes)
         bits_per_second = int(camera.target_clip_bytes * 8 * spec.rate / mean_length)
         options["b"] = options["maxrate"] = str(bits_per_second)
@@ -497,7 +504,7 @@ def _encode_one(root: Path, spec: DatasetSpec, clip: Clip) -> Stats:
 def noise_of(
     spec: DatasetSpec, number: int, size: tuple[int, int], amplitude: int
 ) -> NoiseField | None:
-    """Return the noise of one camera or image feature, for the lower half of its frames."""
+    """Return the noise for the lower half of one camera's or image feature's frames."""
     if amplitude == 0:
         return None
     height, width = size
@@ -505,7 +512,7 @@ def noise_of(
 
 
 def sampled_frames(length: int, samples: int) -> frozenset[int]:
-    """Return the frames, at most ``samples`` and evenly spread, that image stats are made of."""
+    """Return the frames for image statistics: at most ``samples``, evenly spread."""
     places = np.linspace(0, length - 1, min(length, samples)).round()
     return frozenset(int(place) for place in places)
 
@@ -516,7 +523,7 @@ def _video_path(root: Path, spec: DatasetSpec, camera: CameraSpec, episode: int)
     )
 
 
-# Write a LeRobot v2.x dataset as LeRobot itself would have recorded it.
+# The tables and ``meta/``.
 
 
 _DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
@@ -531,14 +538,14 @@ def make_dataset(root: str | Path, spec: DatasetSpec, *, progress: Progress | No
 
     Args:
         root: The dataset's folder, new or empty.
-        spec: What to write. The same spec gives the same bytes with the same library versions.
+        spec: The dataset. The same spec gives the same bytes with the same library versions.
         progress: Called with the steps done and the number of steps (clips and episodes).
 
     Returns:
         The folder.
 
     Raises:
-        TargetError: The folder has something in it.
+        TargetError: The folder is not empty.
         UsageError: The spec asks for frames that cannot be drawn or encoded.
     """
     target = Path(root)
@@ -582,7 +589,7 @@ def _write_episodes(
     clip_stats: Mapping[tuple[int, int], Stats],
     steps: _Steps,
 ) -> list[dict[str, Stats]]:
-    """Write every parquet file; return the stats of each episode, in the features' order."""
+    """Write every parquet file; return the statistics of each episode, in the features' order."""
     schema = _schema(spec)
     features = _features(spec)
     stats: list[dict[str, Stats]] = []
@@ -611,7 +618,7 @@ def _write_episodes(
 def _columns(
     spec: DatasetSpec, episode: int, length: int, start: int
 ) -> tuple[dict[str, Any], dict[str, Stats]]:
-    """Return an episode's columns, arrays or lists of PNG structs, and the stats of its images."""
+    """Return an episode's columns, arrays or lists of PNG structs, and its images' statistics."""
     generator = np.random.default_rng([spec.seed, episode])
     frames = np.arange(length, dtype=np.int64)
     # As LeRobot does: divide in double precision, store in single.
@@ -826,7 +833,7 @@ def _write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-# The datasets that benchmarks are made with; each is generated in well under three minutes.
+# The datasets of the benchmarks; each is generated in well under three minutes.
 
 
 _H264 = {"preset": "ultrafast"}
@@ -909,4 +916,5 @@ PROFILES: Mapping[str, DatasetSpec] = {
     ),
 }
 """``small``, ``mid``, ``big``, ``many`` and ``images``: about 310 MB, 2.1 GB, 6.1 GB, 0.36 GB and
-0.2 GB."""
+0.2 GB.
+"""

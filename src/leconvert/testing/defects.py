@@ -1,6 +1,6 @@
 """Damage a generated dataset on purpose, one thing at a time.
 
-``make_dataset`` writes correct datasets only; whoever tests what happens to others changes one.
+``make_dataset`` writes only correct datasets; tests of faulty ones change one with these functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def edit_info(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
     Args:
         root: The dataset's folder.
-        change: Changes the parsed file.
+        change: Changes the parsed file in place.
     """
     path = root / "meta/info.json"
     info = json.loads(path.read_bytes())
@@ -33,7 +33,7 @@ def edit_lines(root: Path, table: str, change: Callable[[list[dict[str, Any]]], 
     Args:
         root: The dataset's folder.
         table: ``tasks``, ``episodes`` or ``episodes_stats``.
-        change: Changes the list of the lines' records.
+        change: Changes the list of records in place.
     """
     path = root / f"meta/{table}.jsonl"
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -46,7 +46,7 @@ def edit_table(root: Path, episode: int, change: Callable[[pa.Table], pa.Table])
 
     Args:
         root: The dataset's folder.
-        episode: Its index.
+        episode: The episode's index.
         change: Returns the new table.
     """
     path = root / f"data/chunk-000/episode_{episode:06d}.parquet"
@@ -54,12 +54,12 @@ def edit_table(root: Path, episode: int, change: Callable[[pa.Table], pa.Table])
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    """Return a table with a column of other values, or one column more.
+    """Return a table with new values in a column, or with one column more.
 
     Args:
-        table: The table, which stays as it is.
+        table: The table, which is not changed.
         name: The column.
-        values: As many values as the table has rows.
+        values: One value for each row.
     """
     place = table.schema.get_field_index(name)
     if place < 0:

@@ -1,13 +1,12 @@
 """Encode frames into a small MP4 clip: for generated datasets, tests and the demo.
 
-Converting never encodes; this module exists so that the package can make its own input.
+A conversion never encodes; with this module the package can make its own input.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.support.errors import UsageError
+from leconvert.support.machine import own_scheduling
 
 ENCODERS = ("libsvtav1", "libvpx-vp9", "libx264", "libx265", "mpeg4")
 """Encoders that are known to work here."""
 
-# One encoder thread each: how a frame is split over threads decides its bytes, and the number of
-# threads would otherwise follow the machine's cores. Where FFmpeg's own thread count does not
-# reach the encoder's, its private option does. Without bframes=0, x265 gives the only frame of a
-# clip a random decode time. x264's macroblock tree gives small frames one of several sizes, by what
-# memory held before: 175 of 1,500 encodings of seven frames of 64x48 differed, without it none.
+# One encoder thread each: the split of a frame over threads decides its bytes, and the number of
+# threads would otherwise depend on the machine's cores. If FFmpeg's own thread count does not reach
+# the encoder, its private option does. Without bframes=0, x265 gives the only frame of a clip a
+# random decode time. x264's macroblock tree gives small frames one of several sizes, depending on
+# earlier contents of memory: 175 of 1,500 encodings of seven frames of 64x48 differed, without it
+# none.
 _DEFAULT_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "libx264": {"x264-params": "mbtree=0"},
     "libsvtav1": {"svtav1-params": "lp=1"},
@@ -43,17 +44,30 @@ def encode_clip(
     options: Mapping[str, str] | None = None,
     pixel_format: str = "yuv420p",
 ) -> int:
-    """Encode frames into an MP4 file, replacing what is at ``path``.
+    """Encode frames into an MP4 file, replacing an existing one.
 
     Frame *i* is shown at exactly *i*/fps. The same frames and options give the same bytes with the
-    same FFmpeg, however many cores there are.
+    same FFmpeg, for any number of cores.
+
+    Args:
+        path: The file.
+        frames: RGB pixels, uint8 of shape (height, width, 3); height and width must be even.
+        fps: Frames a second.
+        codec: FFmpeg's name of the encoder.
+        gop_size: Frames from one keyframe to the next.
+        options: Private options of the encoder.
+        pixel_format: FFmpeg's name of the stored pixel format.
 
     Returns:
         The number of frames written.
+
+    Raises:
+        UsageError: There are no frames, their shapes differ, or the encoder is missing.
     """
     import av
 
-    # SVT-AV1 greets every clip on stderr and takes its log level from here alone (1: errors).
+    # SVT-AV1 prints a line to stderr for every clip; only this variable sets its log level (1:
+    # errors).
     os.environ.setdefault("SVT_LOG", "1")
     merged = dict(_DEFAULT_OPTIONS.get(codec, {}))
     for name, value in (options or {}).items():
@@ -95,22 +109,6 @@ def encode_clip(
             raise UsageError(f"cannot encode {path}: there are no frames", path=str(path))
         container.mux(stream.encode(None))
     return count
-
-
-@contextmanager
-def own_scheduling() -> Iterator[None]:
-    """Leave this thread scheduled as it was.
-
-    SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) where it may,
-    that is for root, and leaves it so. Every thread and process that is begun later inherits that:
-    they starve whatever shares their cores, the kernel's own threads included.
-    """
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        if os.sched_getscheduler(0) != policy:
-            os.sched_setscheduler(0, policy, parameters)
 
 
 def _check_image(path: str | Path, image: npt.NDArray[np.uint8]) -> None:

@@ -1,9 +1,9 @@
-"""Bytes from elsewhere: listings, ranges, whole files, retries, space and a cache.
+"""Downloads: listings, ranges, whole files, retries, space and a cache.
 
-`store.Store` is the one interface, `hub.HubStore` and `urls.UrlStore` are what implements it. The
-loader and ``remote`` stand above this room. Nothing else in leconvert reads from the Hub or URLs.
+`store.Store` is the interface, which `hub.HubStore` and `urls.UrlStore` implement. The loader and
+``remote`` are above this room. No other code in leconvert reads from the Hub or URLs.
 
-Space is kept in two ways on purpose. Workers reserve room in ``scratch`` before they fetch, so that
-its limit holds at every moment. The loader's ``byte_cache`` evicts afterwards, so that no reader
-waits for room.
+There are two ways to limit space, on purpose. Workers reserve room in ``scratch`` before they
+fetch, so its limit holds at every moment. The loader's ``byte_cache`` evicts afterwards, so no
+reader waits for room.
 """

@@ -1,39 +1,37 @@
-"""What was fetched from a store, kept on this host for every process that wants it next.
+"""Keeps fetched bytes on this host, for every process that needs them next.
 
-Loader workers open the same episodes, and so do jobs on one dataset. The first that needs a block
-of a file fetches it and leaves it here; the others read it from here.
+Loader workers open the same episodes, and so do jobs on one dataset. The first process that needs a
+block of a file fetches it and writes it here; the others read it from here.
 
-**What is promised.** `ByteCache.read` gives the block's bytes as they came from the store, or
-nothing. It never gives a part of a block, bytes of another version of the file, or a block that was
-damaged here: its CRC32 stands behind it.
+**Guaranteed.** `ByteCache.read` returns the block's bytes as they came from the store, or nothing.
+It never returns a part of a block, bytes of another version of the file, or a block that was
+damaged here: each block is stored with its CRC32.
 
-- A block is written under a random name and renamed. A process that is killed before the rename
-  leaves a file that nobody reads and that `_evict` removes; after it the block is whole.
-- Nothing is synced, so a host that loses its power may keep a name without its bytes. Therefore the
-  kernel's id of this boot is part of the name: after a reboot no block of before is found.
-- What a store says of a file that changes with its content is part of the name. Where a store says
-  nothing of the kind, blocks are shared by the workers of one job only.
-- Eviction unlinks blocks, the longest unused first, and takes no regard of readers. Whoever has
-  opened a block goes on reading it; who comes later finds nothing and fetches. The bytes that a
-  decoder reads are a copy that the worker holds, so no eviction changes them.
-- All that goes wrong here (a full disk, a folder without write permission, a file system without
-  locks) is said once a process, and costs bytes, never samples.
+- A block is written under a random name and renamed. If the process is killed before the rename,
+  the file is never read, and `_evict` removes it. After the rename the block is complete.
+- Nothing is synced, so a host that loses power may keep a name without its bytes. Therefore the
+  kernel's id of this boot is part of the name: after a reboot no earlier block is found.
+- The store's mark for the content of a file (such as an ETag) is part of the name. If a store has
+  no marks, only the workers of one job share blocks.
+- Eviction unlinks blocks, the longest unused first, without regard to readers. A process that has
+  opened a block goes on reading it; later processes find nothing and fetch. The bytes that a
+  decoder reads are a copy that the worker holds, so eviction does not change them.
+- Each process warns once of any problem here (a full disk, a folder without write permission, a
+  file system without locks). Problems cost repeated downloads, never samples.
 
-**What is not promised.** A block may be fetched twice: where its fetcher takes longer than
-`_PATIENCE_S`, where it was evicted, and where a file system has no locks. The size is a limit on
-what stays, not on what is there at every moment: each thread may be writing one run of blocks, and
-a block is not counted until the next look at the folder if its writer is killed between rename and
-count.
+**Not guaranteed.** A block may be fetched twice: if its fetcher takes longer than `_PATIENCE_S`, if
+it was evicted, or on a file system without locks. The limit is for the bytes that stay, not for
+every moment: each thread may be writing one run of blocks. If a writer is killed between rename and
+count, its block is not counted until the next look at the folder.
 
-**Why not fsspec's caches.** `blockcache` writes its list of blocks as one file that each process
-replaces with what it knows itself; `filecache` and `simplecache` keep whole files, without a
-limit. None of them keeps two processes from fetching the same bytes at the same time.
+**Why not fsspec's caches.** `blockcache` writes its list of blocks as one file, which each process
+replaces with its own knowledge. `filecache` and `simplecache` keep whole files, without a limit.
+None of them keeps two processes from fetching the same bytes at the same time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import secrets
@@ -47,32 +45,29 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from leconvert.support.machine import Machine
-from leconvert.workdir.fs import mount_of
-from leconvert.workdir.identity import boot_id
+from leconvert.support.file_calls import mount_of, try_lock_range
+from leconvert.support.machine import Machine, boot_id
 
-# Small enough for the frames of one sample, large enough for few files.
+# Small enough for the frames of one sample, large enough to keep the number of files low.
 BLOCK_BYTES = 256 * 1024
-# By default no more than this, and no more than this share of what is free. Memory is what loaders
-# and training need; there a cache that holds the next minutes is enough.
+# Default limits: this many bytes, and this share of the free space. If the folder is in memory,
+# which loaders and training need, a cache for the next minutes is enough.
 _MOST_BYTES = 32 * 10**9
 _SHARE_OF_FREE = 0.25
 _SHARE_OF_FREE_MEMORY = 0.05
 _IN_MEMORY = frozenset({"ramfs", "tmpfs"})
-# Eviction goes on to this share of the limit, so that it is not needed with every block.
+# Eviction continues down to this share of the limit, so that not every block needs it.
 _KEPT_SHARE = 0.9
-# A fetcher that takes longer may hang in its network; then whoever waits fetches too.
+# A fetcher that takes longer may hang in its network; waiting processes then fetch, too.
 _PATIENCE_S = 20.0
 _POLL_S = 0.002
-# A name that is still temporary after so long is that of a process that was killed.
+# A temporary name of this age belongs to a process that was killed.
 _ABANDONED_S = 600.0
-# The time of a block's last use is renewed no more often.
+# The time of a block's last use is renewed at most this often.
 _USE_S = 30.0
 _BEGUN = "begun-"
-# Ranges of the file ``lock``: of the count, of eviction, and behind them one byte a block.
+# Ranges of the file ``lock``: for the count, for eviction, and after them one byte a block.
 _COUNT_LOCK, _EVICTION_LOCK, _BLOCK_LOCKS = 0, 1, 2**32
-# struct flock of Linux where off_t has 64 bits: type, whence, start, length, process.
-_FLOCK = "hhqqi"
 _COUNT = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 
@@ -83,20 +78,21 @@ class ByteCache:
     It can be sent to another process. Any thread may call it.
 
     Args:
-        folder: Where; None for a folder of the user's own in the temporary directory.
-        limit_bytes: What may stay there. None: a quarter of what is free there, 32 GB at most, and
-            where the folder is memory (tmpfs) a twentieth of the free memory at most. Then the
-            process that makes the folder says how much.
+        folder: The folder; None for one of the user's own in the temporary directory.
+        limit_bytes: Maximum of bytes that stay there. None: a quarter of the free space, at most 32
+            GB; if the folder is in memory (tmpfs), at most a twentieth of the free memory. The
+            process that makes the folder then reports the limit.
     """
 
     def __init__(self, folder: Path | None = None, limit_bytes: int | None = None) -> None:
         self._is_own = folder is None
         self._folder = folder or _own_folder()
         self._limit_bytes = limit_bytes
-        self._most_bytes = _MOST_BYTES  # where no limit was given; lower if the folder is memory
+        # the default limit's maximum; lower if the folder is in memory
+        self._most_bytes = _MOST_BYTES
         self._boot = boot_id()
         self._job = secrets.token_hex(8)
-        # Of this process: opened when first needed, and once more after a fork.
+        # Belongs to this process: opened when first needed, and again after a fork.
         self._opened: tuple[int, bool] | None = None
         self._opening = threading.Lock()
 
@@ -108,7 +104,13 @@ class ByteCache:
         self._opening = threading.Lock()
 
     def key(self, name: str, size_bytes: int, mark: str) -> str:
-        """Return the key of a file's blocks."""
+        """Return the key of a file's blocks.
+
+        Args:
+            name: The file.
+            size_bytes: Its size.
+            mark: The store's mark for its content; if empty, the key holds for this job only.
+        """
         words = (self._boot, name, str(size_bytes), mark or f"job {self._job}", str(BLOCK_BYTES))
         return hashlib.blake2b("\0".join(words).encode(), digest_size=16).hexdigest()
 
@@ -135,17 +137,17 @@ class ByteCache:
 
     @contextlib.contextmanager
     def fetching(self, key: str, first: int, stop: int) -> Iterator[None]:
-        """Keep others from fetching the same blocks within the block of code.
+        """Keep others from fetching the same blocks while the ``with`` block runs.
 
-        Who waited looks for them once more: they may be here now. A process that ends, however,
-        lets them go.
+        A process that waited for the lock looks for the blocks again, since they may be here now.
+        The lock of a process that ends is released.
         """
         start = _BLOCK_LOCKS + (int(key[:7], 16) << 32) + first
         with self._locked(start, stop - first, _PATIENCE_S):
             yield
 
     def write(self, key: str, block: int, data: bytes | memoryview) -> None:
-        """Leave a block here."""
+        """Store a block."""
         if not self.is_usable():
             return
         path = self._path(key, block)
@@ -172,7 +174,7 @@ class ByteCache:
         return self._folder / key / str(block)
 
     def is_usable(self) -> bool:
-        """Return whether blocks can be kept; where they cannot, a warning says why."""
+        """Return whether blocks can be kept; if they cannot, a warning says why."""
         process = os.getpid()
         opened = self._opened
         is_new = False
@@ -191,13 +193,13 @@ class ByteCache:
         return bool(self._opened and self._opened[1])
 
     def _make_folder(self) -> bool:
-        """Make the folder, or see that it is ours; tell whether it is new."""
+        """Make the folder, or check that it is ours; return whether it is new."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self._folder.lstat()
-        # Others can write to the temporary directory, and so can make the folder first.
+        # Others can write to the temporary directory, so they could make the folder first.
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         if self._is_own and (not is_ours or found.st_mode & 0o022):
-            raise PermissionError(1, "another user can write there")
+            raise PermissionError(1, "another user may write there")
         if mount_of(self._folder).kind in _IN_MEMORY:
             share = int(Machine().free_memory() * _SHARE_OF_FREE_MEMORY)
             self._most_bytes = min(_MOST_BYTES, share)
@@ -209,25 +211,25 @@ class ByteCache:
         return True
 
     def _tell(self) -> None:
-        """Say once a host where fetched bytes stay, and how many, if nobody chose the number."""
+        """Report once a host the folder and the default limit."""
         kind = mount_of(self._folder).kind
         warnings.warn(
-            f"Bytes that are fetched stay in {self._folder} ({kind}) for all processes of this "
-            f"host, at most {self._limit_now() / 1e9:.1f} GB. cache_dir names another folder, "
-            "cache_size_in_gb another size.",
+            f"Downloaded bytes are kept in {self._folder} ({kind}) for all processes of "
+            f"this host, at most {self._limit_now() / 1e9:.1f} GB. cache_dir sets "
+            "another folder, cache_size_in_gb another limit.",
             UserWarning,
             stacklevel=2,
         )
 
     def _fail(self, error: OSError) -> None:
-        """Say once that this process goes on without a cache."""
+        """Warn once that this process continues without a cache."""
         if self._opened is None or not self._opened[1]:
             return
         self._opened = (os.getpid(), False)
         warnings.warn(
-            f"Bytes that were fetched cannot be kept in {self._folder}: "
-            f"{error.strerror or error}. Each worker fetches what it needs itself; choose another "
-            "folder with cache_dir, or none with cache_size_in_gb=0.",
+            f"Downloaded bytes cannot be kept in {self._folder}: {error.strerror or error}. "
+            "Each worker downloads its files itself. Set another folder with "
+            "cache_dir, or no folder with cache_size_in_gb=0.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -242,7 +244,7 @@ class ByteCache:
         return min(self._most_bytes, int((free + self._counted(0)) * _SHARE_OF_FREE))
 
     def _counted(self, more: int) -> int:
-        """Add to the count of bytes, and return it."""
+        """Add to the count of bytes, and return the new count."""
         with self._locked(_COUNT_LOCK, 1, _PATIENCE_S) as descriptor:
             if descriptor is None:
                 return 0
@@ -256,11 +258,11 @@ class ByteCache:
         total = self._counted(size_bytes)
         if total > self._limit_now():
             with self._locked(_EVICTION_LOCK, 1, 0.0) as descriptor:
-                if descriptor is not None:  # else another process is at it
+                if descriptor is not None:  # else another process is evicting
                     self._evict()
 
     def _evict(self) -> None:
-        """Remove what was not used for longest, and what killed processes left."""
+        """Remove the blocks that were unused for longest, and leftovers of killed processes."""
         before = self._counted(0)
         now = time.time()
         blocks = []
@@ -281,15 +283,16 @@ class ByteCache:
         for emptied in {os.path.dirname(path) for _, path in blocks}:  # noqa: PTH120 (many names)
             with contextlib.suppress(OSError):
                 os.rmdir(emptied)  # noqa: PTH106 (not empty, or somebody writes there again)
-        # What others wrote meanwhile counts on; what was seen of it already, twice until next time.
+        # Blocks that others wrote meanwhile remain counted; those seen here count twice until next
+        # time.
         self._counted(kept - before)
 
     @contextlib.contextmanager
     def _locked(self, start: int, length: int, patience_s: float) -> Iterator[int | None]:
         """Lock bytes of the file ``lock``; yield its descriptor, or None without the lock.
 
-        The lock belongs to this opening of the file, so it also keeps threads apart, and goes when
-        the process ends. (A child that was forked meanwhile holds it too; patience ends that.)
+        The lock belongs to this opening of the file. So it also separates threads, and ends with
+        the process. (A child that was forked meanwhile holds it too; the timeout ends that.)
         """
         descriptor = None
         is_locked = False
@@ -312,11 +315,10 @@ def _own_folder() -> Path:
 
 
 def _lock(descriptor: int, start: int, length: int, patience_s: float) -> bool:
-    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     end = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+            try_lock_range(descriptor, start, length)
         except BlockingIOError:
             if time.monotonic() >= end:
                 return False
@@ -344,7 +346,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
-                entry.stat()  # kept by the entry
+                entry.stat()  # the entry keeps the result
                 yield entry
 
 

@@ -1,6 +1,6 @@
-"""The client of the Hub: made in one place, its errors as errors of leconvert, its tries and pace.
+"""The Hub's client: how it is made, its errors as errors of leconvert, its retries and its pace.
 
-Where it would ask, and with which token, is told without asking anything.
+The address and the kind of token can be queried without a request.
 """
 
 from __future__ import annotations
@@ -37,27 +37,36 @@ if TYPE_CHECKING:
 
 
 def make_api(*, endpoint: str | None = None) -> HfApi:
-    """Return a client; it asks nothing yet."""
+    """Return a client; no request is made yet."""
     from huggingface_hub import HfApi
 
     return HfApi(endpoint=endpoint, library_name="leconvert", library_version=__version__)
 
 
 def check_token(repo_id: str, api: HfApi | None = None) -> None:
-    """Refuse to push where there is no token; whether it may write there, the Hub says later."""
+    """Raise if there is no token for a push; whether it may write is not checked.
+
+    Raises:
+        HubAccessError: There is no token.
+    """
     from huggingface_hub import get_token
 
     token = None if api is None else api.token
     if not (get_token() if token is None else token):
         raise HubAccessError(
-            f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+            f"A push to {repo_id} needs a token for the Hub, but no token is set.",
+            next_step=TOKEN_HELP,
         )
 
 
 def check_can_push(repo_id: str) -> None:
-    """Refuse to push where there is no token, or one that can only read.
+    """Raise if there is no token for a push, or one that can only read.
 
-    It is asked before hours of work. Where the Hub does not say so now, the push finds out.
+    It is checked before hours of work. If the Hub does not answer now, the push itself will show
+    it.
+
+    Raises:
+        HubAccessError: There is no token, or it can only read.
     """
     from huggingface_hub import constants, get_token
 
@@ -69,14 +78,15 @@ def check_can_push(repo_id: str) -> None:
         return
     if not can_write:
         raise HubAccessError(
-            f"A push to {repo_id} needs a token that may write, and this one can only read.",
+            f"A push to {repo_id} needs a token with the right to write, but the present "
+            "token may only read.",
             next_step=TOKEN_HELP,
         )
 
 
 @cache
 def _can_write(endpoint: str, token: str) -> bool:
-    """Ask the Hub, once a process, whether a token may write anything; yes where it is unknown."""
+    """Ask the Hub, once a process, whether a token may write anything; true if it is not known."""
     told = make_api(endpoint=endpoint).whoami(token=token)
     access = (told.get("auth") or {}).get("accessToken") or {}
     if access.get("role") != "fineGrained":
@@ -86,7 +96,7 @@ def _can_write(endpoint: str, token: str) -> bool:
     return any("write" in permission for scope in scopes for permission in scope["permissions"])
 
 
-# Who is asked before each request, and told of each answer.
+# Paces that are called before each request, and after each answer.
 
 
 class _Follows(Protocol):
@@ -102,7 +112,7 @@ _followed: list[_Follows] = []
 
 @contextmanager
 def follow_pace(pace: _Follows) -> Iterator[None]:
-    """Let every request of this process follow a pace within the block."""
+    """Let every request of this process follow a pace while the block runs."""
     _followed.append(pace)
     try:
         yield
@@ -111,7 +121,7 @@ def follow_pace(pace: _Follows) -> Iterator[None]:
 
 
 def attach_hooks() -> None:
-    """Let the client's session ask first; it makes a new one after some errors, and in a fork."""
+    """Attach the pace to the client's session; errors and forks make a new one."""
     if not _followed:
         return
     from huggingface_hub import get_session
@@ -134,7 +144,7 @@ def _after_response(response: Any) -> None:
 
 @contextmanager
 def without_its_bars() -> Iterator[None]:
-    """Keep the client from drawing progress bars within the block; ours say the same."""
+    """Keep the client from drawing progress bars while the block runs; ours show the same."""
     from huggingface_hub.utils import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -151,53 +161,62 @@ def without_its_bars() -> Iterator[None]:
         enable_progress_bars()
 
 
-# How the Hub would be reached from here; nothing is asked of it.
+# How the Hub would be reached from here; no request is made.
 
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
     """How the Hub would be reached."""
 
-    endpoint: str  # its address, without credentials
-    # Where a token is: ``HF_TOKEN`` or ``hf auth login``; None if there is none. The token itself
+    endpoint: str  # the Hub's address, without credentials
+    # The token's origin: ``HF_TOKEN`` or ``hf auth login``; None if there is none. The token itself
     # is never kept here.
     token: str | None
-    is_offline: bool  # whether ``HF_HUB_OFFLINE`` forbids to ask it
+    is_offline: bool  # whether ``HF_HUB_OFFLINE`` forbids requests
 
 
 def hub_access() -> HubAccess:
-    """Look at the environment, and at what ``hf auth login`` stored."""
+    """Look at the environment, and at the token stored by ``hf auth login``."""
     from huggingface_hub import constants, get_token
 
     token = None
     if get_token() is not None:
         given = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
-        # The client takes a variable of blanks for none, too.
+        # The client also ignores a variable that holds only blanks.
         token = "HF_TOKEN" if given.strip() else "hf auth login"
     return HubAccess(without_secrets_in(constants.ENDPOINT), token, bool(constants.HF_HUB_OFFLINE))
 
 
-# What the client of the Hub raises, as errors of leconvert.
+# The client's errors as errors of leconvert.
 #
 # - no such repo, revision or file: `HubError` (15);
 # - no answer, a broken answer, too many requests, a failure of the Hub's own: `HubUnavailableError`
-#   (15), after which only a look tells what was done;
+#   (15); it is unknown then whether the request had an effect;
 # - 401, 403, no token: `HubAccessError` (16);
-# - 409, 412, that is something exists already or the parent commit is not the head:
-#   `HubConflictError` (17).
+# - 409, 412 (something exists already, or the parent commit is not the head): `HubConflictError`
+#   (17).
 
 
-TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
-_REPORT = "The Hub does not take what this version of leconvert sends."
+TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token with this right."  # noqa: S105
+_REPORT = "The Hub does not accept what this version of leconvert sends."
 _AGAIN = "Run the same command again."
-_SEND_AGAIN = "Run the same command again; what the Hub has already is not sent again."
+_SEND_AGAIN = "Run the same command again. Files that the Hub has already are not sent again."
 
 
 @contextmanager
 def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False) -> Iterator[None]:
-    """Turn errors of the Hub's client within the block into errors of leconvert."""
-    # HTTPError is what the client's own errors and those of the HTTP library below it derive from;
-    # which library that is depends on the version of the client, and is not our business.
+    """Turn errors of the Hub's client within the block into errors of leconvert.
+
+    Args:
+        repo_id: The repo, for messages.
+        revision: The revision, for messages.
+        sends: Whether the block sends files; the advice then says that they are not sent again.
+
+    Raises:
+        HubError, HubUnavailableError, HubAccessError, HubConflictError: See above.
+    """
+    # HTTPError is the base of the client's own errors and of the HTTP library's below it. The
+    # version of the client decides which library that is.
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
@@ -214,17 +233,17 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
         raise
     except OfflineModeIsEnabled as error:
         raise HubError(
-            f"{repo_id} cannot be reached: HF_HUB_OFFLINE is set.",
+            f"{repo_id} cannot be reached, since HF_HUB_OFFLINE is set.",
             next_step="Unset HF_HUB_OFFLINE.",
         ) from error
     except LocalTokenNotFoundError as error:
         raise HubAccessError(
-            f"{repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+            f"{repo_id} needs a token for the Hub, but no token is set.", next_step=TOKEN_HELP
         ) from error
     except HFValidationError as error:
         raise HubError(
-            f"{repo_id!r} is no name of a repo on the Hub.",
-            next_step="Names look like ORG/NAME.",
+            f"{repo_id!r} is not the name of a repo on the Hub.",
+            next_step="The name of a repo has the form ORG/NAME.",
         ) from error
     except HfHubHTTPError as error:
         raise _of_answer(repo_id, revision, error, again) from error
@@ -235,7 +254,7 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
         if told is None:
             raise
         raise told from error
-    except RuntimeError as error:  # what the client makes of errors in its upload threads
+    except RuntimeError as error:  # the client's form of errors in its upload threads
         cause = error.__cause__
         if isinstance(cause, HfHubHTTPError):
             raise _of_answer(repo_id, revision, cause, again) from error
@@ -245,7 +264,7 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
 
 
 def asked_to_wait(status: int, headers: Mapping[str, str]) -> float:
-    """Return for how many seconds an answer asks to wait; 0 if it does not."""
+    """Return the seconds for which an answer asks to wait; 0 if it does not."""
     names = {"Retry-After": "", **({"RateLimit": "t="} if status == 429 else {})}
     for name, prefix in names.items():
         for part in headers.get(name, "").split(";"):
@@ -256,19 +275,19 @@ def asked_to_wait(status: int, headers: Mapping[str, str]) -> float:
 
 
 def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError | None:
-    """Return what the Hub says of what it was sent, or that it cannot be read; None if neither."""
+    """Return the error for refused content or for an unreadable answer; None for other errors."""
     if isinstance(error, json.JSONDecodeError):
         return _no_answer(repo_id, error, again)
     first, *rest = str(error).strip().splitlines() or [""]
     said = " ".join(line.strip(" -") for line in rest).rstrip(".")
     if "README.md" in first:
         return HubConflictError(
-            f"The Hub does not take the head of README.md in {repo_id}: {said}.",
-            next_step="Mend it on the Hub, or push with --no-card.",
+            f"The Hub does not accept the YAML head of README.md in {repo_id}: {said}.",
+            next_step="Correct README.md on the Hub, or add --no-card.",
         )
     if first.startswith("LFS batch API"):
         return HubError(
-            f"The Hub does not take a file of {repo_id}: {said}.",
+            f"The Hub does not accept a file of {repo_id}: {said}.",
             next_step="Check the limits of the repo and the account.",
         )
     return None
@@ -277,7 +296,7 @@ def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError |
 def _no_answer(repo_id: str, error: Exception, again: str) -> HubUnavailableError:
     said = str(error).strip().rstrip(".") or type(error).__name__
     return HubUnavailableError(
-        f"The Hub did not answer about {repo_id}: {said}.",
+        f"The Hub did not answer a request about {repo_id}: {said}.",
         next_step="Check the network and HF_ENDPOINT. " + again,
     )
 
@@ -295,17 +314,18 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     status = error.response.status_code
     said = (error.server_message or f"status {status}").strip().splitlines()[0].rstrip(".")
     if error.response.request.method == "PUT":
-        # To an address that the Hub gave for some content, which expires and has rights of its own:
-        # what helps is to ask for another.
+        # The Hub gave this address for some content. It expires and has rights of its own, so the
+        # remedy is to ask for another one.
         return HubUnavailableError(
-            f"The Hub's storage did not take a file of {repo_id}: status {status}.",
+            f"The storage of the Hub did not accept a file of {repo_id}: status {status}.",
             next_step=again,
             wait_seconds=asked_to_wait(status, error.response.headers),
         )
     if isinstance(error, GatedRepoError):
         return HubAccessError(
-            f"{repo_id} is gated, and this token has no access to it.",
-            next_step=f"Ask for access on the repo's page.{f' {TOKEN_HELP}' * (status == 401)}",
+            f"{repo_id} is gated, and the present token has no access to it.",
+            next_step="Request access on the page of the "
+            f"repo.{f' {TOKEN_HELP}' * (status == 401)}",
         )
     if isinstance(error, RevisionNotFoundError):
         return HubError(
@@ -315,13 +335,23 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
         )
     if isinstance(error, RepositoryNotFoundError):
         return HubError(
-            f"{repo_id} is no dataset on the Hub, or this token may not see it.",
-            next_step="Check the name; for a private dataset: " + TOKEN_HELP,
+            f"The Hub has no dataset {repo_id}, or this token may not see it.",
+            next_step="Check the name. For a private dataset: " + TOKEN_HELP,
         )
     if isinstance(error, EntryNotFoundError):
-        return HubError(f"{repo_id}: {said}.", next_step="Run again: the repo may have changed.")
+        return HubError(
+            f"{repo_id}: {said}.",
+            next_step="Run the same command again: the repo may have changed.",
+        )
+    if status == 404 and _asks_for_upload(error.response.request):
+        return HubUnavailableError(
+            f"The Hub does not find a file that was just uploaded to {repo_id}: {said}.",
+            next_step=again,
+        )
     if status in (401, 403):
-        return HubAccessError(f"The Hub refused {repo_id}: {said}.", next_step=TOKEN_HELP)
+        return HubAccessError(
+            f"The Hub refused a request about {repo_id}: {said}.", next_step=TOKEN_HELP
+        )
     if status in (409, 412):
         return HubConflictError(
             f"{repo_id} changed meanwhile: {said}.",
@@ -331,37 +361,51 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     if status == 429:
         wait = f"Wait {duration(asked)}. " if asked else "Wait some minutes. "
         return HubUnavailableError(
-            f"The Hub takes no more requests about {repo_id} for now.",
+            f"The Hub accepts no more requests about {repo_id} for now.",
             next_step=wait + again,
             wait_seconds=asked,
         )
     if status >= 500 or status == 408:
         return HubUnavailableError(
-            f"The Hub failed over {repo_id}: {said}.", next_step=again, wait_seconds=asked
+            f"The Hub failed at a request about {repo_id}: {said}.",
+            next_step=again,
+            wait_seconds=asked,
         )
-    return HubError(f"The Hub refused {repo_id}: {said}.", next_step=f"{_REPORT} {REPORT_IT}.")
+    return HubError(
+        f"The Hub refused a request about {repo_id}: {said}.", next_step=f"{_REPORT} {REPORT_IT}."
+    )
 
 
-# How often the Hub is asked again: one policy for listings, files and pushes.
+def _asks_for_upload(request: Any) -> bool:
+    """Return whether a request asks if content has arrived: ``…/info/lfs/objects/verify``."""
+    path = request.url.path
+    return (
+        request.method == "POST"
+        and not path.startswith("/api/")
+        and "verify" in path.strip("/").split("/")
+    )
+
+
+# Retries: one policy for listings, files and pushes.
 #
-# A try that failed in a way that may be over in a moment (`HubUnavailableError`) is made again
-# after a pause. Pauses grow, and are spread out, so that workers that failed together do not come
-# back together. What the Hub asks to wait is waited besides.
+# After a failure that may be over in a moment (`HubUnavailableError`) the request is repeated after
+# a pause. Pauses grow, and are random, so that workers that failed together do not return together.
+# A wait that the Hub asks for is added.
 
 
 TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-# In all; the Hub's own windows are of 5 minutes.
+# Limit of all waits that the Hub asks for; its own windows are of 5 minutes.
 _MOST_ASKED_SECONDS = 900.0
 
 
 class Patience:
-    """Counts the failures in a row of one thing that the Hub is asked for.
+    """Counts consecutive failures of one request to the Hub.
 
     Args:
-        tries: Failures after which it is given up.
-        pause: Waits so many seconds; by default as the pace that is followed, if one is, does.
+        tries: Failures after which to give up.
+        pause: Waits some seconds; by default the followed pace waits, if there is one.
     """
 
     def __init__(self, tries: int = TRIES, pause: Callable[[float], object] | None = None) -> None:
@@ -377,15 +421,15 @@ class Patience:
         arrived: bool = False,
         say: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Wait until the next try.
+        """Wait until the next attempt.
 
         Args:
-            error: Why the last one failed.
-            arrived: Whether it brought something all the same: then the count begins anew.
-            say: Told why, and how long it waits.
+            error: Why the last attempt failed.
+            arrived: Whether it brought some bytes all the same; the count then starts again.
+            say: Called with the reason and the length of the wait.
 
         Raises:
-            HubUnavailableError: The error: it was tried often enough.
+            HubUnavailableError: The error, after too many failures.
         """
         asked = error.wait_seconds
         self._asked_seconds += asked
@@ -395,22 +439,23 @@ class Patience:
         longest = min(_FIRST_PAUSE_SECONDS * 2**self._failures, _LONGEST_PAUSE_SECONDS)
         seconds = asked + longest * (0.5 + random.random() / 2)  # noqa: S311 - no secret
         why = ", as the Hub asks" if asked else ""
-        say(f"{error.message} Looking again in {duration(seconds)}{why}.")
+        say(f"{error.message} Trying again in {duration(seconds)}{why}.")
         (self._pause or pause)(seconds)
 
 
 def pause(seconds: float) -> None:
-    """Wait so many seconds, as the pace that is followed does, if one is."""
+    """Wait some seconds, through the followed pace if there is one."""
     if _followed:
         _followed[-1].wait(seconds)
     else:
-        time.sleep(seconds)  # the Hub tells nobody when it answers again: only asking shows it
+        # the Hub sends no notice when it answers again: only a request shows it
+        time.sleep(seconds)
 
 
 def ask_hub[T](
     repo_id: str, revision: str | None, ask: Callable[[], T], patience: Patience | None = None
 ) -> T:
-    """Ask the Hub for something, again where it fails; errors are those of `hub_errors`."""
+    """Make a request to the Hub, with retries; errors are those of `hub_errors`."""
     patience = patience or Patience()
     while True:
         try:
@@ -420,23 +465,24 @@ def ask_hub[T](
             patience.wait(error)
 
 
-# How fast the Hub may be asked: one record that all workers of a fleet read before each request.
+# The pace of requests: one record that all workers of a fleet read before each request.
 #
-# Where the Hub answers that there were too many requests (429), or fails (5xx), nobody who shares
-# the record asks again before the time in it. So one refused request slows down all hosts, and the
-# others do not run into the same limit one after another.
+# If the Hub answers that there were too many requests (429), or fails (5xx), no process that shares
+# the record asks again before the time in the record. So one refused request slows down all hosts,
+# and the others do not run into the same limit one after another.
 #
 # Guaranteed: a request that begins after the record was written waits. Not guaranteed: that the Hub
-# is satisfied by it; whoever is refused again writes the record again. Requests under way are not
-# held. Uploads and downloads through Xet are made by a library of the client that asks for its own
-# pauses; what is asked before and after them waits.
+# is satisfied; a process that is refused again writes the record again. Requests that are already
+# running are not stopped. A library of the client transfers files through Xet and makes pauses of
+# its
+# own; requests before and after these transfers wait.
 #
-# Times are those of the hosts' clocks. A clock that is wrong makes a pause shorter, or as long as
-# `LONGEST_PAUSE_SECONDS`, never longer.
+# Times are those of the hosts' clocks. A wrong clock makes a pause shorter, or longer up to
+# `LONGEST_PAUSE_SECONDS`, never longer than that.
 
 
 LONGEST_PAUSE_SECONDS = 900.0
-_UNTOLD_LIMIT_SECONDS = 60.0  # 429 without a time; the Hub's own windows are of 5 minutes
+_UNTOLD_LIMIT_SECONDS = 60.0  # for 429 without a time; the Hub's own windows are of 5 minutes
 _FIRST_FAILURE_SECONDS = 2.0
 _LONGEST_FAILURE_SECONDS = 30.0
 _OF_THE_MOMENT = frozenset({500, 502, 503, 504})
@@ -445,11 +491,11 @@ _VERSION = 1
 
 
 def read_pause(path: Path, now: float) -> float:
-    """Return for how many seconds more the Hub is not to be asked; 0 where it may be."""
+    """Return for how many more seconds the Hub must not be asked; 0 if it may be."""
     try:
         record = find_record(path, _KIND, version=_VERSION)
     except (LeconvertError, OSError):
-        return 0.0  # a pause is a courtesy: without its record the Hub says itself what it wants
+        return 0.0  # a pause is a courtesy: without its record the Hub itself refuses
     left = float(record["until"]) - now if record else 0.0
     return min(max(left, 0.0), LONGEST_PAUSE_SECONDS)
 
@@ -459,15 +505,15 @@ def wait_for_hub(
     seconds: float,
     wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
 ) -> None:
-    """Wait so many seconds.
+    """Wait some seconds.
 
     Raises:
-        InterruptedRunError: It was stopped meanwhile.
+        InterruptedRunError: The event was set meanwhile.
     """
     if wait(stop, seconds):
         raise InterruptedRunError(
-            "Stopped while the Hub asked to wait.",
-            next_step="Run the same command again to go on.",
+            "Stopped during a wait that the Hub asked for.",
+            next_step="Run the same command again to continue.",
         )
 
 
@@ -476,13 +522,13 @@ class Pace:
 
     Args:
         path: The record.
-        stop: Ends a pause, with an error.
-        clock: Seconds since the epoch.
-        wait: Waits for the event or so many seconds.
+        stop: Ends a pause with an error.
+        clock: Returns seconds since the epoch.
+        wait: Waits for the event or for some seconds.
 
     Attributes:
-        answers: Answers of this process that were no refusal for the moment.
-        limited: Answers of this process that said that there were too many requests.
+        answers: Number of answers to this process that did not ask to try later.
+        limited: Number of answers to this process that there were too many requests.
     """
 
     def __init__(
@@ -503,22 +549,30 @@ class Pace:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Let every request of this process follow the record within the block."""
+        """Let every request of this process follow the record while the block runs."""
         with follow_pace(self):
             attach_hooks()
             yield
 
     def before(self) -> None:
-        """Wait until the Hub may be asked."""
+        """Wait until the Hub may be asked.
+
+        Raises:
+            InterruptedRunError: The stop event was set.
+        """
         while left := read_pause(self._path, self._clock()):
             self.wait(left)
 
     def wait(self, seconds: float) -> None:
-        """Wait so many seconds, or until it is stopped, which is an error."""
+        """Wait some seconds.
+
+        Raises:
+            InterruptedRunError: The stop event was set.
+        """
         wait_for_hub(self._stop, seconds, self._wait)
 
     def after(self, status: int, headers: Any) -> None:
-        """Take note of an answer."""
+        """Record an answer."""
         if status == 429:
             self.limited += 1
             self._pause(asked_to_wait(status, headers) or _UNTOLD_LIMIT_SECONDS)
@@ -529,7 +583,7 @@ class Pace:
             self._failures = 0
 
     def failed(self, asked_seconds: float = 0.0) -> None:
-        """Take note that the Hub failed, or did not answer: pauses grow until it answers."""
+        """Record that the Hub failed, or did not answer: pauses grow until it answers."""
         seconds = min(_FIRST_FAILURE_SECONDS * 2**self._failures, _LONGEST_FAILURE_SECONDS)
         self._failures = min(self._failures + 1, 10)
         self._pause(asked_seconds or seconds)

@@ -1,12 +1,13 @@
-"""The files of a dataset, wherever it lies, as local paths that hold the bytes somebody asked for.
+"""The files of a dataset, local or remote, as local paths that hold the requested bytes.
 
-A local file is what it is. Of a remote one (any fsspec URL, the Hub's included) there is a stand-in
-in memory: a sparse file of the same size, into which ranges of bytes are fetched at their places.
-FFmpeg and Arrow read both by path, natively. Ranges that nobody needs any more give their memory
-back. With a cache, ranges are fetched in its blocks, each by the first process that needs it.
+A local file is used directly. A remote one (any fsspec URL, the Hub's included) has a stand-in in
+memory: a sparse file of the same size, into which ranges of bytes are fetched at their offsets.
+FFmpeg and Arrow read both by path, natively. The memory of ranges that are no longer needed is
+released. With a cache, ranges are fetched in the cache's blocks, each by the first process that
+needs it.
 
-Where somebody writes while the files are read, samples of two datasets could mix. So what a disk or
-a store says of each file is noted once (`Files.note`) and compared after every read.
+If somebody writes while the files are read, samples of two datasets could mix. So the metadata of
+each file on the disk or in the store is noted once (`Files.note`) and compared after every read.
 
 Nothing is opened before the first `open`, so a `Files` can be sent to another process.
 """
@@ -18,7 +19,6 @@ import errno
 import mmap
 import os
 import threading
-import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -34,27 +34,27 @@ from leconvert.support.errors import (
     UnreadableSourceError,
     UsageError,
 )
+from leconvert.support.file_calls import MemoryFile, devices_with_fleeting_inodes
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.transfer.hub import HubRepo, HubStore, find_repo
 from leconvert.transfer.store import RemoteFile, Store
 from leconvert.transfer.urls import open_store
-from leconvert.workdir.fs import devices_with_fleeting_inodes
 
 _HUB = "hf://"
 _HUB_DATASETS = f"{_HUB}datasets/"
-# A page of memory is given back whole or not at all.
+# Pages of memory are released whole or not at all.
 _PAGE_BYTES = mmap.PAGESIZE
-# Asked for at once: others may wait for it, and all of it is in memory for a moment.
+# Size of one request: others may wait for it, and all of it is in memory for a moment.
 _REQUEST_BYTES = 16 * BLOCK_BYTES
 
 
 class OpenFile:
-    """A local file; all its bytes are there.
+    """A local file with all its bytes.
 
     Attributes:
-        path: Where to read it.
-        name: What to call it towards the user.
+        path: The path to read from.
+        name: Its name in messages.
         size_bytes: Its size.
     """
 
@@ -64,24 +64,24 @@ class OpenFile:
         self.size_bytes = size_bytes
 
     def need(self, spans: Iterable[tuple[int, int]]) -> None:
-        """See to it that ranges, from a byte to the byte after the last, can be read.
+        """Make ranges readable, each from a byte to the byte after the last.
 
-        Safe to call from several threads.
+        Several threads may call it.
         """
 
     def take_fetched_bytes(self) -> int:
-        """Return how many bytes were fetched since this was last asked."""
+        """Return how many bytes were fetched since the last call."""
         return 0
 
     def release(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Say that the ranges of one call of `need` are needed no more."""
+        """Release the ranges of one call of `need`."""
 
     def close(self) -> None:
-        """Give everything back; the path is gone where the file was remote."""
+        """Release everything; the path of a remote file vanishes."""
 
 
 class SparseFile(OpenFile):
-    """The stand-in of a remote file; reading what was not fetched gives zeros."""
+    """The stand-in for a remote file; bytes that were not fetched read as zeros."""
 
     def __init__(
         self,
@@ -99,18 +99,12 @@ class SparseFile(OpenFile):
             self._key = cache.key(name, size_bytes, file.digest or file.mark)
         self._store = store
         self._file = file
-        self._descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
-        # Nobody closes what a stream in the training process opened; it goes when the stream goes.
-        self._end = weakref.finalize(self, os.close, self._descriptor)
-        self._end.atexit = False
-        os.ftruncate(self._descriptor, size_bytes)
-        self._memory = mmap.mmap(self._descriptor, max(size_bytes, 1))
+        self._memory = MemoryFile(size_bytes)
         self._lock = threading.Lock()
         self._present = Spans()
         self._users: dict[tuple[int, int], int] = {}
         self._fetched_bytes = 0
-        # By process id, so that the name also holds in a thread of another name space of files.
-        super().__init__(f"/proc/{os.getpid()}/fd/{self._descriptor}", name, size_bytes)
+        super().__init__(self._memory.path, name, size_bytes)
 
     @override
     def need(self, spans: Iterable[tuple[int, int]]) -> None:
@@ -138,16 +132,15 @@ class SparseFile(OpenFile):
                     continue
                 self._users.pop(span, None)
                 for start, stop in self._unused_pages(*span):
-                    self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
+                    self._memory.give_back(start, stop)
                     self._present.remove(start, stop)
 
     @override
     def close(self) -> None:
         self._memory.close()
-        self._end()
 
     def _rounded(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return what is fetched for ranges: whole blocks of the cache, neighbours joined."""
+        """Return the ranges to fetch: whole blocks of the cache, neighbours joined."""
         unit = 1 if self._cache is None else BLOCK_BYTES
         wanted = Spans()
         for start, stop in spans:
@@ -157,7 +150,7 @@ class SparseFile(OpenFile):
         return list(wanted)
 
     def _bring(self, start: int, stop: int) -> None:
-        """Put a range that is missing into its place, from the cache or from the store."""
+        """Bring a missing range from the cache or from the store."""
         if self._cache is None:
             # Two threads may fetch the same bytes; they write the same.
             self._place(start, self._fetch(start, stop))
@@ -165,7 +158,7 @@ class SparseFile(OpenFile):
         for first, last in self._place_cached(start, stop):
             blocks = first // BLOCK_BYTES, -(-last // BLOCK_BYTES)
             with self._cache.fetching(self._key, *blocks):
-                # Whoever held these blocks until now has left them in the cache.
+                # The previous holder of the lock has left these blocks in the cache.
                 for begin, end in self._place_cached(first, last):
                     data = memoryview(self._fetch(begin, end))
                     self._place(begin, data)
@@ -174,7 +167,7 @@ class SparseFile(OpenFile):
                         self._cache.write(self._key, block, data[offset : offset + BLOCK_BYTES])
 
     def _place_cached(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Put what the cache has of whole blocks into its place; return the ranges it lacks."""
+        """Copy the cache's blocks to their offsets; return the ranges that the cache lacks."""
         assert self._cache is not None
         lacking = Spans()
         for first in range(start, stop, BLOCK_BYTES):
@@ -187,12 +180,12 @@ class SparseFile(OpenFile):
         return list(lacking)
 
     def _place(self, start: int, data: bytes | memoryview) -> None:
-        os.pwrite(self._descriptor, data, start)
+        os.pwrite(self._memory.descriptor, data, start)
         with self._lock:
             self._present.add(start, start + len(data))
 
     def _unused_pages(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the whole pages of a range that nobody needs."""
+        """Yield the whole pages of a range that no caller needs."""
         needed = Spans()
         for held_start, held_stop in self._users:
             if held_start < stop and start < held_stop:
@@ -216,22 +209,22 @@ class SparseFile(OpenFile):
 
 
 class _LocalFile(NamedTuple):
-    """What a disk says of a file."""
+    """The metadata of a file on a disk."""
 
     size_bytes: int
     mtime_ns: int
-    inode: int  # 0 where the file system gives files no lasting numbers
+    inode: int  # 0 on file systems without lasting inode numbers
 
 
 class Files:
     """A folder of files: a local one, or one behind a URL.
 
-    All files of a repo of the Hub are read at one commit, whatever is pushed meanwhile: see `fix`.
-    Elsewhere files that were noted are refused once they have changed: see `note`.
+    All files of a repo on the Hub are read at one commit, whatever is pushed meanwhile: see `fix`.
+    Elsewhere, noted files are refused once they have changed: see `note`.
 
     Attributes:
-        root: What the user gave.
-        is_local: Whether files are read where they lie.
+        root: The folder or URL that the user gave.
+        is_local: Whether files are read directly.
         commit: The commit that is read, once it is fixed; None outside the repos of the Hub.
     """
 
@@ -241,25 +234,27 @@ class Files:
         self.commit: str | None = None
         self._cache = cache
         self._is_fixed = is_local or not root.startswith(_HUB)
-        # The repo at the commit, and the dataset's folder in it; they go to other processes with
-        # the rest.
+        # The repo at the commit, and the dataset's folder in it; both go to other processes, too.
         self._repo: HubRepo | None = None
         self._folder = ""
-        # What a folder of the repo holds, listed by the first that needs a file of it.
+        # Folders of the repo that were listed, when a file in them was first needed.
         self._listed: dict[str, dict[str, RemoteFile]] = {}
         self._noted: dict[str, RemoteFile | _LocalFile] = {}
         self._fleeting: frozenset[int] = frozenset()
-        # Of this process: a store's client is dear to make, and those of stores serve all threads.
+        # Belongs to this process: a store's client is expensive to make, and it serves all threads.
         self._store: tuple[int, Store] | None = None
 
     def name(self, relative: str) -> str:
-        """Return what to call a file towards the user."""
+        """Return a file's name in messages."""
         return f"{self.root}/{relative}"
 
     def fix(self) -> None:
-        """Ask the Hub which commit the revision is, unless that was asked before.
+        """Ask the Hub once for the commit of the revision.
 
-        The first file that is opened does it too, but each process for itself.
+        Opening the first file does it too, but separately in each process.
+
+        Raises:
+            UnreadableSourceError: The Hub does not answer, or has no such repo.
         """
         if self._is_fixed:
             return
@@ -274,10 +269,14 @@ class Files:
         self._is_fixed = True
 
     def note(self, paths: Iterable[str]) -> None:
-        """Note what the disk or the store says of some files now, so that `check` can compare.
+        """Note the metadata of some files now, so that `check` can compare it later.
 
-        Of a store each folder is listed once, of a disk each file is asked for. A commit of the Hub
-        cannot change. What is missing is not noted: whoever opens it hears of it.
+        In a store each folder is listed once; on a disk each file is queried. A commit on the Hub
+        cannot change, so nothing is noted. Missing files are not noted; opening them raises the
+        error.
+
+        Raises:
+            UnreadableSourceError: The store does not answer.
         """
         if self.is_local:
             self._fleeting = devices_with_fleeting_inodes()
@@ -303,22 +302,22 @@ class Files:
 
     @property
     def noted_sizes(self) -> Mapping[str, int]:
-        """Bytes of each file that was noted, by path."""
+        """Bytes of each noted file, by path."""
         return {path: file.size_bytes for path, file in self._noted.items()}
 
     @property
     def noted_marks(self) -> Mapping[str, str]:
-        """What a store said of the content of each file that was noted, by path."""
+        """The store's mark for the content of each noted file, by path."""
         files = self._noted.items()
         return {path: file.mark for path, file in files if isinstance(file, RemoteFile)}
 
     def check(self, relative: str) -> None:
-        """See to it that a file is still as it was noted; one that was not may be anything.
+        """Raise if a noted file has changed; a file that was not noted always passes.
 
-        Called after a read: what was read before it is then of the file that was noted.
+        Call it after a read: then the bytes are those of the noted file.
 
         Raises:
-            SourceChangedError: It is another one.
+            SourceChangedError: The file has changed or is gone.
         """
         noted = self._noted.get(relative)
         if noted is None:
@@ -337,14 +336,13 @@ class Files:
                 found = self._connect().find_file(relative)
             except Exception as error:
                 raise _unreachable(self.name(relative), error) from error
-        change = "it is gone" if found is None else _change(noted, found)
+        change = "it no longer exists" if found is None else _change(noted, found)
         if change:
             name = self.name(relative)
             raise SourceChangedError(
-                f"{name} changed since the stream was made: {change}.",
+                f"{name} changed after the stream was made: {change}.",
                 path=name,
-                next_step="Make a new stream when nobody writes there; it reads what is there "
-                "then.",
+                next_step="Make a new stream when no other program writes to the dataset.",
             )
 
     def _local_file(self, relative: str) -> _LocalFile:
@@ -356,7 +354,8 @@ class Files:
         """Open a file.
 
         Raises:
-            SourceChangedError: It was noted, and is another one now.
+            SourceChangedError: The file was noted and has changed.
+            UnreadableSourceError: The file is missing, or cannot be reached.
         """
         name = self.name(relative)
         if not self.is_local:
@@ -372,16 +371,20 @@ class Files:
             raise _unreachable(name, error) from error
 
     def connect(self, relative: str) -> None:
-        """Ask for one file, before threads ask for many at once; whether it is there is theirs.
+        """Look up one file, before threads look up many at once; a missing file raises nothing.
 
-        The first request of a process makes the store's client, and so does each other that begins
-        before it is made: with s3fs a tenth of a second of the processor each.
+        The first request of a process makes the store's client. So would every other request that
+        begins before the client exists; with s3fs each would cost a tenth of a second of CPU time.
         """
         with contextlib.suppress(UnreadableSourceError):
             self._find(relative)
 
     def read(self, relative: str) -> bytes:
-        """Read a whole file."""
+        """Read a whole file.
+
+        Raises:
+            UnreadableSourceError: The file is missing, or cannot be reached.
+        """
         name = self.name(relative)
         try:
             if self.is_local:
@@ -392,7 +395,11 @@ class Files:
             raise _unreachable(name, error) from error
 
     def copy_folder(self, relative: str, target: Path) -> None:
-        """Copy a remote folder of small files to a local one."""
+        """Copy a remote folder of small files to a local one.
+
+        Raises:
+            UnreadableSourceError: The folder is missing, or cannot be reached.
+        """
 
         def read(file: RemoteFile) -> bytes:
             return self._connect().read(file, 0, file.size_bytes)
@@ -403,7 +410,7 @@ class Files:
                 raise FileNotFoundError(errno.ENOENT, "no such folder")
             pieces = [(file,) for file in found]
             contents = parallel_map(read, pieces, Spread(threads=THREADS_THAT_WAIT))
-            # Threads only read. One that an interrupt leaves behind writes to no folder that the
+            # Threads only read, so a thread that outlives an interrupt writes to no folder that the
             # caller has removed.
             for file, content in zip(found, contents, strict=True):
                 path = target / file.path.removeprefix(self._folder)
@@ -441,24 +448,24 @@ class Files:
             if self._repo is not None:
                 self._store = process, HubStore(self._repo)
                 return self._store[1]
-            store = open_store(self.root)  # its library keeps one for each thread
-            if not store.fs.async_impl:  # others need not be safe for several threads
+            store = open_store(self.root)  # the store's library keeps one client for each thread
+            if not store.fs.async_impl:  # others may not be safe for several threads
                 return store
             self._store = process, store
         return self._store[1]
 
 
 def _change(noted: RemoteFile | _LocalFile, found: RemoteFile | _LocalFile) -> str:
-    """Return what changed of a file, as half a sentence; nothing where it is the same."""
+    """Return the change of a file, as half a sentence; empty if it is the same."""
     if noted.size_bytes != found.size_bytes:
-        return f"it had {noted.size_bytes:,} bytes and has {found.size_bytes:,}"
+        return f"it had {noted.size_bytes:,} bytes and has {found.size_bytes:,} now"
     if isinstance(noted, RemoteFile) and isinstance(found, RemoteFile):
-        # A listing and a single look need not say the same things; the first of both decides, and
+        # A listing and a single look may report different keys; the first common key decides, and
         # digests come before times.
         was, now = _marks(noted), _marks(found)
         said = next((key for key in was if key in now), None)
         if said is not None and not _is_alike(was[said], now[said]):
-            return f"its {said} was {was[said]} and is {now[said]}"
+            return f"its {said} was {was[said]} and is {now[said]} now"
     elif isinstance(noted, _LocalFile) and isinstance(found, _LocalFile):
         if noted.mtime_ns != found.mtime_ns:
             was_at, is_at = (
@@ -472,7 +479,7 @@ def _change(noted: RemoteFile | _LocalFile, found: RemoteFile | _LocalFile) -> s
 
 
 def _is_alike(one: str, other: str) -> bool:
-    """Return whether a store says the same; it may write one time in several ways."""
+    """Return whether two texts of a store mean the same; it may write one time in several ways."""
     was, now = _instant(one), _instant(other)
     return one == other or (was is not None and now is not None and abs(was - now) < 1)
 
@@ -513,13 +520,13 @@ class Spans:
         return gaps
 
     def add(self, start: int, stop: int) -> None:
-        """Put a range into the set."""
+        """Add a range to the set."""
         touching = [span for span in self._spans if span[0] <= stop and start <= span[1]]
         merged = (min([start, *(a for a, _ in touching)]), max([stop, *(b for _, b in touching)]))
         self._spans = sorted([span for span in self._spans if span not in touching] + [merged])
 
     def remove(self, start: int, stop: int) -> None:
-        """Take a range out of the set."""
+        """Remove a range from the set."""
         rest = []
         for first, last in self._spans:
             if first < min(start, last):
@@ -532,7 +539,16 @@ class Spans:
 def files_at(
     root: str | os.PathLike[str], *, revision: str | None = None, cache: ByteCache | None = None
 ) -> Files:
-    """Return the files of a dataset, what is fetched of them kept in a cache."""
+    """Return the files of a dataset.
+
+    Args:
+        root: The dataset's folder or URL.
+        revision: Branch, tag or commit of a dataset on the Hub.
+        cache: Cache for the bytes of remote files.
+
+    Raises:
+        UsageError: A revision is given for a dataset that is not on the Hub.
+    """
     text = os.fspath(root)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
@@ -540,16 +556,16 @@ def files_at(
         owner, _, name = text.removeprefix(_HUB_DATASETS).partition("/")
         if not text.startswith(_HUB_DATASETS) or not name:
             raise UsageError(
-                f"{text} has no revisions; only datasets of the Hub do.",
+                f"{text} has no revisions. Only datasets on the Hub have revisions.",
                 next_step=f"Leave the revision out, or give {_HUB_DATASETS}OWNER/NAME.",
             )
         name, slash, rest = name.partition("/")
         text = f"{_HUB_DATASETS}{owner}/{name}@{quote(revision, safe='')}{slash}{rest}"
     is_local = "://" not in text
     if is_local:
-        # Workers may start elsewhere.
+        # Workers may have another current folder.
         text = os.path.abspath(text)  # noqa: PTH100 (resolve() would follow links)
-    # Whether it is usable is asked here, so that it is said once and not by each worker.
+    # Test the cache here, so that a warning appears once and not for each worker.
     if is_local or cache is None or not cache.is_usable():
         cache = None
     return Files(text.rstrip("/") or "/", is_local=is_local, cache=cache)
@@ -575,5 +591,5 @@ def _unreachable(name: str, error: Exception) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{name} cannot be read: {reason}.",
         path=name,
-        next_step="Check the disk, the network and your access to it, and try again.",
+        next_step="Check the disk, the network and your access rights, then try again.",
     )

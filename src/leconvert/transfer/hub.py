@@ -1,12 +1,12 @@
 """Reading from a dataset on the Hub at one commit: its listing, whole files, ranges of bytes.
 
-Every address holds the commit's hash, so a branch that moves changes nothing here. Files are
-fetched again where the Hub fails, resumed where they broke off, and checked: a file has its final
-name only when what lies on the disk is what the listing says, by hash. Before, it has another name,
-and whoever fetches it next, in this process or another, goes on behind what is there.
+Every address holds the commit's hash, so a moving branch changes nothing. Downloads are repeated if
+the Hub fails, resumed where they broke off, and checked: a file gets its final name only when the
+bytes on the disk have the listed hash. Before that it has another name, and the next download, in
+this process or another, continues after the existing bytes.
 
-The client's own download and its file system do not do: they check a size and no hash, put parts
-where a scratch limit does not count them, and cannot be stopped within a file.
+The client's own download and its file system are not enough: they check a size but no hash, put
+parts into a folder that no scratch limit counts, and cannot be stopped within a file.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ _TIMEOUT = (20.0, 60.0, 60.0, 60.0)
 class Body:
     """An answer that is being read."""
 
-    start: int  # the first byte of the file that it holds: a store may answer with more than asked
+    start: int  # offset of its first byte in the file; it may be before the requested one
     chunks: Iterator[bytes]  # the bytes
-    digest: str = ""  # of the whole file, as in `RemoteFile`; empty where the answer has none
+    digest: str = ""  # digest of the whole file, as in `RemoteFile`; empty if the answer has none
 
 
 @dataclass(frozen=True, slots=True)
 class HubRepo:
-    """A dataset on the Hub, pinned to a commit; picklable, and holds no connection."""
+    """A dataset on the Hub, pinned to a commit. It is picklable and holds no connection."""
 
     repo_id: str  # ``ORG/NAME``
     commit: str  # the commit's hash
-    endpoint: str | None = None  # the Hub's address; None for the one that is configured.
+    endpoint: str | None = None  # the Hub's address; None for the configured one
 
     kind: str = "dataset"
-    # Who asks, as the client takes it; None for the user's own token.
+    # The token in the client's form; None for the user's own.
     token: str | bool | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
-        """How it is called in messages, and as a URL."""
+        """Its name in messages, which is also its URL."""
         return f"hf://{self.kind}s/{self.repo_id}@{self.commit}"
 
     def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
@@ -92,7 +92,19 @@ class HubRepo:
 
     @contextmanager
     def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
-        """Ask for a file or a range of it."""
+        """Request a file, whole or a range.
+
+        Args:
+            path: The file.
+            start: First byte of the range.
+            stop: Byte after the last; None for the end of the file.
+
+        Yields:
+            The answer.
+
+        Raises:
+            HubError: The file cannot be read; see `leconvert.transfer.client.hub_errors`.
+        """
         from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
         from huggingface_hub.utils import build_hf_headers
 
@@ -102,7 +114,7 @@ class HubRepo:
         headers = build_hf_headers(
             token=self.token, library_name="leconvert", library_version=__version__
         )
-        # What is hashed and measured are the stored bytes.
+        # Hash and size are those of the stored bytes, so no compression.
         headers["Accept-Encoding"] = "identity"
         if start or stop is not None:
             headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
@@ -122,14 +134,14 @@ def list_files(
     recursive: bool = True,
     patience: Patience | None = None,
 ) -> Iterator[RemoteFile]:
-    """Yield what a client sees below a folder of a repo; nothing where there is no such folder.
+    """Yield the files below a folder of a repo; nothing if the folder does not exist.
 
     Args:
         api: The client.
-        repo: The repo. Its files are the same in each try, as those of a commit are.
+        repo: The repo. Its files must be the same in each attempt, as those of a commit are.
         folder: The folder.
-        recursive: Whether files of folders in it are listed too.
-        patience: How often it is tried; None for once.
+        recursive: Whether to list subfolders, too.
+        patience: Counts attempts; None for a single one.
     """
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -164,15 +176,16 @@ def _files_among(entries: Iterable[RepoFile | RepoFolder], repo: HubRepo) -> Ite
         if not isinstance(entry, RepoFile):
             continue
         if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
-            raise SourceError(f"{repo.name} has a file with the name {entry.path!r}.")
+            raise SourceError(f"{repo.name} has a file with the unsafe name {entry.path!r}.")
         digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
         yield RemoteFile(entry.path, entry.size, digest)
 
 
 def find_repo(url: str) -> tuple[HubRepo, str] | None:
-    """Return the repo of a URL, at the commit that its revision is now, and the folder in it.
+    """Return the repo of a URL, at the current commit of its revision, and the folder in it.
 
-    None for a bucket, which has no commits.
+    Returns:
+        None for a bucket, which has no commits.
     """
     from huggingface_hub import HfFileSystem
 
@@ -188,7 +201,7 @@ def find_repo(url: str) -> tuple[HubRepo, str] | None:
 
 
 def _first_byte(answer: Response) -> int:
-    """Return where a body begins: a server or a proxy may ignore what range was asked for."""
+    """Return the offset where a body begins: a server or a proxy may ignore the requested range."""
     if answer.status_code != 206:
         return 0
     found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
@@ -198,7 +211,7 @@ def _first_byte(answer: Response) -> int:
 
 
 def _content_id(answer: Response) -> str:
-    """Return what names the content of a file; a large one is somewhere else, under other names."""
+    """Return the content id of a file from the first answer, before a redirect to storage."""
     first = answer.history[0] if answer.history else answer
     told = first.headers.get("X-Linked-Etag") or first.headers.get("ETag") or ""
     found = _CONTENT_ID.fullmatch(told)
@@ -206,7 +219,7 @@ def _content_id(answer: Response) -> str:
 
 
 _READS_OF_A_SMALL_FILE = 3
-_SECONDS_BETWEEN_LOOKS = 0.5  # who asks it to stop sets a flag of any kind, and wakes nobody
+_SECONDS_BETWEEN_LOOKS = 0.5  # the caller's stop flag wakes nobody, so it is looked at
 
 
 class HubStore:
@@ -214,9 +227,9 @@ class HubStore:
 
     Args:
         repo: The repo.
-        should_stop: Asked while it waits, and with each chunk that arrives.
-        pause: Waits so many seconds; None for the pause of all that asks the Hub.
-        tries: Failures in a row, without a byte that arrives between them, before it gives up.
+        should_stop: Called while waiting, and with each chunk that arrives.
+        pause: Waits some seconds; None for the pause of all requests to the Hub.
+        tries: Consecutive failures without a single new byte after which to give up.
     """
 
     def __init__(
@@ -234,15 +247,15 @@ class HubStore:
 
     @property
     def name(self) -> str:
-        """How the repo is called in messages."""
+        """The repo's name in messages."""
         return self._repo.name
 
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
-        """Yield the files below a folder; none where there is no such folder."""
+        """Yield the files below a folder; nothing if the folder does not exist."""
         return self._repo.list_files(folder)
 
     def find_file(self, path: str) -> RemoteFile | None:
-        """Return one file; None where there is none."""
+        """Return one file; None if it does not exist."""
         return self._repo.find_file(path)
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
@@ -262,11 +275,11 @@ class HubStore:
         return bytes(found[: max(stop - start, 0)])
 
     def read_whole(self, path: str, digest: str = "") -> bytes | None:
-        """Return a small file whose size is not known, by one request; None where there is none.
+        """Return a small file of unknown size, with one request; None if it does not exist.
 
         Args:
             path: The file.
-            digest: Of its content, as in `RemoteFile`; without it that is the answer's.
+            digest: Digest of its content, as in `RemoteFile`; by default that of the answer.
 
         Raises:
             UnreadableSourceError: It arrives with other content.
@@ -295,7 +308,7 @@ class HubStore:
     def fetch(
         self, file: RemoteFile, out: BinaryIO, *, on_bytes: Callable[[int], None], anew: bool
     ) -> None:
-        """Write what is missing of a file behind what is there; the client's cache may have it."""
+        """Append the missing bytes of a file; the client's cache may already have it."""
         cached = None if anew else self._cached(file)
         if cached is not None:
             out.truncate(0)
@@ -308,11 +321,12 @@ class HubStore:
 
         def take(chunks: Iterator[bytes], _: Body) -> None:
             for chunk in chunks:
-                with storage_errors(out.name):  # or a disk's time-out were taken for the Hub's
+                # otherwise an error of the disk would look like one of the Hub
+                with storage_errors(out.name):
                     out.write(chunk)
                 on_bytes(len(chunk))
                 if out.tell() > file.size_bytes:
-                    return  # it is not the file; the hash will say so
+                    return  # it is another file; the hash will show that
             if out.tell() < file.size_bytes:
                 raise self._broken_off(file)
 
@@ -337,7 +351,7 @@ class HubStore:
         rest: Callable[[], tuple[int, int | None]],
         take: Callable[[Iterator[bytes], Body], None],
     ) -> None:
-        """Ask for the rest of a file until it is all there."""
+        """Request the rest of a file until all of it is there."""
         patience = Patience(self._tries, partial(self._wait, file))
         while True:
             start, stop = rest()
@@ -351,7 +365,7 @@ class HubStore:
                 patience.wait(error, arrived=rest()[0] > start)
 
     def _chunks(self, file: RemoteFile, body: Body, start: int) -> Iterator[bytes]:
-        """Yield an answer's bytes from a place in the file on: it may begin before that."""
+        """Yield an answer's bytes from an offset in the file on; the answer may begin before it."""
         skip = start - body.start
         for chunk in body.chunks:
             self._check_stop(file)
@@ -369,13 +383,14 @@ class HubStore:
             raise InterruptedRunError(
                 f"Stopped while fetching {file.path}.",
                 path=file.path,
-                next_step="Run the same command again to go on.",
+                next_step="Run the same command again to continue.",
             )
 
     def _broken_off(self, file: RemoteFile) -> HubUnavailableError:
         """Return the error for an answer that ends before the file does."""
         return HubUnavailableError(
-            f"{file.path} of {self._repo.name} breaks off again and again.",
+            f"The download of {file.path} of {self._repo.name} breaks off again and again.",
             path=file.path,
-            next_step="Check the network, then run the same command again; it goes on.",
+            next_step="Check the network, then run the same command again. It continues where "
+            "it stopped.",
         )

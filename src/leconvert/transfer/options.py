@@ -1,4 +1,4 @@
-"""Where files that are fetched may lie: what a user can say."""
+"""The user's options for the folder of fetched files."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from leconvert.support.flags import absolute_path, as_arguments, flag, size_in_b
 
 @dataclass(frozen=True, slots=True)
 class ScratchOptions:
-    """Where a host's workers keep files that they fetched.
+    """The folder for files that a host's workers fetch.
 
     Attributes:
-        folder: A local folder; None for one below the system's folder for temporary files.
-        limit_bytes: What may lie there at a time, of all workers of this host together; None for
-            no limit.
+        folder: A local folder; None for one in the system's folder for temporary files.
+        limit_bytes: Maximum of bytes there at a time, for all workers of this host together; None
+            for no limit.
+
+    Raises:
+        UsageError: The limit is below 1 byte.
     """
 
     folder: Path | None = flag(
         None,
-        "local folder for files that are fetched from the Hub (default: in the system's folder "
-        "for temporary files)",
+        "the local folder for files that are downloaded from the Hub (default: a folder below the "
+        "system's folder for temporary files)",
         "DIR",
         absolute_path,
         names=("--scratch-dir",),
     )
     limit_bytes: int | None = flag(
         None,
-        "what all workers of a host may keep there at a time, such as 20G (default: what their "
-        "batches need)",
+        "size limit of this folder for all workers of a host together, such as 20G (default: as "
+        "much as their batches need)",
         "BYTES",
         size_in_bytes,
         names=("--scratch-limit",),
@@ -40,10 +43,10 @@ class ScratchOptions:
 
     def __post_init__(self) -> None:
         if self.limit_bytes is not None and self.limit_bytes < 1:
-            raise UsageError(f"The scratch limit must be above 0 bytes, not {self.limit_bytes}.")
+            raise UsageError(f"--scratch-limit must be above 0 bytes, not {self.limit_bytes}.")
 
     def as_arguments(self) -> list[str]:
-        """Return the options of ``leconvert work`` that say the same."""
+        """Return the same options for ``leconvert work``."""
         return as_arguments(self)
 
     def place(self, run_id: str) -> Path:

@@ -1,16 +1,16 @@
-"""The scratch folder of a host: its workers share it, and a limit of what may lie in it.
+"""The scratch folder of a host, which its workers share, with a limit of its bytes.
 
-Each worker holds a slot, a folder with a lock that lasts as long as the process. Before it fetches
-anything it reserves room, and it fetches no more than it reserved; one lock over all slots makes
-looking and reserving one step. So at any moment the reservations of those that live are within
-the limit, and what lies in their folders is within their reservations.
+Each worker holds a slot: a folder with a lock that lasts as long as the process. Before it fetches
+anything it reserves room, and it fetches no more than it reserved. One lock over all slots makes
+looking and reserving one step. So at any moment the reservations of living workers are within the
+limit, and the files in their folders are within their reservations.
 
-A worker that was killed leaves a slot that nobody holds, with files in it. Whoever takes that slot
-finds and uses them, as far as they belong to what it fetches. Until then they count, and are
-removed where their room is needed. Nobody waits while holding a reservation, so one of those that
-wait always goes on when the others end.
+A killed worker leaves a slot that nobody holds, with files in it. The next holder of that slot uses
+these files if they belong to what it fetches. Until then they count, and they are removed if their
+room is needed. No worker waits while it holds a reservation, so when the others end, one of the
+waiting workers always continues.
 
-The folder must be local: exclusion is by ``flock``.
+The folder must be local, since exclusion uses ``flock``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from leconvert.workdir.incoming import part_in
 if TYPE_CHECKING:
     from leconvert.transfer.store import RemoteFile
 
-_SECONDS_BETWEEN_LOOKS = 0.1  # room is given back by other processes, which notify nobody
+_SECONDS_BETWEEN_LOOKS = 0.1  # other processes release room, and they notify nobody
 _BLOCK_BYTES = 512
 
 
@@ -48,7 +48,7 @@ class ScratchSlot:
     """One worker's part of the scratch folder; see `hold_slot`.
 
     Attributes:
-        files_dir: Where its files go.
+        files_dir: Folder of its files.
     """
 
     def __init__(self, root: Path, folder: Path, limit_bytes: int | None) -> None:
@@ -65,17 +65,22 @@ class ScratchSlot:
         should_stop: Callable[[], bool],
         pause: Callable[[float], object],
     ) -> Iterator[int]:
-        """Reserve room for the block; waits for it where others have it.
+        """Reserve room while the block runs; wait if others have it.
 
-        Of what an earlier holder left the parts of the first of these files stay, to be gone on
-        with and checked, as far as the room holds them; all else is removed.
+        Parts of the first of these files that an earlier holder left are kept, as far as the room
+        allows; they are completed and checked later. All other files are removed.
 
         Args:
-            should_stop: Asked while it waits.
-            pause: Called with seconds between two looks: other processes do not notify.
+            files: The files to fetch, in order.
+            should_stop: Called while waiting.
+            pause: Called with seconds between two looks, since other processes do not notify.
 
         Yields:
-            The bytes that were granted: a fair share of the limit, or what the largest file takes.
+            The granted bytes: a fair share of the limit, at least the size of the largest file.
+
+        Raises:
+            UsageError: The limit is below the largest file's size.
+            InterruptedRunError: ``should_stop`` returned true.
         """
         charges = [file.charge_bytes for file in files]
         at_least, at_most = max(charges), sum(charges)
@@ -100,23 +105,27 @@ class ScratchSlot:
         pause: Callable[[float], object],
         prepare: Callable[[int], None] = lambda _: None,
     ) -> Iterator[int]:
-        """Reserve bytes for the block, at least so many, which must be within the limit.
+        """Reserve between ``at_least`` and ``at_most`` bytes while the block runs.
 
-        ``prepare`` brings what is in the slot already within what was granted.
+        ``at_least`` must be within the limit. ``prepare`` reduces the slot's files to the granted
+        bytes.
+
+        Raises:
+            InterruptedRunError: ``should_stop`` returned true.
         """
         while (granted := self._try(at_least, at_most, prepare)) is None:
             if should_stop():
                 raise InterruptedRunError(
-                    "Stopped while waiting for room in the scratch folder.",
+                    "Stopped during the wait for space in the scratch folder.",
                     path=str(self._root),
-                    next_step="Run the same command again to go on.",
+                    next_step="Run the same command again to continue.",
                 )
             pause(_SECONDS_BETWEEN_LOOKS)
         try:
             yield granted
         finally:
-            # What an error left there goes on counting. Others read it under the lock only: a note
-            # that is being written looks like nothing.
+            # Files that an error left there remain counted. Others read the note under the lock
+            # only, since a half-written note looks empty.
             with suppress(OSError), _locked(self._root / "lock"):
                 self._note(_bytes_in(self.files_dir))
 
@@ -130,7 +139,7 @@ class ScratchSlot:
             return granted
 
     def _share(self, limit: int, at_least: int, at_most: int) -> int | None:
-        """Return what may be reserved now; None where it is too little. The lock is held."""
+        """Return the bytes that can be reserved now; None if they are too few. The lock is held."""
         held, reserved = 1, 0
         left_over: list[tuple[Path, int]] = []
         for slot in _slots(self._root):
@@ -153,7 +162,8 @@ class ScratchSlot:
         return granted
 
     def _keep_parts(self, files: Sequence[RemoteFile], granted: int) -> None:
-        # A window begins with these, so whatever it has not begun yet is within its room, too.
+        # A window begins with these files, so parts of files that it has not begun yet are within
+        # its room, too.
         wanted: set[Path] = set()
         room = granted
         for file in files:
@@ -170,19 +180,23 @@ class ScratchSlot:
 
 
 def limit_too_small(limit_bytes: int, needed_bytes: int) -> UsageError:
-    """Return the error for a limit that does not hold the largest file."""
+    """Return the error for a limit that is below the largest file's size."""
     return UsageError(
-        f"A scratch limit of {limit_bytes:,} bytes does not hold the source's largest file.",
+        f"The scratch limit of {limit_bytes:,} bytes is smaller than the largest file of "
+        "the source.",
         next_step=f"The smallest limit for this dataset is --scratch-limit {needed_bytes}.",
     )
 
 
 @contextmanager
 def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
-    """Hold the first slot that nobody holds.
+    """Hold the first free slot.
 
-    It is emptied at the end. Where an error ends the block, parts of files stay for whoever comes
-    next. The last to leave removes the folder of the run, if nothing is left in it.
+    The slot is emptied at the end. If an error ends the block, parts of files stay for the next
+    holder. The last worker to leave removes the folder of the run, if nothing is left in it.
+
+    Raises:
+        StorageError: The folder cannot be used.
     """
     root = options.place(run_id)
     try:
@@ -192,7 +206,7 @@ def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
         raise StorageError(
             f"{root} cannot be used for scratch files: {error.strerror or error}.",
             path=str(root),
-            next_step="Name a local folder with --scratch-dir.",
+            next_step="Give a local folder with --scratch-dir.",
         ) from error
     try:
         yield ScratchSlot(root, folder, options.limit_bytes)
@@ -212,17 +226,22 @@ def hold_folder(
     should_stop: Callable[[], bool],
     pause: Callable[[float], object],
 ) -> Iterator[Path]:
-    """Hold the scratch folder of a name, in which so many bytes have room; waits for the room.
+    """Hold the scratch folder of a name with room for ``size_bytes``; wait for the room.
 
-    It is removed at the end. Where an error ends the block, what is in it stays for whoever holds
-    that name next on this host, and is removed where its room is needed.
+    The folder is removed at the end. If an error ends the block, its files stay for the next holder
+    of that name on this host, and are removed if their room is needed.
+
+    Raises:
+        UsageError: The limit is below ``size_bytes``.
+        BusyError: Another process holds the name.
+        InterruptedRunError: ``should_stop`` returned true.
     """
     limit = options.limit_bytes
     if limit is not None and size_bytes > limit:
         raise UsageError(
-            f"{name} needs {size_bytes:,} bytes of scratch, and the limit is {limit:,}.",
-            next_step=f"Pass --scratch-limit {size_bytes} or more, and a --scratch-dir that has "
-            "the room.",
+            f"{name} needs {size_bytes:,} bytes of scratch space, but the limit is {limit:,}.",
+            next_step=f"Give --scratch-limit {size_bytes} or more, and a --scratch-dir with "
+            "enough space.",
         )
     root = options.place(owner)
     with storage_errors(root), _locked(root / "lock"):
@@ -231,12 +250,13 @@ def hold_folder(
             raise BusyError(
                 f"Another process of this host works on {name} in {folder}.",
                 path=str(folder),
-                next_step="Wait for it, or stop it; then run the same command again.",
+                next_step="Wait for that process or stop it. Then run the same command again.",
             )
     slot = ScratchSlot(root, folder, limit)
 
     def give_way(seconds: float) -> None:
-        # Who waits holds nothing: what an earlier holder left goes, or two would wait for ever.
+        # A waiting process must hold no bytes: the files of an earlier holder are removed, or two
+        # processes could wait for each other for ever.
         shutil.rmtree(slot.files_dir, ignore_errors=True)
         pause(seconds)
 
@@ -252,12 +272,12 @@ def hold_folder(
 
 
 def folder_of(options: ScratchOptions, owner: str, name: str) -> Path:
-    """Return the folder that `hold_folder` holds; it need not be there."""
+    """Return the folder that `hold_folder` holds; it need not exist."""
     return options.place(owner) / _slot_name(name) / "files"
 
 
 def usual_limit(options: ScratchOptions, owner: str) -> int:
-    """Return four fifths of what a host has free for scratch, with what lies there already."""
+    """Return four fifths of a host's free space, counting the bytes that are already in scratch."""
     root = options.place(owner)
     there = next(folder for folder in (root, *root.parents) if folder.is_dir())
     with storage_errors(there):
@@ -276,7 +296,7 @@ def _take(root: Path) -> tuple[Path, int]:
 
 
 def _hold(folder: Path) -> int | None:
-    """Hold a slot, made if need be; None where another one holds it."""
+    """Hold a slot, making it if needed; return None if another process holds it."""
     (folder / "files").mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -292,13 +312,13 @@ def _hold(folder: Path) -> int | None:
 
 
 def _remove_if_last(root: Path, mine: Path) -> None:
-    """Remove the folder of the run if nobody else is in it and nothing is left."""
+    """Remove the folder of the run if it has no other holder and no files."""
     with suppress(OSError), _locked(root / "lock"):
         slots = _slots(root)
         if not any(
             _bytes_in(slot / "files") or (slot != mine and _is_held(slot)) for slot in slots
         ):
-            shutil.rmtree(root)  # with the lock: whoever waits for it notices, and makes another
+            shutil.rmtree(root)  # with the lock: a waiting process notices, and makes another
 
 
 def _slots(root: Path) -> list[Path]:
@@ -307,7 +327,7 @@ def _slots(root: Path) -> list[Path]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; one that was removed meanwhile excludes nobody and is made again."""
+    """Hold a lock file; a file that was removed meanwhile excludes nobody and is made again."""
     while (descriptor := _lock(path)) is None:
         pass
     try:
@@ -317,7 +337,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int | None:
-    """Return a lock file that is held; None where it was removed while this one waited for it."""
+    """Return the descriptor of a held lock file; None if the file was removed while waiting."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -362,38 +382,39 @@ def _bytes_in(folder: Path) -> int:
     return found
 
 
-# Files of a shard in order, fetched ahead of whoever reads them, within a budget of bytes.
+# Files of a shard in order, fetched ahead of their reader, within a budget of bytes.
 #
 # **Room.** Under one lock every file is absent, in flight, present, or begun by a fetch that
-# failed. All but the absent together never exceed the budget, because a fetch begins only after
-# its room was found there, and room is given back only after a file is removed.
+# failed.
+# All but the absent files together never exceed the budget, because a fetch begins only after its
+# room was found there, and room is released only after a file is removed.
 #
-# **Progress.** The reader waits for one file at a time. Where that one finds no room, whatever is
-# in flight ends, and every other file that is present or begun may be removed, those behind the
-# reader first. So a budget that holds the largest file is enough, and files are then fetched one
-# by one.
+# **Progress.** The reader waits for one file at a time. If that file finds no room, the files in
+# flight end, and every other file that is present or begun may be removed, those after the reader's
+# position first. So a budget that holds the largest file is enough; files are then fetched one by
+# one.
 
 
 _THREADS = 8
-_SECONDS_BETWEEN_STOPS = 0.2  # who asks the reader to stop sets a flag, and wakes nobody
+_SECONDS_BETWEEN_STOPS = 0.2  # the reader's stop flag wakes nobody, so it is looked at
 
 
 class Window:
-    """Brings files into a folder while they are needed; a context that removes them at its end.
+    """Fetches files into a folder while they are needed; a context that removes them at its end.
 
-    A file may be asked for again, in another pass: it is fetched again if it had to go.
-    Not for several readers.
+    A file may be requested again, in another pass; it is fetched again if it had to go. There can
+    be only one reader.
 
     Args:
-        files: In the order in which they are read.
-        folder: Where they go, below ``whole`` under their paths; files that are there already are
-            not trusted. Where ``fetch`` puts a part, see `leconvert.workdir.incoming.part_in`.
-        fetch: Brings one file to a path, or raises; called by several threads.
-        budget_bytes: What may lie there at a time; at least the largest file's charge.
-        should_stop: Asked while the reader waits.
+        files: The files in the order in which they are read.
+        folder: The folder. Files are stored below ``whole`` under their paths; existing ones are
+            not trusted. For the paths of parts see `leconvert.workdir.incoming.part_in`.
+        fetch: Fetches one file to a path, or raises; called by several threads.
+        budget_bytes: Maximum of bytes there at a time; at least the largest file's charge.
+        should_stop: Called while the reader waits.
 
     Attributes:
-        peak_bytes: The most that was there or on its way at a time.
+        peak_bytes: Maximum of bytes that were there or in flight at a time.
     """
 
     def __init__(
@@ -433,7 +454,11 @@ class Window:
             self._path(place).unlink(missing_ok=True)
 
     def path(self, place: int) -> str:
-        """Return where a file is, as soon as it is there; it stays until the next is asked for."""
+        """Return the path of a file, once it is there; it stays until the next is requested.
+
+        Raises:
+            InterruptedRunError: ``should_stop`` returned true.
+        """
         with self._changed:
             self._reader_at = self._next = place
             self._errors.clear()
@@ -445,7 +470,7 @@ class Window:
                     raise InterruptedRunError(
                         f"Stopped while fetching {self._files[place].path}.",
                         path=self._files[place].path,
-                        next_step="Run the same command again to go on.",
+                        next_step="Run the same command again to continue.",
                     )
                 self._changed.wait(_SECONDS_BETWEEN_STOPS)
         return str(self._path(place))
@@ -454,7 +479,7 @@ class Window:
         return self._folder / "whole" / self._files[place].path
 
     def _begin_more(self) -> None:
-        """Begin to fetch what comes next, as far as there is room; the lock is held."""
+        """Begin to fetch the next files, as far as there is room; the lock is held."""
         while not self._closed and self._next < len(self._files):
             place = self._next
             if place not in self._present and place not in self._in_flight:
@@ -500,8 +525,8 @@ class Window:
                 if error is None and not future.cancelled():
                     self._present.add(place)
                 else:
-                    # A part stays, and counts, for whoever tries next; a whole file that was
-                    # refused must not.
+                    # A part stays, and counts, for the next attempt; a whole file that was refused
+                    # must not.
                     self._path(place).unlink(missing_ok=True)
                     self._begun.add(place)
                     if error is not None:

@@ -1,9 +1,8 @@
 """A store: files elsewhere that are listed, read in ranges and fetched whole.
 
 `leconvert.transfer.hub.HubStore` is a repo of the Hub at one commit, and
-`leconvert.transfer.urls.UrlStore` a folder behind any URL that `fsspec` knows. Either writes a file
-into one that is open already. Names on this machine are given here, by `fetch_file` and
-`download_all`.
+`leconvert.transfer.urls.UrlStore` a folder behind any URL that `fsspec` knows. Both write a file
+into an open one. `fetch_file` and `download_all` name files on this machine.
 """
 
 from __future__ import annotations
@@ -40,24 +39,27 @@ class RemoteFile:
 
     path: str  # its path in the store
     size_bytes: int  # its size
-    # SHA-256 of its content where it is kept in large-file storage (64 hexadecimal digits), the id
-    # of its Git blob where it is not (40), empty where the store has none.
+    # SHA-256 of its content if it is in large-file storage (64 hexadecimal digits), else the id of
+    # its Git blob (40); empty if the store has none.
     digest: str = ""
-    # What else a store says that changes when the content does, such as an ETag; may be empty.
+    # Other metadata of the store that changes when the content does, such as an ETag; may be empty.
     mark: str = ""
 
     @property
     def is_large(self) -> bool:
-        """Whether it is in large-file storage, where its digest names its content."""
+        """Whether it is in large-file storage."""
         return len(self.digest) == _SHA256_DIGITS
 
     @property
     def charge_bytes(self) -> int:
-        """What it takes on a disk of blocks of 4 KiB."""
+        """Its size on a disk with blocks of 4 KiB."""
         return -(-self.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
     def is_content_of(self, path: Path) -> bool:
-        """Tell whether a local file has the size and the content that were listed."""
+        """Return whether a local file has the listed size and content.
+
+        A file without a digest is compared by size alone.
+        """
         with storage_errors(path), path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != self.size_bytes:
                 return False
@@ -66,14 +68,14 @@ class RemoteFile:
 
 
 def is_content(content: bytes | bytearray, digest: str) -> bool:
-    """Tell whether a content has a digest, as in `RemoteFile`; any has an empty one."""
+    """Return whether a content has a digest, as in `RemoteFile`; an empty digest always matches."""
     digester = _digester(digest, len(content))
     digester.update(content)
     return digest in ("", digester.hexdigest())
 
 
 def _digester(digest: str, size_bytes: int) -> Any:
-    """Begin a digest of the kind of another.
+    """Return a hash object of the kind that made a digest.
 
     Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
     """
@@ -87,35 +89,37 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """How it is called in messages."""
+        """Its name in messages."""
 
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
-        """Yield the files below a folder; none where there is no such folder."""
+        """Yield the files below a folder; nothing if the folder does not exist."""
 
     def find_file(self, path: str) -> RemoteFile | None:
-        """Return one file; None where there is none."""
+        """Return one file; None if it does not exist."""
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
-        """Return a range of a file's bytes, cut at its end."""
+        """Return a range of a file's bytes, cut at the file's end."""
 
     def fetch(
         self, file: RemoteFile, out: BinaryIO, *, on_bytes: Callable[[int], None], anew: bool
     ) -> None:
-        """Write what is missing of a whole file behind what is there of it.
+        """Append the missing bytes of a whole file.
 
         Args:
-            out: Open for appending.
-            on_bytes: Called with the number of bytes as they arrive, those found there included.
-            anew: Whether a copy was fetched before that has other content than was listed.
+            file: The file.
+            out: The local file, open for appending.
+            on_bytes: Called with the number of bytes as they arrive, including existing ones.
+            anew: Whether an earlier copy had other content than the listing says.
         """
 
 
 class NameGate:
-    """Lets threads make, rename and remove files, until whoever is to remove them closes it.
+    """Lets threads make, rename and remove files, until the gate is closed before removing them.
 
-    Guaranteed: once `close` has returned, no thread does any of it. Not guaranteed: that the
-    threads have ended. One may wait for a server for minutes, and then write to a file that it
-    opened before: that file has no name any more, or whoever goes on with it checks its content.
+    Guaranteed: once `close` has returned, no thread makes, renames or removes a file. Not
+    guaranteed: that the threads have ended. A thread may wait for a server for minutes, and then
+    write to a file that it opened before. That file has no name any more, or the next process that
+    continues it checks its content.
     """
 
     def __init__(self) -> None:
@@ -125,10 +129,10 @@ class NameGate:
 
     @contextmanager
     def passed(self, path: Path) -> Iterator[None]:
-        """Hold the gate open for the block, which only works on the disk.
+        """Hold the gate open while the block runs; the block must only use the disk.
 
         Raises:
-            InterruptedRunError: It is closed.
+            InterruptedRunError: The gate is closed.
         """
         with self._changed:
             if self.is_closed:
@@ -142,13 +146,13 @@ class NameGate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Close it, and wait for the threads that are in it."""
+        """Close the gate, and wait for the threads inside it."""
         with self._changed:
             self.is_closed = True
             self._changed.wait_for(lambda: not self._inside)
 
 
-# What was fetched first may be a copy of the client's cache; of the store's own two are enough.
+# The first copy may come from the client's cache; two attempts with the store are enough.
 _TRIES = (False, True, True)
 
 
@@ -161,10 +165,18 @@ def fetch_file(
     on_bytes: Callable[[int], None] = lambda _: None,
     gate: NameGate | None = None,
 ) -> None:
-    """Bring a whole file to a path that does not exist; the folders of it and of its part do.
+    """Fetch a whole file to a path that does not exist; the folders of file and part must exist.
 
-    It has its name only when what lies on the disk is what the listing says. Before, it is the
-    part, and whoever fetches it next goes on behind what is there.
+    The file gets its name only when the bytes on the disk are as listed. Before that it is the
+    part, and the next fetch continues after its bytes.
+
+    Args:
+        store: The store.
+        file: The file.
+        target: The path of the complete file.
+        part: The path until it is complete.
+        on_bytes: Called with the number of bytes as they arrive.
+        gate: Stops changes of names once it is closed.
 
     Raises:
         UnreadableSourceError: It arrives with other content.
@@ -174,7 +186,7 @@ def fetch_file(
     for anew in _TRIES:
         with storage_errors(part):
             with gate.passed(part):
-                out = part.open("ab")
+                out = part.open("a+b")
             with out:
                 store.fetch(file, out, on_bytes=on_bytes, anew=anew)
         is_right = file.is_content_of(part)
@@ -188,11 +200,11 @@ def fetch_file(
 
 
 def other_content(path: str, store: str) -> UnreadableSourceError:
-    """Return the error for a file that was changed on its way, or where it is stored."""
+    """Return the error for a file that was changed on its way, or in its storage."""
     return UnreadableSourceError(
-        f"{path} of {store} arrives with other content than the listing says.",
+        f"The downloaded {path} of {store} does not have the listed content.",
         path=path,
-        next_step="Try again later; if it stays so, the stored file is damaged.",
+        next_step="Try again later. If the message stays, the stored file is damaged.",
     )
 
 
@@ -210,22 +222,23 @@ def download_all(
     stop: threading.Event,
     progress: Progress,
 ) -> None:
-    """Bring files into the tree that arrives, side by side; the first error ends it.
+    """Fetch files in parallel into an incoming tree; the first error ends it.
 
-    A thread that waits for an answer, which may take minutes, is not waited for. Nothing in the
-    folder changes any more once this has ended, so that it can be removed.
+    It does not wait for threads that wait for an answer, which may take minutes. After it has
+    ended, nothing in the folder changes any more, so the folder can be removed.
 
     Args:
-        open_store: Makes the store from what tells it to stop.
+        open_store: Makes the store, given a function that returns whether to stop.
         files: The files.
-        arriving: Where they go. Parts of them stay there for the next call.
-        is_here: Tells whether the tree has a file already.
+        arriving: The tree. Parts of files stay there for the next call.
+        is_here: Returns whether the tree has a file already.
         size_bytes: Bytes of all files.
         stop: Set it from another thread to stop.
-        progress: Where to report.
+        progress: Receives the progress.
 
     Raises:
         InterruptedRunError: ``stop`` was set.
+        UnreadableSourceError: A file arrives with other content.
     """
     gate = NameGate()
 
@@ -263,15 +276,15 @@ def download_all(
 
 def _stopped(path: Path, unfinished: Path | None = None) -> InterruptedRunError:
     return InterruptedRunError(
-        f"{unfinished or path} is not complete yet.",
+        f"The download of {unfinished or path} is not complete yet.",
         path=str(path),
-        next_step="Run the same command again to go on.",
+        next_step="Run the same command again to continue.",
     )
 
 
-# A listing as a table: written once by the planner, looked up by workers. It is sorted by path, in
-# row groups whose footers say their first and last path, so that a worker reads only the groups
-# that hold its files.
+# A listing as a table, which the planner writes once and workers look up. It is sorted by path. The
+# footers of its row groups hold their first and last path, so a worker reads only the groups that
+# hold its files.
 
 _ROWS_PER_GROUP = 16_384
 _SCHEMA = pa.schema(
@@ -280,7 +293,7 @@ _SCHEMA = pa.schema(
 
 
 def read_all(files: Iterable[RemoteFile]) -> pa.Table:
-    """Return a listing as a table sorted by path, some 100 bytes a file."""
+    """Return a listing as a table sorted by path; it takes some 100 bytes a file."""
     batches = []
     for block in batched(files, _ROWS_PER_GROUP):
         columns = [
@@ -301,7 +314,13 @@ def files_of(table: pa.Table) -> Iterator[RemoteFile]:
 
 
 def write_listing(path: Path, table: pa.Table, whole: Iterable[str]) -> None:
-    """Write a sorted table."""
+    """Write a sorted table.
+
+    Args:
+        path: The file.
+        table: The listing.
+        whole: Paths of the files that the outline holds whole.
+    """
     held = pc.is_in(table.column("path"), pa.array(list(whole), pa.string()))
     table = table.set_column(table.schema.get_field_index("whole"), "whole", held)
     pq.write_table(table, path, row_group_size=_ROWS_PER_GROUP, compression="zstd")
@@ -318,7 +337,11 @@ class Listing:
         self._firsts = [group.column(place).statistics.min for group in groups]
 
     def find(self, paths: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
-        """Return files by path, each with whether the outline holds it whole."""
+        """Return files by path, each with whether the outline holds it whole.
+
+        Raises:
+            KeyError: A path is not listed.
+        """
         found: dict[str, tuple[RemoteFile, bool]] = {}
         groups = sorted({max(0, bisect_right(self._firsts, path) - 1) for path in paths})
         wanted = pa.array(paths, pa.string())

@@ -1,10 +1,11 @@
-"""Folders in stores that `fsspec` knows, whose libraries try again themselves.
+"""Folders in stores that `fsspec` knows; their libraries repeat failed requests themselves.
 
-**What is known of a file that arrives.** Its size, and its MD5 where the store tells one: Google's
-stores do, and in S3 an ETag is one, or one of the MD5 of each part. Not with every encryption and
-in every store that speaks S3, however. So a file that arrives otherwise is read again: if it is
-the same then, and no ETag of this store was right before, ETags are taken for something else.
-Where a store tells no MD5, nothing is known of a byte that changes on its way.
+**The check of a file that arrives.** Its size is compared, and its MD5 if the store states one.
+Google's stores do. In S3 an ETag is the MD5, or a digest of the MD5s of the parts, but not with
+every encryption and not in every store that speaks S3. So a file with another MD5 is read again. If
+the bytes are the same the second time, and no ETag of this store was right before, the ETag is
+assumed to be something else. If a store states no MD5, a byte that changes on its way is not
+noticed.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ _CHANGES_SHOWN = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 # Stores of buckets, or containers, in which files have names with slashes and need no folders.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"})
-# What stores say of a file that changes when its content does.
+# Metadata of a file that changes when its content does.
 _MARKS = (
     *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId", "blob_id", "xet_hash"),
     *("LastModified", "last_modified", "mtime", "created"),
 )
 
 
-# What of a mark tells an MD5, in hexadecimal digits, or how many parts it is of, or in base 64.
+# The MD5 in a mark: in hexadecimal digits, with the number of parts if it is of parts, or in base
+# 64.
 _ETAG = re.compile(r'(?:^|;)etag="?([0-9a-f]{32})(?:-([0-9]+))?"?(?:;|$)', re.IGNORECASE)
 _MD5 = re.compile(r"(?:^|;)md5Hash=([0-9A-Za-z+/]{22}==)(?:;|$)")
 _READS = 3
@@ -54,15 +56,15 @@ _READS = 3
 class UrlStore:
     """A folder of a store."""
 
-    url: str  # as the user wrote it, without a slash at the end and without credentials
+    url: str  # the user's URL, without a slash at the end and without credentials
     fs: Any  # the file system
     root: str  # the folder in it
-    # Whether an MD5 that the store told was right: then all are, but for those of encrypted files.
+    # Whether an MD5 from the store was right: then all are, except those of encrypted files.
     _told: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
-        """How it is called in messages."""
+        """Its name in messages."""
         return self.url
 
     def path(self, relative: str) -> str:
@@ -71,25 +73,25 @@ class UrlStore:
 
     @property
     def bucket(self) -> str | None:
-        """The bucket or container; None where the store has folders instead."""
+        """The bucket or container; None if the store has folders instead."""
         return self.root.partition("/")[0] if _protocol(self.url) in _OBJECT_STORES else None
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, of a path of the store, where files need one; never a bucket."""
+        """Make a folder, given by a path of the store, if files need one; never a bucket."""
         if self.bucket is None:
             with store_errors(self.url):
                 self.fs.makedirs(path, exist_ok=True)
 
     def make_bucket(self) -> None:
-        """Make the bucket, if it is not there."""
+        """Make the bucket, if it does not exist."""
         if self.bucket is not None:
             with store_errors(self.url):
                 self.fs.makedirs(self.bucket, exist_ok=True)
 
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
-        """Yield the files below a folder, sorted; none where there is no such folder."""
+        """Yield the files below a folder, sorted; nothing if the folder does not exist."""
         with store_errors(self.url):
-            self.fs.invalidate_cache()  # what was listed before may have changed
+            self.fs.invalidate_cache()  # an earlier listing may be out of date
             try:
                 found: Mapping[str, Mapping[str, Any]] = self.fs.find(
                     self.path(folder).rstrip("/"), detail=True
@@ -99,22 +101,28 @@ class UrlStore:
         prefix = f"{self.root}/"
         for path, seen in sorted(found.items()):
             if path.endswith("/"):
-                continue  # an empty object by which a web console keeps a folder that it made
+                continue  # an empty object that a web console made to keep a folder
             relative = path.removeprefix(prefix)
             if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
-                raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
+                raise SourceError(
+                    f"{self.url} has a file with the unsafe name {path!r}.", path=self.url
+                )
             yield RemoteFile(relative, int(seen["size"]), mark=_content_mark(seen))
 
     def find_file(self, path: str) -> RemoteFile | None:
-        """Return one file; None where there is none."""
+        """Return one file; None if it does not exist."""
         with store_errors(self.url), suppress(FileNotFoundError):
-            self.fs.invalidate_cache(self.path(path))  # what was listed before may have changed
+            self.fs.invalidate_cache(self.path(path))  # an earlier listing may be out of date
             found = self.fs.info(self.path(path))
             return RemoteFile(path, int(found["size"]), mark=_content_mark(found))
         return None
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
-        """Return a range of a file's bytes, cut at its end."""
+        """Return a range of a file's bytes, cut at the file's end.
+
+        Raises:
+            UnreadableSourceError: The store returns fewer bytes.
+        """
         stop = min(stop, file.size_bytes)
         if start >= stop:
             return b""
@@ -123,21 +131,21 @@ class UrlStore:
         if len(data) != stop - start:
             name = f"{self.url}/{file.path}"
             raise UnreadableSourceError(
-                f"{name} gave {len(data)} of {stop - start} bytes from byte {start}.",
+                f"{name} returned only {len(data)} of {stop - start} bytes from byte {start} on.",
                 path=name,
-                next_step="Check that the file was uploaded whole.",
+                next_step="Check that the whole file was uploaded.",
             )
         return data
 
     def fetch(
         self, file: RemoteFile, out: BinaryIO, *, on_bytes: Callable[[int], None], anew: bool
     ) -> None:
-        """Write a whole file; what is there of it is fetched again, the listing has no hashes.
+        """Write a whole file. Existing bytes are fetched again, since the listing has no hashes.
 
         Raises:
-            SourceChangedError: It is gone.
-            UnreadableSourceError: It arrives with another size or, as far as the store tells what
-                it is, with other content.
+            SourceChangedError: The file is gone or changed.
+            UnreadableSourceError: It arrives with another size or, as far as the store states its
+                MD5, with other content.
         """
         del anew
         seen: set[str] = set()
@@ -149,34 +157,35 @@ class UrlStore:
         self.fs.invalidate_cache()
         now = self.find_file(file.path)
         if now is None or _md5_told(now) != _md5_told(file):
-            raise changed_meanwhile(self.url, [f"{file.path}: it is gone or changed"])
+            raise changed_meanwhile(self.url, [f"{file.path}: it changed or no longer exists"])
         raise other_content(file.path, self.url)
 
     def _get(self, file: RemoteFile, out: BinaryIO) -> None:
         with store_errors(self.url):
             try:
-                # The library opens a file by name. This name makes none: the file may have lost its
-                # own meanwhile, see `NameGate`.
-                self.fs.get_file(self.path(file.path), f"/proc/self/fd/{out.fileno()}")
+                # The library opens a file by name. This name creates none: the file may have lost
+                # its own name meanwhile, see `NameGate`. Not every platform empties a file by it.
+                out.truncate(0)
+                self.fs.get_file(self.path(file.path), f"/dev/fd/{out.fileno()}")
             except FileNotFoundError as error:
-                raise changed_meanwhile(self.url, [f"{file.path}: it is gone"]) from error
+                raise changed_meanwhile(self.url, [f"{file.path}: it no longer exists"]) from error
         size_bytes = os.fstat(out.fileno()).st_size
         if size_bytes != file.size_bytes:
             raise UnreadableSourceError(
-                f"{file.path} of {self.url} arrives with {size_bytes:,} bytes, "
+                f"The download of {file.path} of {self.url} has {size_bytes:,} bytes, but "
                 f"{file.size_bytes:,} are listed.",
                 path=self.path(file.path),
                 next_step="Run the same command again.",
             )
-        os.fsync(out.fileno())  # the next call believes a file that has its name and its size
+        os.fsync(out.fileno())  # the next call trusts a file that has its name and its size
 
     def _is_as_told(self, file: RemoteFile, out: BinaryIO, seen: set[str]) -> bool:
-        """Tell whether a file has the MD5 that the store tells, or can have none that it knows.
+        """Return whether a file has the store's MD5, or the store states none that can be checked.
 
         Args:
-            file: As it was listed.
-            out: As it arrived.
-            seen: The MD5 of each time that it arrived before.
+            file: The listed file.
+            out: The file that arrived.
+            seen: MD5s of the earlier copies.
         """
         told, parts = _md5_told(file)
         part_bytes = None
@@ -185,13 +194,13 @@ class UrlStore:
         if told is None or (parts and not part_bytes):
             return True
         with storage_errors(out.name):
-            found = _md5_of(f"/proc/self/fd/{out.fileno()}", part_bytes)
+            found = _md5_of(out, part_bytes)
         if found == told:
             self._told["right"] = True
             return True
         if not self._told.get("right", True):
             return True
-        # Parts may have several sizes, and ETags of encrypted files are no MD5.
+        # Parts may differ in size, and ETags of encrypted files are not MD5s.
         is_md5 = self._told.get("right") and not parts and not self._is_encrypted(file)
         if is_md5 or found not in seen:
             seen.add(found)
@@ -201,26 +210,26 @@ class UrlStore:
         return True
 
     def _is_encrypted(self, file: RemoteFile) -> bool:
-        """Tell whether a file's ETag is no MD5, by what S3 says of its encryption."""
+        """Return whether a file's ETag is no MD5 because of S3's encryption."""
         found = self._head(file)
         return "kms" in found.get("ServerSideEncryption", "") or "SSECustomerAlgorithm" in found
 
     def _head(self, file: RemoteFile, **asked: object) -> Mapping[str, Any]:
-        """Return what S3 says of a file, or of one of its parts; nothing where it cannot."""
+        """Return S3's metadata of a file, or of one of its parts; empty if it cannot be read."""
         ask = getattr(self.fs, "call_s3", None)
         bucket, _, key = self.path(file.path).partition("/")
-        with suppress(Exception):  # it helps, where it is answered
+        with suppress(Exception):  # the answer is only an aid
             if ask is not None:
                 return dict(ask("head_object", Bucket=bucket, Key=key, **asked))
         return {}
 
 
 def open_store(url: str) -> UrlStore:
-    """Return the folder that a URL names; asks nothing yet.
+    """Return the folder that a URL names; usually no request is made yet.
 
     Raises:
-        UsageError: Nobody knows such URLs.
-        InstallationError: What is needed for them is not installed.
+        UsageError: The URL cannot be read.
+        InstallationError: A library for such URLs is missing.
         StorageError: A server that is asked at once does not answer.
     """
     from fsspec.core import url_to_fs
@@ -233,15 +242,15 @@ def open_store(url: str) -> UrlStore:
         extra = _EXTRAS.get(protocol)
         helps = f"Run `{command_for_extra(extra)}`" if extra else str(error)
         raise InstallationError(
-            f"{shown} cannot be reached: {protocol}:// needs a library that is not installed.",
+            f"{shown} cannot be read: the library for {protocol}:// is not installed.",
             path=shown,
             next_step=f"{helps.rstrip('.')}.",
         ) from error
-    except OSError as error:  # some ask their server at once
+    except OSError as error:  # some libraries ask their server at once
         raise _failure(shown, error) from error
     except ValueError as error:
         raise UsageError(
-            f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
+            f"The URL {shown} cannot be read: {without_credentials(str(error))}.", path=shown
         ) from error
     return UrlStore(shown.rstrip("/"), fs, str(root).rstrip("/"))
 
@@ -252,7 +261,7 @@ def _protocol(url: str) -> str:
 
 @contextmanager
 def store_errors(url: str) -> Iterator[None]:
-    """Turn whatever a store's library raises within the block into a `StorageError`.
+    """Turn any error of a store's library within the block into a `StorageError`.
 
     ``FileNotFoundError`` passes through.
     """
@@ -267,30 +276,31 @@ def store_errors(url: str) -> Iterator[None]:
 def _failure(url: str, error: Exception) -> StorageError:
     said = str(error).strip().splitlines()[:1] or [type(error).__name__]
     return StorageError(
-        f"{url} fails: {without_credentials(said[0]).rstrip('.')}.",
+        f"A request to {url} failed: {without_credentials(said[0]).rstrip('.')}.",
         path=url,
-        next_step="Check the address and the credentials, then run the same command again; it "
-        "goes on where it stopped.",
+        next_step="Check the address and the credentials, then run the same command again. It "
+        "continues where it stopped.",
     )
 
 
 def _md5_told(file: RemoteFile) -> tuple[str | None, int]:
-    """Return the MD5 that a store tells of a file, and of how many parts it is; 0 for of none."""
+    """Return the MD5 that a store states for a file, and its number of parts; 0 if it has none."""
     if found := _ETAG.search(file.mark):
         return found[1].lower(), int(found[2] or 0)
     found = _MD5.search(file.mark)
     return (a2b_base64(found[1]).hex() if found else None), 0
 
 
-def _md5_of(path: str, part_bytes: int | None) -> str:
-    """Return the MD5 of a file, or the MD5 of that of each of its parts."""
-    with open(path, "rb") as file:  # noqa: PTH123 (a name of an open file)
-        if part_bytes is None:
-            return hashlib.file_digest(file, _md5).hexdigest()
-        whole = _md5()
-        while part := file.read(part_bytes):
-            whole.update(_md5(part).digest())
-        return str(whole.hexdigest())
+_CHUNK_BYTES = 1024**2
+
+
+def _md5_of(file: BinaryIO, part_bytes: int | None) -> str:
+    """Return the MD5 of an open file, or the MD5 over the MD5s of its parts."""
+    file.seek(0)
+    whole = _md5()
+    while part := file.read(part_bytes or _CHUNK_BYTES):
+        whole.update(_md5(part).digest() if part_bytes else part)
+    return str(whole.hexdigest())
 
 
 def _md5(content: bytes = b"") -> Any:
@@ -298,15 +308,16 @@ def _md5(content: bytes = b"") -> Any:
 
 
 def _content_mark(found: Mapping[str, Any]) -> str:
-    """Return what a store says of a file that changes when its content does; may be empty."""
+    """Return the metadata of a file that changes when its content does; may be empty."""
     return ";".join(f"{key}={found[key]}" for key in _MARKS if found.get(key) is not None)
 
 
 def changed_meanwhile(url: str, changes: list[str]) -> SourceChangedError:
     """Return the error for files that changed while they were fetched."""
     return SourceChangedError(
-        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
+        f"{url} changed during the download, in {count(len(changes), 'place')}.",
         path=url,
         details=first_few(changes, _CHANGES_SHOWN),
-        next_step="Run the same command again when nobody writes there; it fetches what changed.",
+        next_step="Run the same command again when no other program writes there. It downloads "
+        "the changed files.",
     )

@@ -1,20 +1,20 @@
-"""What happened around a run, for people: workers, calls, submitted jobs, how fast it loads.
+"""Records about a run's activity, for people: workers, calls, submitted jobs, loading speed.
 
-Nothing decides by these records:
+No decision depends on these records:
 
-    workers/<token>.json        what a worker is doing, replaced at most once a second
-    invocations/<token>.json    how a process was called, written, then replaced once
-    jobs/<token>.json           what was submitted to a scheduler, written once
-    probe.json                  what ``convert --probe`` measured, replaced by whoever measured last
+    workers/<token>.json        activity of a worker, replaced at most once a second
+    invocations/<token>.json    call of a process, written, then replaced once
+    jobs/<token>.json           submission to a scheduler, written once
+    probe.json                  result of ``convert --probe``, replaced by the last measurement
 
-A token ends in random digits, so no two processes write the same file, and nobody waits for one.
-Nothing is forced to the disk, and readers pass over what is missing or torn. The records lie in the
-run's own folder: whoever removes the run removes them, and the result never holds any of them.
+A token ends in random digits, so no two processes write the same file, and none waits for another.
+Nothing is synced to disk, and readers skip missing and torn records. The records are in the run's
+own folder: they are removed with the run, and are never part of the result.
 
-Hosts' clocks disagree. The file system's clock is the one that they all share, so an invocation
-says how far it is ahead of its host's: the record is written, its modification time compared with
-the clock, and the record written again with the difference. That is exact to the time that writing
-takes, and only ever shown.
+Hosts' clocks disagree. All hosts share the clock of the file system, so an invocation states how
+far that clock is ahead of the host's: the record is written, its modification time is compared with
+the host's clock, and the record is written again with the difference. The difference is exact up to
+the time that writing takes, and it is only displayed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
-from leconvert.support.machine import Machine
+from leconvert.support.machine import Machine, allowed_cores
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import without_secrets, without_secrets_in
 from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
@@ -42,7 +42,7 @@ from leconvert.workdir.run import tool_versions
 _VERSION = 1
 _HERE = Machine()
 _SECONDS_BETWEEN_REPORTS = 1.0
-# A worker that waits reports too, so that who watches can tell it from a dead one.
+# A waiting worker reports too, so that an observer can distinguish it from a dead one.
 _SECONDS_BETWEEN_IDLE_REPORTS = 10.0
 
 
@@ -55,7 +55,7 @@ def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
     skip: Collection[str] = (),
     fs: FileSystem,
 ) -> list[Record]:
-    """Return the records of a folder, sorted by token; those that cannot be read are left out."""
+    """Return the records of a folder, sorted by token, without those that cannot be read."""
     try:
         with storage_errors(folder):
             names = fs.list_names(folder)
@@ -70,17 +70,17 @@ def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
             record = read_record(folder / name, kind, version=_VERSION, run_id=run_id, fs=fs)
             value = made_of(**_checked(record, types))
         except (OSError, StorageError, WorkDirError, TypeError):
-            continue  # cut off by a power loss, gone, or edited: it was for show
+            continue  # a record for display: cut off by a power loss, gone, or edited
         if value.token == token:
             found.append(value)
     return found
 
 
 def _checked(record: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record says of some fields; it may have further keys.
+    """Return the values of known fields in a record; it may have further keys.
 
     Raises:
-        TypeError: A value is not of its field's type.
+        TypeError: A value does not have its field's type.
     """
     values = {name: value for name, value in record.items() if name in types}
     for name, value in values.items():
@@ -90,7 +90,7 @@ def _checked(record: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, A
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Tell whether a value of JSON is of a field's type, such as ``list[str] | None``."""
+    """Return whether a value of JSON has a field's type, such as ``list[str] | None``."""
     if isinstance(kind, UnionType):
         return any(_is_of(value, each) for each in get_args(kind))
     if kind is float:
@@ -105,32 +105,33 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker, by its own account."""
+    """One worker, as it reports."""
 
     token: str  # the worker
     host: str  # host name
     pid: int  # process id there
     state: str = "waiting"  # ``working``, ``waiting`` or ``ended``
-    batch_id: int | None = None  # the batch in hand, or None
+    batch_id: int | None = None  # the current batch, or None
     batches: int = 0  # batches that it finished
-    written_bytes: int = 0  # bytes that it wrote, of batches that it finished
-    frames: int = 0  # frames and rows in them
+    written_bytes: int = 0  # bytes that it wrote for finished batches
+    frames: int = 0  # frames and rows in these batches
     bytes_per_second: float = 0.0  # mean rate since it began
-    frames_per_second: float = 0.0  # likewise
+    frames_per_second: float = 0.0  # mean rate since it began
     updated: str = ""  # time of the report by the worker's wall clock, ISO 8601 in UTC
-    # Source bytes that it went through, the batch in hand and tries that came to nothing included:
-    # what moves while a large batch is being written.
+    # Source bytes that it processed, including the current batch and failed attempts: this number
+    # changes while a large batch is being written.
     processed_bytes: int = 0
     seconds: float = 0.0  # how long it has been running
-    boot: str = ""  # its boot and process namespace; see `WorkerIdentity`
+    boot: str = ""  # boot and process namespace; see `WorkerIdentity`
     started: int = 0  # start time of its process
-    batch_began: str = ""  # when it took the batch in hand, as ``updated``; empty without one
-    # The most that its process has had resident; 0 where that is not known.
+    # when it took the current batch, in the form of ``updated``; empty without one
+    batch_began: str = ""
+    # Peak resident memory of its process; 0 if not known.
     peak_memory_bytes: int = 0
 
     @property
     def has_ended(self) -> bool:
-        """Whether it said good-bye, or its process has certainly ended."""
+        """Whether it signed off, or its process has certainly ended."""
         return self.state == "ended" or process_is_gone(asdict(self))
 
 
@@ -145,14 +146,14 @@ def write_worker(
 def read_workers(
     run: RunPaths, run_id: str, *, skip: Collection[str] = (), fs: FileSystem = LOCAL
 ) -> list[WorkerRecord]:
-    """Return the records of all workers, sorted by token; unreadable ones are left out."""
+    """Return the records of all workers, sorted by token, without unreadable ones."""
     return _read_all(WorkerRecord, run.workers_dir, "worker", run_id, skip=skip, fs=fs)
 
 
 class WorkerReporter:
     """Keeps a worker's record up to date, at most once a second.
 
-    Failing to write it never stops the worker.
+    An error while writing it never stops the worker.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class WorkerReporter:
         )
 
     def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
-        """Report the batch in hand, and what was finished since the last report."""
+        """Report the current batch, and the work that was finished since the last report."""
         self._write(
             _SECONDS_BETWEEN_REPORTS,
             state="waiting" if batch_id is None else "working",
@@ -196,13 +197,13 @@ class WorkerReporter:
         )
 
     def advance(self, source_bytes: int) -> None:
-        """Report source bytes that were just gone through; cheap enough for every block."""
+        """Report source bytes that were just processed; cheap enough to call for every block."""
         self._processed_bytes += source_bytes
         if self._is_due(_SECONDS_BETWEEN_REPORTS):
             self._write(_SECONDS_BETWEEN_REPORTS)
 
     def wait(self) -> None:
-        """Report that the worker still lives while it finds nothing to do."""
+        """Report that the worker lives while it has nothing to do."""
         self._write(_SECONDS_BETWEEN_IDLE_REPORTS, state="waiting", batch_id=None, batch_began="")
 
     def end(self) -> None:
@@ -243,17 +244,17 @@ class Invocation:
     Attributes:
         called: The command or function: ``convert``, ``plan``, ``work``, ``pack``, ``release``.
         command: The command line without secrets, or None for a call from Python.
-        folder: The working directory, which relative paths of the command start from; empty where
+        folder: The current folder, from which relative paths of the command start; empty if
             unknown.
         token: Unique name of the process.
         host: Host name.
         pid: Process id there.
-        at: When it was written, by the host's wall clock, ISO 8601 in UTC.
+        at: When the record was written, by the host's wall clock, ISO 8601 in UTC.
         versions: Versions of Python, leconvert and the libraries that write bytes.
         system: Kernel and machine.
-        cpus: Cores that the process may use.
+        cpus: Number of cores that the process may use.
         file_system_ahead_seconds: How far the clock of the work dir's file system is ahead of the
-            host's; None where it was not measured.
+            host's; None if it was not measured.
     """
 
     called: str
@@ -278,7 +279,7 @@ def record_invocation(
     fs: FileSystem = LOCAL,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Record how this process was called; never fails, see the module's docstring."""
+    """Record the call of this process. It never fails; see the module's docstring."""
     identity = WorkerIdentity.of_this_process()
     system = os.uname()
     written = now()
@@ -290,7 +291,7 @@ def record_invocation(
         "at": written.astimezone(UTC).isoformat(timespec="milliseconds"),
         "versions": {"python": platform.python_version(), **tool_versions()},
         "system": f"{system.sysname} {system.release} {system.machine}",
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": allowed_cores(),
         "file_system_ahead_seconds": None,
     }
     path = run.invocation(identity.token)
@@ -307,11 +308,11 @@ def _folder() -> str:
     try:
         return without_secrets_in(os.fsencode(Path.cwd()).decode("utf-8", "backslashreplace"))
     except OSError:
-        return ""  # it was removed
+        return ""  # the folder was removed
 
 
 def read_invocations(run: RunPaths, run_id: str) -> list[Invocation]:
-    """Return how every process of a run was called, oldest first by their own clocks."""
+    """Return the calls of all processes of a run, oldest first by their own clocks."""
     with suppress(OSError, StorageError):
         found = _read_all(Invocation, run.invocations_dir, "invocation", run_id, fs=LOCAL)
         return sorted(found, key=lambda entry: (entry.at, entry.token))
@@ -324,11 +325,11 @@ class JobRecord:
 
     Attributes:
         token: Unique name, safe as a file name.
-        engine: Who was asked: ``slurm`` or ``ray``.
-        job_id: The scheduler's id; Ray's of the driver.
+        engine: The scheduler: ``slurm`` or ``ray``.
+        job_id: The scheduler's id; for Ray that of the driver.
         role: ``workers`` or ``packer``.
-        tasks: How many processes it asked for.
-        submitted: By the wall clock of whoever submitted, ISO 8601 in UTC.
+        tasks: Number of processes that it requested.
+        submitted: When it was submitted, by that host's wall clock, ISO 8601 in UTC.
     """
 
     token: str
@@ -348,20 +349,20 @@ def write_job(run: RunPaths, run_id: str, record: JobRecord, *, fs: FileSystem =
 
 
 def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[JobRecord]:
-    """Return all submissions, oldest first; records that cannot be read are left out."""
+    """Return all submissions, oldest first, without unreadable ones."""
     found = _read_all(JobRecord, run.jobs_dir, "job", run_id, fs=fs)
     return sorted(found, key=lambda record: (record.submitted, record.job_id))
 
 
 def record_probe(run: RunPaths, run_id: str, document: Mapping[str, Any]) -> None:
-    """Record the probe's document, or the error that says why there is none; never fails."""
+    """Record the probe's document, or the error if there is none; never fails."""
     with suppress(OSError, StorageError, ValueError):
         record = encode_record("probe-of-run", _VERSION, run_id, {"probe": dict(document)})
         replace_record(run.probe_result, record)
 
 
 def read_probe(run: RunPaths, run_id: str) -> Mapping[str, Any] | None:
-    """Return the probe's document, or None where nothing was measured."""
+    """Return the probe's document, or None if there is none."""
     try:
         record = read_record(run.probe_result, "probe-of-run", version=_VERSION, run_id=run_id)
     except (OSError, LeconvertError):

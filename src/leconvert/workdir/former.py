@@ -1,12 +1,12 @@
-"""Former states: what an append, or a fleet that converts anew, put aside; where, and its record.
+"""Former states: trees that an append, or a fleet's new conversion, put aside, and their records.
 
 A conversion in place keeps the dataset as ``<target>_old``, a name that users know and may use
-themselves. Appends and fleets come again and again, and nobody watches each time. So what they put
-aside gets a name that cannot be anybody else's, ``<target>.former-<run id>``, and a record of ours
-beside it, ``.<target>.former-<run id>``, that says what was put there. **No run removes a former
-state.** `leconvert.run.upkeep` does, when it is asked to and after comparing.
+themselves. Appends and fleets happen repeatedly, and nobody watches each time. So a tree that they
+put aside gets a name that cannot be anybody else's, ``<target>.former-<run id>``, and a record of
+leconvert beside it, ``.<target>.former-<run id>``, that describes it. **No run removes a former
+state.** `leconvert.run.upkeep` does, on request and after a comparison.
 
-**Order of writes.** The packer holds the target's lock. It writes the record, forced to the disk,
+**Order of writes.** The packer holds the target's lock. It writes the record and syncs it to disk,
 then the journal names the place, then the swap moves the tree there. A kill leaves:
 
 ======================  =========================  ================================================
@@ -14,17 +14,17 @@ killed                  what is there              what it counts as
 ======================  =========================  ================================================
 before the record       nothing new, or a torn     nothing; the run writes it again
                         record
-before the tree is      a record and no tree       nothing; the run writes it again where it goes
-at its place                                       on, else ``clean --old`` removes it
+before the tree is      a record and no tree       nothing; the run writes it again when it
+at its place                                       continues, else ``clean --old`` removes it
 after that              both                       a former state
 ======================  =========================  ================================================
 
-So a tree of such a name always has its record, unless somebody removed that or made the tree: a
-tree without a record, or one that is not as its record says, is not known to be ours. It is told,
+So a tree with such a name has its record, unless somebody removed the record or made the tree. A
+tree without a record, or one that differs from its record, is not known to be ours. It is reported
 and kept.
 
-Not guaranteed: that the record is true of a tree that somebody writes to while it is put aside. It
-is then told as changed, and kept.
+Not guaranteed: that the record is true for a tree to which somebody writes while it is put aside.
+That tree is then reported as changed, and kept.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _NAME = re.compile(r"(?P<target>.+)\.former-(?P<run_id>[A-Za-z0-9][A-Za-z0-9_-]*
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeFacts:
-    """What tells a tree that was put aside from any other, also after it was moved or copied.
+    """Facts that identify a tree that was put aside, also after it was moved or copied.
 
     Attributes:
         meta_digest: `leconvert.dataset.scan.meta_digest`: the content of the tables below
             ``meta/``.
         files_digest: SHA-256 over path, size and modification time of every file.
-        num_files: How many files there are.
-        size_bytes: Their bytes; files that have another name in the result count too.
+        num_files: Number of files.
+        size_bytes: Bytes of these files, including files that are hard links to the result's.
     """
 
     meta_digest: str
@@ -67,7 +67,7 @@ class TreeFacts:
 
     @classmethod
     def of(cls, tree: Path, meta_digest: str) -> TreeFacts:
-        """Look at every file of a tree; none is opened."""
+        """Look at every file of a tree without opening any."""
         digest, num_files, size_bytes = hashlib.sha256(), 0, 0
         for name, seen in _files(tree):
             line = f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\n"
@@ -83,7 +83,7 @@ class TreeFacts:
 
 
 def _files(tree: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the name and status of each file of a tree but its mark, in one order everywhere."""
+    """Yield name and status of each file of a tree except its mark, in one order everywhere."""
 
     def on_error(error: OSError) -> None:
         # A folder that a failing disk does not list is not an empty one.
@@ -98,17 +98,18 @@ def _files(tree: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 @dataclass(frozen=True, slots=True)
 class FormerState:
-    """A place beside a target at which a former state is, was, or was to be.
+    """A path beside a target at which a former state is, was, or was to be.
 
     Attributes:
-        path: The place.
+        path: The path.
         run_id: The run that put it aside, or was about to.
         number: Counts a target's former states, the newest highest; 0 without a record.
-        result_digest: `TreeFacts.files_digest` of what took its place; empty without a record.
-        old_inode: The inode of ``<target>_old`` when this was put aside; 0 for none. One with
+        result_digest: `TreeFacts.files_digest` of the tree that replaced it; empty without a
+            record.
+        old_inode: The inode of ``<target>_old`` at that time; 0 if there was none. A folder with
             another inode was put there later.
-        facts: What was put aside; None without a record that can be read.
-        is_there: Whether anything stands at the place.
+        facts: The facts of the former state; None without a readable record.
+        is_there: Whether anything is at the path.
     """
 
     path: Path
@@ -121,24 +122,24 @@ class FormerState:
 
     @property
     def record(self) -> Path:
-        """Where its record is, or would be."""
+        """Path of its record."""
         return _record_of(self.path)
 
 
 def former_dir(target: Path, run_id: str) -> Path:
-    """Return where a run puts aside what is at a target: ``<target>.former-<run id>``."""
+    """Return the path for a former state of a target: ``<target>.former-<run id>``."""
     real = Path(os.path.realpath(target))
     return real.with_name(f"{real.name}.former-{run_id}")
 
 
 def former_target(place: Path) -> Path | None:
-    """Return of which target a place could be a former state, by its name; None for none."""
+    """Return the target of which a path could be a former state, by its name; else None."""
     found = _NAME.match(place.name)
     return None if found is None else place.with_name(found["target"])
 
 
 def is_former(place: Path) -> bool:
-    """Tell whether a record beside a folder says that it is a former state."""
+    """Return whether a record beside a folder says that it is a former state."""
     found = _NAME.match(place.name)
     return found is not None and _read(place, found["run_id"], LOCAL) is not None
 
@@ -146,9 +147,9 @@ def is_former(place: Path) -> bool:
 def former_states(
     targets: Iterable[Path], *, fs: FileSystem = LOCAL
 ) -> dict[Path, list[FormerState]]:
-    """Return what is known of former states of targets, of each the newest first.
+    """Return the former states of targets, for each the newest first.
 
-    Each folder is listed once, however many targets lie in it.
+    Each parent folder is listed once, for all of its targets.
     """
     wanted = {target: Path(os.path.realpath(target)) for target in targets}
     listed: dict[Path, dict[str, list[FormerState]]] = {}
@@ -159,9 +160,9 @@ def former_states(
 
 
 def count_former(targets: Iterable[Path]) -> tuple[int, int]:
-    """Return how many former states of targets there are, and their bytes; for people.
+    """Return the number of former states of targets, and their bytes, for display.
 
-    Their files may be those of the results by other names: so many bytes are free again at most.
+    Their files may be hard links to those of the results, so at most this many bytes can be freed.
     """
     found: list[FormerState] = []
     with suppress(LeconvertError, OSError):
@@ -173,11 +174,14 @@ def count_former(targets: Iterable[Path]) -> tuple[int, int]:
 def write_former(
     target: Path, new: Path, run_id: str, facts: TreeFacts, *, fs: FileSystem = LOCAL
 ) -> None:
-    """Write the record of what is about to be put aside; call it under the target's lock.
+    """Write the record of a tree that is about to be put aside; call it under the target's lock.
 
     Args:
-        new: The tree that takes its place.
-        facts: What is at the target.
+        target: The target.
+        new: The tree that will replace it.
+        run_id: The run.
+        facts: The facts of the tree at the target.
+        fs: The file operations.
     """
     before = former_states([target], fs=fs)[target]
     fields_of_record = {
@@ -187,8 +191,8 @@ def write_former(
         **asdict(facts),
     }
     record = _record_of(former_dir(target, run_id))
-    # In place, without a temporary file that a crash would leave beside the user's data: one that
-    # is torn tells nothing, and nothing is moved before it is whole.
+    # Write in place: after a crash, a temporary file would stay beside the user's data. A torn
+    # record says nothing, and nothing is moved before it is complete.
     with storage_errors(record):
         with suppress(FileNotFoundError):
             fs.remove_file(record)
@@ -198,9 +202,9 @@ def write_former(
 
 
 def stands_as_left(target: Path) -> bool:
-    """Tell whether nobody changed a result since a run put it there that put another aside.
+    """Return whether a result is unchanged since the run that put a former state aside.
 
-    As far as names, sizes and times tell. No means only that nothing says so.
+    Names, sizes and times decide. False only means that nothing proves it.
     """
     newest = next(iter(former_states([target])[target]), None)
     if newest is None or not newest.result_digest:
@@ -232,7 +236,7 @@ def _in_folder(folder: Path, fs: FileSystem) -> dict[str, list[FormerState]]:
         elif name in names and is_folder(place):
             state = FormerState(place, matched["run_id"], 0, "", 0, None, is_there=True)
         else:
-            continue  # a file of somebody else
+            continue  # somebody else's file
         found.setdefault(matched["target"], []).append(state)
     for states in found.values():
         states.sort(key=lambda state: (-state.number, state.path))
@@ -252,4 +256,4 @@ def _read(place: Path, run_id: str, fs: FileSystem) -> FormerState | None:
             is_there=False,
         )
     except (WorkDirError, OSError, KeyError, TypeError, ValueError):
-        return None  # torn, or of another program's making
+        return None  # torn, or another program's

@@ -1,62 +1,53 @@
-"""The few file operations that publishing, leasing and the swap are made of, and what they make.
+"""The few file operations that publishing, leasing and the swap are built on.
 
-The operations are methods of one small class, `FileSystem`, so that a test can put faults between
-any two of them. They raise plain ``OSError``; the functions turn what a user can act on into a
-`StorageError`. No other module forces bytes to the disk or gives finished files their names.
+The operations are methods of one small class, `FileSystem`, so that a test can insert faults
+between any two of them. They raise plain ``OSError``; the functions turn errors that a user can act
+on into a `StorageError`. No other module syncs bytes to disk or gives finished files their names.
 
-**Outcome unknown.** Over NFS a request can succeed on the server while its answer gets lost;
-the repeated request then finds its own work and reports EEXIST (or ENOENT for a rename), or the
-client gives up with EIO, ESTALE or ETIMEDOUT. So no error of a publishing call is believed. The
-folder is listed (which refreshes a cached "no such file"), the record is read back, and its
-content decides: a record that is published exclusively contains a random token, so equal bytes
-are the same record. If even reading back fails, `OutcomeUnknownError` says so, and whoever asks
-again later gets the truth.
+**Outcome unknown.** Over NFS a request can succeed on the server while its answer gets lost. The
+repeated request then finds its own work and reports EEXIST (or ENOENT for a rename), or the client
+gives up with EIO, ESTALE or ETIMEDOUT. So no error of a publishing call is believed. The folder is
+listed (which refreshes a cached "no such file"), the record is read back, and its content decides:
+a record that is published exclusively contains a random token, so equal bytes are the same record.
+If even reading back fails, `OutcomeUnknownError` says so, and a later attempt finds the truth.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.support.file_calls import clone_range, exchange_names, rename_no_replace
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 
 Identity = tuple[int, int]
 """Device and inode number: two names with the same identity are one file."""
 
 CANNOT_LINK = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
-"""What `FileSystem.link` fails with where there are no hard links, or not this many of one file."""
-CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""What an exclusive rename or an exchange fails with where the file system has no such thing."""
-
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
-_RENAME_EXCHANGE = 2
+"""Errors of `FileSystem.link` if hard links are not supported, or not this many for one file."""
 
 
 class FileSystem:
-    """Plain operations of the operating system; each one happens as a whole or raises ``OSError``.
+    """Plain operations of the operating system; each is atomic or raises ``OSError``.
 
-    It does not promise that an error means "did not happen": over NFS a repeated request can
-    report EEXIST or ENOENT to the very host whose first request succeeded. Callers look.
+    An error does not mean that the operation did not happen: over NFS a repeated request can report
+    EEXIST or ENOENT to the very host whose first request succeeded. Callers check the result.
     """
 
     def read_bytes(self, path: Path) -> bytes:
-        """Return a file's content. Opening asks an NFS server anew; ``stat`` may answer late."""
+        """Return a file's content. Opening asks an NFS server again; ``stat`` may be outdated."""
         with path.open("rb") as file:
             return file.read()
 
     def write_new(self, path: Path, data: bytes, *, sync: bool) -> None:
-        """Create a file that must not exist, write it whole, and fsync it if asked."""
+        """Create a file that must not exist, write all of it, and sync it if ``sync``."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             view = memoryview(data)
@@ -68,7 +59,7 @@ class FileSystem:
             os.close(descriptor)
 
     def sync_file(self, path: str | Path) -> None:
-        """Force a file's content to the disk."""
+        """Sync a file's content to disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -76,12 +67,12 @@ class FileSystem:
             os.close(descriptor)
 
     def sync_dir(self, path: Path) -> None:
-        """Force a folder's names to the disk, where the file system has such a call at all."""
+        """Sync a folder's names to disk, if the file system supports that."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         except OSError as error:
-            # Some network file systems have no fsync of a folder; they write names through.
+            # Some network file systems have no fsync of a folder; they write names at once.
             if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}:
                 raise
         finally:
@@ -94,31 +85,31 @@ class FileSystem:
     def give_name(self, source: Path, target: Path) -> None:
         """Give a small finished record a name that nobody else gets; ``source`` keeps its own.
 
-        Here by a hard link, which any number of hosts may try at once.
+        This class uses a hard link, which any number of hosts may try at once.
         """
         self.link(source, target)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename, replacing what ``target`` names."""
+        """Rename, replacing ``target``."""
         source.replace(target)
 
     def rename_no_replace(self, source: Path, target: Path) -> None:
-        """Rename unless ``target`` exists; EINVAL where the file system cannot do that."""
-        _renameat2(source, target, _RENAME_NOREPLACE)
+        """Rename unless ``target`` exists; EINVAL if the file system cannot do that."""
+        rename_no_replace(source, target)
 
     def exchange(self, one: Path, other: Path) -> None:
-        """Swap two names in one step; EINVAL where the file system cannot do that (NFS)."""
-        _renameat2(one, other, _RENAME_EXCHANGE)
+        """Swap two names in one step; EINVAL if the file system cannot do that (NFS)."""
+        exchange_names(one, other)
 
     def ask_again(self, folder: str | Path) -> None:
-        """Make an NFS client ask again what is in a folder, also for a name that was not there.
+        """Make an NFS client ask the server for the names in a folder, also for missing ones.
 
-        It opens the folder: unlike listing it that costs the same however much is in it.
+        It opens the folder. Unlike listing, this costs the same for a folder of any size.
         """
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def names_among(self, folder: Path, names: Iterable[str]) -> set[str]:
-        """Return which of these names a folder has, asking as `ask_again` does."""
+        """Return which of these names a folder has, asking the server as `ask_again` does."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return {name for name in names if _has_name(descriptor, name)}
@@ -159,40 +150,21 @@ def _has_name(folder: int, name: str) -> bool:
     return True
 
 
-def _renameat2(source: Path, target: Path, flags: int) -> None:
-    import ctypes
-
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source), None, str(target))
-    function.argtypes = [
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    ]
-    function.restype = ctypes.c_int
-    if function(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(source), None, str(target))
-
-
 LOCAL = FileSystem()
-"""The operations as the operating system offers them."""
+"""The operating system's own operations."""
 
 
 def status_now(path: str | os.PathLike[str], folder: int | None = None) -> os.stat_result:
     """Return a file's status by opening it; symbolic links are followed.
 
-    An NFS client asks the server again when it opens a file. ``os.stat`` may answer with what the
-    client remembers, which is up to a minute old.
+    An NFS client asks the server when it opens a file. ``os.stat`` may answer from the client's
+    cache, which is up to a minute old.
 
     Args:
-        path: The file; where a folder is given, its name in that.
-        folder: A descriptor, from `folder_anew`.
+        path: The file; if ``folder`` is given, its name in that folder.
+        folder: A descriptor from `folder_anew`.
     """
-    # A named pipe would otherwise wait for somebody who writes.
+    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     try:
         return os.fstat(descriptor)
@@ -201,21 +173,21 @@ def status_now(path: str | os.PathLike[str], folder: int | None = None) -> os.st
 
 
 def forget_old_names(paths: Iterable[str]) -> None:
-    """Make an NFS client ask again which files the names in these files' folders stand for.
+    """Make an NFS client ask the server again for the names in these files' folders.
 
-    Opening a file is not enough where the name leads to another file now, and the old one exists
-    under another name; or where the name was looked up in vain before. Opening the folder is.
+    Opening a file is not enough if its name now belongs to another file while the old file exists
+    under another name, or if the name was missing at an earlier look. Opening the folder is enough.
     """
     for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
-        with suppress(OSError):  # whoever opens a file in it meets the same error
+        with suppress(OSError):  # opening a file in it meets the same error
             LOCAL.ask_again(folder)
 
 
 @contextmanager
 def folder_anew(folder: str) -> Iterator[int | None]:
-    """Open a folder, as `forget_old_names` does; None where that fails, as it may for its files.
+    """Open a folder as `forget_old_names` does; yield None if that fails, as opening its files may.
 
-    A file that is opened by its name in it is found without a walk along its path.
+    A file that is opened by its name within the folder is found without a walk along its path.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -229,7 +201,7 @@ def folder_anew(folder: str) -> Iterator[int | None]:
 
 
 def is_folder(path: Path) -> bool:
-    """Say whether there is a folder, also where an NFS client remembers that there was none."""
+    """Return whether a folder exists, even if an NFS client remembers that it was missing."""
     if path.is_dir():
         return True
     with suppress(OSError):
@@ -240,8 +212,8 @@ def is_folder(path: Path) -> bool:
 _READ_BACKS = 3
 
 _NO_LINKS = (
-    "The run was planned where there were some: work on the host that planned it, or begin anew"
-    " with --restart."
+    "The run was planned on a file system with hard links. Work on the host that planned "
+    "it, or begin a new run with --restart."
 )
 
 
@@ -252,36 +224,37 @@ class AlreadyPublishedError(LeconvertError):
 
 
 class OutcomeUnknownError(StorageError):
-    """A publishing call failed and the folder could not be read back: it may have happened."""
+    """A publishing call failed, and the folder could not be read back: it may have succeeded."""
 
 
 def sync_file(path: str | Path, *, fs: FileSystem = LOCAL) -> None:
-    """Force a finished file to the disk."""
+    """Sync a finished file to disk."""
     with storage_errors(path):
         fs.sync_file(path)
 
 
 def sync_dir(path: Path, *, fs: FileSystem = LOCAL) -> None:
-    """Force a folder's names to the disk."""
+    """Sync a folder's names to disk."""
     with storage_errors(path):
         fs.sync_dir(path)
 
 
 def sync_tree(root: Path, *, files: bool = True, fs: FileSystem = LOCAL) -> None:
-    """Force ``root``, every folder below it and, if wanted, their files to the disk."""
+    """Sync ``root``, every folder below it and, if ``files``, their files to disk."""
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, topdown=False, onerror=_raise):
             subfolders.sort()
             if files:
                 for name in sorted(names):
                     path = Path(folder, name)
-                    if not path.is_symlink():  # it has no content, and may lead to nothing
+                    # a link has no content, and its target may be missing
+                    if not path.is_symlink():
                         sync_file(path, fs=fs)
             sync_dir(Path(folder), fs=fs)
 
 
 def _raise(error: OSError) -> None:
-    # By default `os.walk` passes over a folder that cannot be listed.
+    # By default `os.walk` skips a folder that cannot be listed.
     raise error
 
 
@@ -309,9 +282,9 @@ def replace_record(
 ) -> None:
     """Write or replace a small file so that every reader sees the old or the new content.
 
-    Without ``sync`` a power loss may leave it empty or missing: right for heartbeats and for what
-    is only looked at. A rename that reports an error but happened (the module's docstring) counts
-    as done.
+    Without ``sync`` a power loss may leave it empty or missing, which is right for heartbeats and
+    for records that are only displayed. A rename that reports an error but happened (see the
+    module's docstring) counts as done.
     """
     temporary = path.with_name(f".{path.name}.{randomness(6).hex()}.tmp")
     with storage_errors(path):
@@ -333,17 +306,22 @@ def replace_record(
 def publish_exclusively(
     source: Path, target: Path, *, sync: bool = True, fs: FileSystem = LOCAL
 ) -> None:
-    """Give ``source`` the name ``target`` if nobody has it; exactly one caller succeeds.
+    """Give ``source`` the name ``target`` if it is free; exactly one caller succeeds.
 
-    That is what ``fs.give_name`` promises: among all hosts by a hard link, among the processes of
-    one host where the run has no hard links (`leconvert.workdir.locks`).
+    ``fs.give_name`` guarantees that: among all hosts by a hard link, or among the processes of one
+    host if the run has no hard links (`leconvert.workdir.locks`).
 
-    ``source`` must be complete, closed, synced where ``sync`` matters, and contain a random token.
-    It keeps its own name too.
+    ``source`` must be complete, closed, synced if ``sync``, and contain a random token. It also
+    keeps its own name.
 
-    Guarantees: if this returns, ``target`` names our record (and survives a power loss, with
-    ``sync``). If it raises `AlreadyPublishedError`, ``target`` names another record. It does not
-    promise that a call which raises `OutcomeUnknownError` had no effect.
+    Guaranteed: if this returns, ``target`` is our record (and survives a power loss, with
+    ``sync``). If it raises `AlreadyPublishedError`, ``target`` is another record. Not guaranteed:
+    that a call which raises `OutcomeUnknownError` had no effect.
+
+    Raises:
+        AlreadyPublishedError: Another record has the name.
+        OutcomeUnknownError: The call failed, and the folder could not be read back.
+        StorageError: The call failed without effect.
     """
     try:
         fs.give_name(source, target)
@@ -354,7 +332,7 @@ def publish_exclusively(
 
 
 def _settle(source: Path, target: Path, failure: OSError, fs: FileSystem) -> None:
-    # Returns if the name is ours after all; otherwise raises what is true.
+    # Returns if the name is ours after all; otherwise raises the true error.
     trouble: OSError | None = None
     for _ in range(_READ_BACKS):
         try:
@@ -363,25 +341,28 @@ def _settle(source: Path, target: Path, failure: OSError, fs: FileSystem) -> Non
                 break
             if fs.read_bytes(target) == fs.read_bytes(source):
                 return
-            raise AlreadyPublishedError(f"{target} is another record already.", path=str(target))
+            raise AlreadyPublishedError(f"{target} already holds another record.", path=str(target))
         except OSError as error:
-            # A handle that went stale is cured by opening again; a name that vanished is not there.
+            # Opening again repairs a stale handle; a name that vanished is missing.
             trouble = error
             if isinstance(error, FileNotFoundError):
                 break
     else:
         raise OutcomeUnknownError(
-            f"{target} may or may not have been published: {failure.strerror}, and reading it"
-            " back failed as well.",
+            f"It is unknown whether {target} was written: {failure.strerror}, and reading "
+            "it back failed too.",
             path=str(target),
             next_step=CHECK_DISK,
         ) from trouble
     if isinstance(failure, FileExistsError):
-        # It existed for the server, yet it is not listed: somebody renamed it in between.
-        raise AlreadyPublishedError(f"{target} was published and moved away.", path=str(target))
+        # It existed for the server but is not listed: somebody renamed it in between.
+        raise AlreadyPublishedError(
+            f"{target} was written, but somebody moved it away.", path=str(target)
+        )
     if failure.errno in CANNOT_LINK - {errno.EMLINK}:
         raise StorageError(
-            f"Cannot use {target.parent}: it does not allow hard links, and they decide who wins.",
+            f"Cannot use {target.parent}: its file system has no hard links, which "
+            "leconvert needs there.",
             path=str(target.parent),
             next_step=_NO_LINKS,
         ) from failure
@@ -397,10 +378,10 @@ def _content(path: Path, fs: FileSystem) -> bytes | None:
 
 
 def make_durably(folder: Path) -> None:
-    """Make a folder with those above it, and force the names of what was made to the disk.
+    """Make a folder and its missing parents, and sync their names to disk.
 
-    Records that are forced to the disk in a folder whose own name is not are lost with it; after a
-    swap by two renames they are all that tells where the dataset is. What exists is kept.
+    Synced records are lost if the name of their folder is not synced; after a swap by two renames,
+    these records alone tell where the dataset is. Existing folders are kept.
     """
     missing = []
     while not folder.is_dir() and folder != folder.parent:
@@ -409,16 +390,16 @@ def make_durably(folder: Path) -> None:
     for made in reversed(missing):
         with storage_errors(made), suppress(FileExistsError):
             LOCAL.make_dir(made)
-        # A folder that may be written but not read cannot be opened, and so not forced either.
+        # A folder that is writable but not readable cannot be opened, and so cannot be synced.
         with storage_errors(made.parent), suppress(PermissionError):
             LOCAL.sync_dir(made.parent)
 
 
 def make_folders_below(tree: Path, folder: Path, *, fs: FileSystem = LOCAL) -> None:
-    """Make ``folder`` and what is missing between it and ``tree``, but never ``tree`` itself.
+    """Make ``folder`` and missing folders between it and ``tree``, but never ``tree`` itself.
 
-    A packer that was superseded finds its tree renamed away; making the tree anew would let it
-    go on with half a dataset, so it must fail here.
+    A superseded packer finds its tree renamed away. If it made the tree again, it would continue
+    with half a dataset, so it must fail here.
     """
     missing = []
     at = folder
@@ -440,13 +421,22 @@ def link_into_tree(
     tree: Path | None = None,
     fs: FileSystem = LOCAL,
 ) -> Literal["linked", "copied"]:
-    """Promote a finished shard to its place in the new tree; repeating it is harmless.
+    """Move a finished shard to its path in the new tree; repeating it is harmless.
 
-    The same inode at ``target`` is success. Another file there (left by an attempt that was voided
-    since) is replaced. Across file systems, or where a hard link is refused, the bytes are copied
-    to a temporary name, forced to the disk, and renamed; a copy with the same size and
-    modification time as the source is kept. Folders' names are not forced to the disk here: call
-    ``sync_tree(root, files=False)`` once before the swap.
+    Success is the same inode at ``target``. Another file there (left by an attempt that was voided
+    since) is replaced. Across file systems, or if a hard link is refused, the bytes are copied to a
+    temporary name, synced to disk, and renamed. An existing copy with the source's size and
+    modification time is kept. Names in folders are not synced here: call ``sync_tree(root,
+    files=False)`` once before the swap.
+
+    Args:
+        source: The shard.
+        target: Its path in the tree.
+        tree: The root of the tree; missing folders below it are made.
+        fs: The file operations.
+
+    Returns:
+        How the file came to its path.
     """
     with storage_errors(target):
         try:
@@ -454,7 +444,7 @@ def link_into_tree(
         except FileNotFoundError:
             if tree is None:
                 raise
-            # The first file of a folder: asked for each, that would cost more than the link.
+            # The first file of a folder: checking each time would cost more than the link.
             make_folders_below(tree, Path(target).parent, fs=fs)
             return _give_name(source, target, fs)
 
@@ -500,7 +490,7 @@ def _copy_into_tree(source: Path, target: Path, fs: FileSystem) -> Literal["copi
     wanted = source.stat()
     with suppress(FileNotFoundError):
         found = target.stat()
-        # The name appeared after the copy was on the disk, so a match is a whole copy.
+        # The copy got its name after it was synced to disk, so a match is a complete copy.
         if (found.st_size, found.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns):
             return "copied"
     temporary = _partial(target, fs)
@@ -517,7 +507,7 @@ def _copy_into_tree(source: Path, target: Path, fs: FileSystem) -> Literal["copi
 
 
 def _partial(target: Path, fs: FileSystem) -> Path:
-    # Always the same name, so that what a crash left is replaced by the next try and never stays
+    # Always the same name: the next attempt replaces the file that a crash left, so it never stays
     # in the tree.
     partial = target.with_name(f".{target.name}.leconvert-partial")
     with suppress(FileNotFoundError):
@@ -526,12 +516,21 @@ def _partial(target: Path, fs: FileSystem) -> Path:
 
 
 def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
-    """Remove a folder of ours with all that is in it; never follows symbolic links.
+    """Remove a folder of ours with everything in it; symbolic links are never followed.
+
+    Args:
+        path: The folder.
+        inside: The folder must be below this one; by default a name of leconvert must be in its
+            path.
 
     Returns:
-        Whether it is gone. What another host still holds open on NFS may linger; that is no error.
+        Whether it is gone. A file that another host holds open on NFS may linger, which is not an
+        error.
+
+    Raises:
+        WorkDirError: The folder is not ours. It was not touched.
     """
-    # The folder's own last name is not resolved, so that a link is seen as a link.
+    # The folder's own name is not resolved, so a link is recognised as a link.
     real = Path(os.path.realpath(path.parent), path.name)
     if inside is not None:
         ours = real != (top := Path(os.path.realpath(inside))) and real.is_relative_to(top)
@@ -539,7 +538,7 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
         ours = any(part.startswith(".") and ".leconvert-" in part for part in real.parts)
     if not ours or path.name in {"", ".", ".."} or real.is_symlink():
         raise WorkDirError(
-            f"Refusing to remove {path}: it is not a folder that leconvert made.",
+            f"{path} was not removed: leconvert did not make this folder.",
             path=str(path),
             next_step="It was not touched.",
         )
@@ -547,7 +546,7 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
         try:
             shutil.rmtree(real)
         except FileNotFoundError:
-            # Another host removes it as well; once more takes what that one had not reached.
+            # Another host removes it as well; a second call takes what that host had not reached.
             shutil.rmtree(real, ignore_errors=True)
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, errno.EEXIST}:
@@ -556,10 +555,10 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
-    """Tell whether anything has this name, a link that leads nowhere too.
+    """Return whether anything has this name, including a dangling link.
 
     Raises:
-        StorageError: The disk does not say; `os.path.lexists` takes that for a no.
+        StorageError: The disk fails; `os.path.lexists` would return False.
     """
     with storage_errors(os.fspath(path)):
         try:
@@ -569,16 +568,15 @@ def is_there(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-_FICLONE = 0x40049409
 _PROBE_BYTES = 4096
 
 
 def can_clone(source: Path, target_folder: Path) -> bool:
-    """Tell whether blocks of files in one folder can be cloned into another.
+    """Return whether blocks of files in one folder can be shared with files in another.
 
-    Both must be on the same file system, and it must share extents. The kernel is asked by trying;
-    no type of file system is trusted to tell by its name. A file of one block is made
-    in the target folder and removed again; nothing is written below ``source``.
+    Both must be on the same file system, and it must share extents. The kernel is asked by trying,
+    since the file system's type is no proof. A file of one block is made in the target folder and
+    removed again; nothing is written below ``source``.
     """
     try:
         if os.stat(source).st_dev != os.stat(target_folder).st_dev:  # noqa: PTH116 - st_dev alone
@@ -590,108 +588,8 @@ def can_clone(source: Path, target_folder: Path) -> bool:
             one.write(b"\0" * _PROBE_BYTES)
             one.flush()
             with suppress(OSError):
-                fcntl.ioctl(other.fileno(), _FICLONE, one.fileno())
+                clone_range(one.fileno(), other.fileno(), 0, 0, 0)
                 return True
     except OSError:
         return False
     return False
-
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_FLEETING = frozenset({"exfat", "fuse", "fuseblk", "msdos", "vfat"})
-_ESCAPE = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """One mount, as the kernel tells it.
-
-    Attributes:
-        point: Where it is mounted.
-        kind: The file system's type, such as ``nfs4``; ``unknown`` if the kernel does not say.
-        source: Device or server.
-        options: Options of the mount and of the file system.
-        free_bytes: Room for this user.
-        total_bytes: Its size.
-        device: Device number of its files, as `os.stat` gives it; 0 if unknown.
-    """
-
-    point: str
-    kind: str = "unknown"
-    source: str = ""
-    options: str = ""
-    free_bytes: int = 0
-    total_bytes: int = 0
-    device: int = 0
-
-    @property
-    def has_fleeting_inodes(self) -> bool:
-        """Whether files may have other inode numbers after a new mount, or after a while.
-
-        FAT and exFAT store none, so Linux makes them up as files are looked at; most programs
-        behind FUSE leave that to libfuse, which does the same.
-        """
-        return self.kind in _FLEETING or self.kind.startswith("fuse.")
-
-
-def mount_of(folder: Path) -> Mount:
-    """Return the mount that holds a folder."""
-    usage = shutil.disk_usage(folder)
-    real = Path(os.path.realpath(folder))
-    mounts = parse_mounts(_mount_table())
-    # Of two mounts on one point the later one hides the earlier.
-    found = [mount for mount in mounts if real.is_relative_to(mount.point)]
-    best = max(found, key=lambda mount: len(Path(mount.point).parts), default=Mount(str(real)))
-    for mount in found:
-        if mount.point == best.point:
-            best = mount
-    return replace(best, free_bytes=usage.free, total_bytes=usage.total)
-
-
-def is_mount_point(folder: Path) -> bool:
-    """Tell whether something is mounted on a folder, which then cannot be renamed.
-
-    A folder that is mounted a second time elsewhere (a bind mount) has its parent's device number,
-    so that ``Path.is_mount`` does not see it.
-    """
-    real = os.path.realpath(folder)
-    return any(mount.point == real for mount in parse_mounts(_mount_table()))
-
-
-def devices_with_fleeting_inodes() -> frozenset[int]:
-    """Return the device numbers of what is mounted now and gives files no lasting inode numbers."""
-    mounts = parse_mounts(_mount_table())
-    return frozenset(mount.device for mount in mounts if mount.has_fleeting_inodes)
-
-
-def _mount_table() -> str:
-    # Never kept: what is mounted changes.
-    try:
-        return _MOUNTS.read_text(errors="surrogateescape")
-    except OSError:
-        return ""
-
-
-def parse_mounts(text: str) -> list[Mount]:
-    """Return the mounts of a ``mountinfo`` file, in its order, without lines that make no sense.
-
-    Its fields are described in proc_pid_mountinfo(5): any number of optional ones end with ``-``.
-    """
-    mounts = []
-    for line in text.splitlines():
-        left, dash, right = line.partition(" - ")
-        head, tail = left.split(), right.split()
-        if dash and len(head) >= 6 and len(tail) >= 3:
-            point, kind, source = _plain(head[4]), tail[0], _plain(tail[1])
-            options = f"{head[5]},{tail[2]}"
-            mounts.append(Mount(point, kind, source, options, device=_device(head[2])))
-    return mounts
-
-
-def _device(field: str) -> int:
-    major, _, minor = field.partition(":")
-    return os.makedev(int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else 0
-
-
-def _plain(field: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)

@@ -1,17 +1,17 @@
-"""What a file system promises: tried by one host, and by two that share a folder.
+"""Tests of a file system's promises: by one host, and by two hosts that share a folder.
 
-What one host can see by itself is tried by the real operations in a folder of its own. What only a
-second host can see (links, locks, names, delays) is tried by two that follow one script: the leader
-says what to do, the peer does it and tells. What leconvert does where a promise does not hold is
-decided here too, from plain values.
+One host tests by itself, with the real operations in a folder of its own. For the promises between
+hosts (links, locks, names, delays), two hosts follow one script: the leader gives tasks, the peer
+performs and answers them. This module also decides, from plain values, how leconvert behaves if a
+promise does not hold.
 
-**How two hosts talk** that share nothing but the folder in question: a message is a file,
-``<role>-<number>.json``, made under another name and renamed. The receiver lists the folder, which
-no file system answers wrongly for long, and then opens the file; it never looks a name up before it
-was listed. Nothing here needs what is being probed: no link, no lock.
+**Communication** between two hosts that share only the folder in question: a message is a file,
+``<role>-<number>.json``, made under another name and renamed. The receiver lists the folder, for
+which no file system gives a wrong answer for long, and then opens the file; it never looks up a
+name before it was listed. Messages need none of the tested operations: no link, no lock.
 
-**No two clocks are compared.** A delay is measured by the peer alone: from the moment that it read
-the leader's word that something was done until it sees it done.
+**No two clocks are compared.** The peer alone measures a delay: from the moment when it reads the
+leader's message that something was done until it sees the effect.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.support.errors import IncompleteError, StorageError
+from leconvert.support.file_calls import Mount, mount_of
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
     FileSystem,
-    Mount,
     can_clone,
-    mount_of,
     publish_exclusively,
     remove_tree,
 )
@@ -46,68 +45,76 @@ from leconvert.workdir.locks import lock_excludes, new_lock
 
 
 class Need(StrEnum):
-    """What is lost where a promise does not hold."""
+    """The loss if a promise does not hold."""
 
     ALWAYS = "always"
-    """Nothing works without it."""
+    """leconvert cannot work without it."""
     SEVERAL_HOSTS = "several hosts"
-    """One host may work; more would do damage or wait for ever."""
+    """One host may work; several would do damage or wait for ever."""
     COMFORT = "comfort"
-    """Everything works; something is slower or less smooth."""
+    """leconvert works, but slower or less smoothly."""
 
 
-_CANNOT = "cannot work here: put the work dir elsewhere"
-_ALONE = "one host only: start no worker on a second one"
+_CANNOT = "leconvert cannot work here: put the work dir on another file system"
+_ALONE = "only one host may work: start no worker on a second host"
 
 
 class Promise(Enum):
-    """One thing that a file system may promise.
+    """One promise of a file system.
 
-    A member is what a user reads, what is lost where it does not hold, and what leconvert does
-    then.
+    A member holds the text for the user, the loss if the promise does not hold, and how leconvert
+    behaves then.
     """
 
-    WRITE = "files can be made, and read back", Need.ALWAYS, _CANNOT
-    CREATE = "O_EXCL makes a file once", Need.ALWAYS, _CANNOT
+    WRITE = "files can be written and read back", Need.ALWAYS, _CANNOT
+    CREATE = "O_EXCL makes a file only once", Need.ALWAYS, _CANNOT
     LINK = (
-        "link(2) gives a name once",
+        "link(2) gives a name only once",
         Need.SEVERAL_HOSTS,
-        "one host only, whose processes take turns under a lock",
+        "only one host may work; its processes take turns with a lock",
     )
-    FOLDER = "mkdir makes a folder once", Need.ALWAYS, _CANNOT
+    FOLDER = "mkdir makes a folder only once", Need.ALWAYS, _CANNOT
     REPLACE = "rename replaces a file in one step", Need.ALWAYS, _CANNOT
-    MOVE = "a folder can be renamed", Need.ALWAYS, "cannot put a result in place here"
+    MOVE = "a folder can be renamed", Need.ALWAYS, "results cannot be put in place here"
     LOCK = (
         "flock excludes another process",
         Need.COMFORT,
-        "locks on this host alone; a second packer is fenced",
+        "locks work only on this host; a second packer is refused",
     )
     SYNC_FILE = (
         "fsync of files",
         Need.ALWAYS,
-        "refuses: what it wrote might not survive a power loss",
+        "leconvert refuses to work: written data might not survive a power loss",
     )
     SYNC_FOLDER = (
         "fsync of folders",
         Need.COMFORT,
-        "goes on; names are as safe as the server makes them",
+        "leconvert works all the same; the server decides how safe new names are",
     )
-    NO_REPLACE = "renameat2(RENAME_NOREPLACE)", Need.COMFORT, "looks first, then renames"
-    EXCHANGE = "renameat2(RENAME_EXCHANGE)", Need.COMFORT, "swaps by two renames and a journal"
-    REFLINK = "files can share extents", Need.COMFORT, "copies the bytes"
-    RACE = "of two hosts one wins a link(2)", Need.SEVERAL_HOSTS, _ALONE
-    CREATE_RACE = "of two hosts one wins an O_EXCL", Need.SEVERAL_HOSTS, _ALONE
-    LISTING = "another host lists and opens a new name", Need.SEVERAL_HOSTS, _ALONE
-    NEWS = "another host reads a replaced file anew", Need.SEVERAL_HOSTS, _ALONE
-    STAT = (
-        "stat sees a new name after a vain look",
+    NO_REPLACE = (
+        "a rename that replaces nothing",
         Need.COMFORT,
-        "lists a folder before it believes a name absent",
+        ("leconvert looks first, then renames"),
+    )
+    EXCHANGE = (
+        "two names change places in one step",
+        Need.COMFORT,
+        "leconvert swaps with two renames and a journal",
+    )
+    REFLINK = "files can share extents", Need.COMFORT, "leconvert copies the bytes"
+    RACE = "only one of two hosts wins a link(2)", Need.SEVERAL_HOSTS, _ALONE
+    CREATE_RACE = "only one of two hosts wins an O_EXCL", Need.SEVERAL_HOSTS, _ALONE
+    LISTING = "another host sees and opens a new name", Need.SEVERAL_HOSTS, _ALONE
+    NEWS = "another host reads the new content of a replaced file", Need.SEVERAL_HOSTS, _ALONE
+    STAT = (
+        "stat finds a new name after it was looked up too early",
+        Need.COMFORT,
+        "leconvert lists the folder before it takes a name for missing",
     )
     HOST_LOCK = (
         "flock excludes another host",
         Need.COMFORT,
-        "locks on one host; a second packer is fenced",
+        "locks work only on one host; a second packer is refused",
     )
 
     def __init__(self, says: str, need: Need, otherwise: str) -> None:
@@ -116,18 +123,18 @@ class Promise(Enum):
         self.otherwise = otherwise
 
 
-# Of these one is enough for one host: see `leconvert.workdir.locks`.
+# One of these is enough for one host: see `leconvert.workdir.locks`.
 _EXCLUSIVE = frozenset({Promise.LINK, Promise.LOCK})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a probe found.
+    """The result of a test.
 
     Attributes:
-        promise: What was probed.
+        promise: The promise that was tested.
         holds: Whether it holds.
-        note: What was seen, such as an error's name or a delay.
+        note: The observation, such as an error's name or a delay.
     """
 
     promise: Promise
@@ -135,7 +142,7 @@ class Finding:
     note: str = ""
 
     def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping, with what follows from it."""
+        """Return a JSON-serialisable mapping, with the consequence."""
         return {
             "promise": self.promise.name.lower(),
             "says": self.promise.says,
@@ -147,7 +154,7 @@ class Finding:
 
 
 class Fitness(StrEnum):
-    """What a file system is good for."""
+    """The uses that a file system is fit for."""
 
     SEVERAL_HOSTS = "several hosts may work here"
     ONE_HOST = "one host may work here"
@@ -155,7 +162,7 @@ class Fitness(StrEnum):
 
 
 def fitness_of(findings: Iterable[Finding]) -> Fitness:
-    """Return what may be done, given what holds; what was not probed does not count."""
+    """Return the fitness that results from findings; promises that were not tested do not count."""
     missing = {finding.promise for finding in findings if not finding.holds}
     broken = {promise.need for promise in missing}
     if Need.ALWAYS in broken or missing >= _EXCLUSIVE:
@@ -167,16 +174,16 @@ def fitness_of(findings: Iterable[Finding]) -> Fitness:
 class CheckReport:
     """The whole check."""
 
-    folder: str  # what was probed
-    mount: Mount  # where it is mounted, and how
-    findings: tuple[Finding, ...]  # every promise that was probed
-    peer: str | None = None  # the other host, or None where there was none
-    # Whether the peer ran on this very host, so that no delay between hosts was seen.
+    folder: str  # the tested folder
+    mount: Mount  # its mount
+    findings: tuple[Finding, ...]  # every promise that was tested
+    peer: str | None = None  # the other host, or None if there was none
+    # Whether the peer ran on this very host, so that no delay between hosts was observed.
     same_host: bool = False
 
     @property
     def fitness(self) -> Fitness:
-        """What the file system is good for."""
+        """The uses that the file system is fit for."""
         return fitness_of(self.findings)
 
     def as_record(self) -> dict[str, Any]:
@@ -196,16 +203,18 @@ _PREFIX = ".leconvert-check-"
 
 
 class BrokenPromiseError(Exception):
-    """An operation went well and did the wrong thing; the message says what was seen."""
+    """An operation succeeded with the wrong effect; the message describes it."""
 
 
 def check_folder(
     folder: Path, *, wait_seconds: float | None = None, fs: FileSystem = LOCAL
 ) -> CheckReport:
-    """Probe a folder, and with another host that waits for it what two hosts see of each other.
+    """Test a folder, and if another host waits there, the promises between two hosts.
 
     Args:
+        folder: The folder.
         wait_seconds: How long to wait for the other host; None to look for none.
+        fs: The file operations.
     """
     findings = probe_folder(folder, fs=fs)
     met = None if wait_seconds is None else lead(folder, wait_seconds=wait_seconds, fs=fs)
@@ -220,7 +229,7 @@ def check_folder(
 
 
 def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
-    """Probe a folder; what is made there is removed again."""
+    """Test a folder; files that are made there are removed again."""
     with storage_errors(folder):
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
     try:
@@ -230,13 +239,13 @@ def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
             remove_tree(place)
 
 
-# Publishing tells an OSError as a StorageError; NotImplementedError is what the lock library raises
-# where the file system knows no flock.
+# Publishing turns an OSError into a StorageError; the lock library raises NotImplementedError if
+# the file system has no flock.
 _CANNOT_DO = (OSError, StorageError, NotImplementedError)
 
 
 def _finding(promise: Promise, probe: Callable[[], str | None]) -> Finding:
-    """Run one probe, and turn what went wrong into a finding."""
+    """Run one test, and turn its error into a finding."""
     try:
         return Finding(promise, True, probe() or "")
     except BrokenPromiseError as broken:
@@ -268,7 +277,7 @@ def _create(place: Path, fs: FileSystem) -> None:
 def _link(place: Path, fs: FileSystem) -> None:
     for name in ("first", "second"):
         fs.write_new(place / name, name.encode(), sync=False)
-    # Across folders, as records are published: some file systems link within one alone.
+    # Across folders, as records are published: some file systems link within one folder only.
     fs.make_dir(place / "names")
     target = place / "names" / "won"
     fs.link(place / "first", target)
@@ -333,7 +342,7 @@ def _sync_file(place: Path, fs: FileSystem) -> None:
 
 
 def _sync_folder(place: Path, _fs: FileSystem) -> None:
-    # Not through `fs`, which bears file systems that have no such call.
+    # Not through `fs`, which tolerates file systems without this call.
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -343,7 +352,7 @@ def _sync_folder(place: Path, _fs: FileSystem) -> None:
 
 def _reflink(place: Path, _fs: FileSystem) -> None:
     if not can_clone(place, place):
-        raise BrokenPromiseError("FICLONE is refused")
+        raise BrokenPromiseError("no blocks were shared")
 
 
 _PROBES: dict[Promise, Callable[[Path, FileSystem], None]] = {
@@ -362,13 +371,13 @@ _PROBES: dict[Promise, Callable[[Path, FileSystem], None]] = {
 }
 
 
-# The folder is all that two hosts share, and no host is told of what another one does there.
+# The folder is all that two hosts share, and no host is notified of the other's actions.
 _POLL_SECONDS = 0.002
 _SESSION = ".leconvert-check-peer-"
 
 
 class Channel:
-    """Messages between ``leader`` and ``peer``, in order, by files in the folder of a session."""
+    """Messages between ``leader`` and ``peer``, in order, as files in the folder of a session."""
 
     def __init__(self, place: Path, mine: str, other: str, fs: FileSystem) -> None:
         self.place = place
@@ -387,7 +396,11 @@ class Channel:
         self.fs.replace(temporary, path)
 
     def receive(self, timeout_seconds: float | None = None) -> Mapping[str, Any]:
-        """Wait for the other's next message; if nothing is said, twice as long as news may take."""
+        """Wait for the other's next message, by default twice as long as news may take.
+
+        Raises:
+            IncompleteError: No message came in time.
+        """
         path = self.place / f"{self._other}-{self._received + 1:04d}.json"
         limit = 2 * LATE_SECONDS if timeout_seconds is None else timeout_seconds
         until = time.monotonic() + limit
@@ -398,9 +411,10 @@ class Channel:
                 return message
             if time.monotonic() >= until:
                 raise IncompleteError(
-                    f"The {self._other} in {self.place.parent} did not answer for {limit:.0f} s.",
+                    f"The {self._other} in {self.place.parent} has not answered for {limit:.0f} s.",
                     path=str(self.place),
-                    next_step="Check that it still runs; then run both commands again.",
+                    next_step="Check that the command on the other host still runs, then run "
+                    "both commands again.",
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -410,7 +424,7 @@ class Channel:
         return _checked(self.receive())
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder; none where it cannot be listed yet."""
+        """Return the names in a folder; empty if it cannot be listed yet."""
         try:
             return self.fs.list_names(folder)
         except OSError:
@@ -419,7 +433,7 @@ class Channel:
     def _read(self, path: Path) -> Mapping[str, Any] | None:
         if path.name not in self.names(path.parent):
             return None
-        with suppress(OSError, ValueError):  # not quite there yet: the next look will tell
+        with suppress(OSError, ValueError):  # not complete yet: the next look will find it
             found = json.loads(self.fs.read_bytes(path))
             return found if isinstance(found, dict) else None
         return None
@@ -434,11 +448,11 @@ def _checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 LATE_SECONDS = 45.0
 """Longer than any cache of NFS at its default options (30 s) keeps an old answer."""
 
-_TASK_POLL_SECONDS = 0.001  # what is measured is how late a look sees it
+_TASK_POLL_SECONDS = 0.001  # the test measures the delay of a look
 
 
 def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
-    """Do what the leader asks, and return what to answer."""
+    """Perform the leader's task, and return the answer."""
     path = channel.place / str(task.get("name", ""))
     match task["do"]:
         case "ping":
@@ -446,7 +460,8 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
         case "look":
             return {"seen": path.exists()}
         case "see-folder":
-            # Known and listed, so that what is looked up in it next is missing for the server.
+            # The folder is known and listed, so a name that is looked up next is missing for the
+            # server.
             seen = _until(lambda: path.name in channel.names(path.parent))
             return {"seconds": seen, "names": channel.names(path)}
         case "await-stat":
@@ -458,7 +473,8 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
             wanted, before = (str(task[name]).encode() for name in ("content", "before"))
             return _await_content(channel, path, {wanted, before}, wanted)
         case "race":
-            # Half side by side, half from the other end: there the two meet whoever began first.
+            # One half in the same order, the other from the other end: there the two meet,
+            # whichever began first.
             names = list(task["names"])
             half = len(names) // 2
             names[half:] = reversed(names[half:])
@@ -466,13 +482,16 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
         case "lock":
             return {"got": _take_lock(channel.place / "lock")}
         case unknown:
-            return {"error": f"the other host knows no task {unknown!r}: use one version on both"}
+            return {
+                "error": f"the other host does not know the task {unknown!r}: install the "
+                "same version of leconvert on both hosts"
+            }
 
 
 def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[str]:
-    """Try to win every name once the other side is ready, and return those that this side won.
+    """Try to win every name once the other side is ready, and return the names won.
 
-    By a link it is asked as leasing asks: an answer that was lost is settled by what is there.
+    A link is tried as leasing does it: if an answer was lost, the existing record decides.
     """
     folder = channel.place / f"race-{kind}"
     source, other = (
@@ -480,7 +499,7 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
         for who in (role, "peer" if role == "leader" else "leader")
     )
     channel.fs.write_new(source, role.encode(), sync=False)
-    # Without a pause between two looks: what matters is to begin at the same time.
+    # No pause between two looks: both sides must begin at the same time.
     _until(lambda: other.name in channel.names(channel.place), poll_seconds=0.0)
     won = set()
     for name in names:
@@ -504,7 +523,7 @@ def _take_lock(path: Path) -> bool:
 
 
 def _until(holds: Callable[[], bool], *, poll_seconds: float = _TASK_POLL_SECONDS) -> float | None:
-    """Return after how many seconds something held; None where it never did."""
+    """Return the seconds until a condition held; None if it never did."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() - began >= LATE_SECONDS:
@@ -517,7 +536,7 @@ def _until(holds: Callable[[], bool], *, poll_seconds: float = _TASK_POLL_SECOND
 def _await_content(
     channel: Channel, path: Path, known: Collection[bytes], wanted: bytes, *, listed: bool = False
 ) -> dict[str, Any]:
-    """Wait until a file, listed if asked, has the content; tell what else was seen of it."""
+    """Wait until a file (listed, if asked) has the content; also return other observations."""
     odd: set[str] = set()
 
     def holds() -> bool:
@@ -554,11 +573,16 @@ class Peer:
 def lead(
     folder: Path, *, wait_seconds: float = 0.0, fs: FileSystem = LOCAL
 ) -> tuple[Peer, list[Finding], Channel] | None:
-    """Find a peer and play the script with it.
+    """Find a peer and run the script with it.
+
+    Args:
+        folder: The folder.
+        wait_seconds: How long to wait for a peer.
+        fs: The file operations.
 
     Returns:
-        The peer, what was found, and the channel, on which the caller sends the outcome; None
-        where there is no peer.
+        The peer, the findings, and the channel, on which the caller sends the outcome; None if
+        there is no peer.
     """
     me = WorkerIdentity.of_this_process()
     until = time.monotonic() + wait_seconds
@@ -589,7 +613,17 @@ def follow(
     on_ready: Callable[[], None] = lambda: None,
     fs: FileSystem = LOCAL,
 ) -> Mapping[str, Any]:
-    """Wait for a leader, do what it says, and return the outcome that it sends at the end."""
+    """Wait for a leader, perform its tasks, and return the outcome that it sends at the end.
+
+    Args:
+        folder: The folder.
+        wait_seconds: How long to wait for a leader.
+        on_ready: Called once a leader can find this peer.
+        fs: The file operations.
+
+    Raises:
+        IncompleteError: No leader came, or it went silent.
+    """
     me = WorkerIdentity.of_this_process()
     place = folder / f"{_SESSION}{me.token}"
     with storage_errors(folder):
@@ -615,8 +649,8 @@ def follow(
 
 
 def _meet(channel: Channel, me: WorkerIdentity) -> Peer | None:
-    """Return the peer if it takes this leader; from then on its silence is an error."""
-    # What a dead peer left does not answer, and a busy one has its leader already.
+    """Return the peer if it accepts this leader; from then on its silence is an error."""
+    # A session that a dead peer left does not answer, and a busy peer already has a leader.
     with suppress(OSError, IncompleteError):
         channel.send(token=me.token)
         met = channel.receive(_MEET_SECONDS)
@@ -647,7 +681,7 @@ def _listing(channel: Channel) -> str:
     folder = channel.place / "listing"
     channel.fs.make_dir(folder)
     channel.ask(do="see-folder", name=folder.name)
-    channel.ask(do="look", name="listing/new")  # in vain: a client may remember that
+    channel.ask(do="look", name="listing/new")  # missing at this look: a client may remember that
     channel.fs.write_new(folder / "new", b"content", sync=False)
     seen = channel.ask(do="await-listed", name="listing/new", content="content")
     late = _seconds(seen, "was not listed, or could not be opened,")
@@ -670,15 +704,16 @@ def _news(channel: Channel) -> str:
         slowest = max(slowest, _seconds(seen, "was not read"))
         odd.update(seen["odd"])
     note = f"at most {_words(slowest)} late"
-    # A name that is missing for a moment, or a stale handle, is read again; torn content is not.
+    # A name that is missing for a moment, or a stale handle, is read again; torn content is a
+    # failure.
     if torn := sorted(what for what in odd if what.startswith("content")):
         raise BrokenPromiseError(f"another host read {torn[0]}")
     return f"{note}; meanwhile {', '.join(sorted(odd))}" if odd else note
 
 
 def _stat(channel: Channel) -> str:
-    # Two folders deep: messages make the peer list the session's folder again and again, and over
-    # NFS a list also brings news of the folders in it.
+    # Two folders deep: for messages the peer lists the session's folder again and again, and over
+    # NFS a listing also refreshes the folders in it.
     folder = channel.place / "stat" / "deep"
     for made in (folder.parent, folder):
         channel.fs.make_dir(made)
@@ -701,7 +736,7 @@ def _race(channel: Channel, kind: str) -> str:
     try:
         mine = race(channel, "leader", kind, names)
     finally:
-        # Also where this host could not race: the next question must not get this answer.
+        # Even if this host could not race: the next task must not get this answer.
         answer = channel.receive()
     theirs = set(_checked(answer)["won"])
     if both := mine & theirs:
@@ -715,7 +750,7 @@ def _race(channel: Channel, kind: str) -> str:
 
 
 def _host_lock(channel: Channel) -> None:
-    """Hold a lock while the peer tries, then let go."""
+    """Hold a lock while the peer tries to take it, then release it."""
     with new_lock(channel.place / "lock"):
         if channel.ask(do="lock")["got"]:
             raise BrokenPromiseError("both hosts held it at once")

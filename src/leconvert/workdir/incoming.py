@@ -1,8 +1,9 @@
-"""A dataset that is fetched: it arrives in a hidden folder and gets its name when it is whole.
+"""A downloaded dataset: it arrives in a hidden folder and gets its name when it is complete.
 
-The folder is ``.<name>.leconvert-download``, beside the place where the dataset will be. What is
-complete lies in ``tree``, under its path; what is not lies in ``begun``, so that no file of any
-dataset can have its name. One process at a time fetches to a place: ``lock`` excludes the others.
+The folder is ``.<name>.leconvert-download``, beside the dataset's future path. Complete files are
+in ``tree``, under their paths. Incomplete files are in ``begun``, outside the tree, so their names
+cannot collide with a dataset's files. One process at a time downloads to a path: ``lock`` excludes
+others.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from leconvert.workdir.locks import hold_lock
 
 
 def download_dir(target: Path) -> Path:
-    """Return where a dataset is while it arrives: ``.<name>.leconvert-download``."""
+    """Return the folder of an incoming dataset: ``.<name>.leconvert-download``."""
     return target.with_name(f".{target.name.lstrip('.')}.leconvert-download")
 
 
 def source_dir(target: Path) -> Path:
-    """Return where the source of a result is brought: ``.<name>.leconvert-source`` beside it."""
+    """Return the folder for the source of a result: ``.<name>.leconvert-source`` beside it."""
     return target.with_name(f".{target.name}.leconvert-source")
 
 
 def part_in(folder: Path, path: str) -> Path:
-    """Return where a file is as long as it is not complete; the same place after a crash."""
+    """Return the path of a file while it is incomplete; the same one after a crash."""
     return folder / "begun" / hashlib.sha256(os.fsencode(path)).hexdigest()
 
 
 def not_fetched_from(folder: Path, place: str, found: str | None) -> TargetError:
-    """Return the error for a folder that is neither used as what was fetched nor replaced."""
-    said = f"{folder} is there, and nothing says that it was fetched from {place}."
+    """Return the error for a folder that is neither used as a download nor replaced."""
+    said = f"{folder} exists, but no record says that it was downloaded from {place}."
     if found is not None:
-        said = f"{folder} was fetched from {found}, not from {place}."
+        said = f"{folder} was downloaded from {found}, not from {place}."
     aside = folder.with_name(f"{folder.name.lstrip('.')}.other")
     return TargetError(
         said,
         path=str(folder),
-        next_step=f"Move it away, `mv {shlex.quote(str(folder))} {shlex.quote(str(aside))}`, then "
-        "run the same command again.",
+        next_step=f"Move the folder away with `mv {shlex.quote(str(folder))} "
+        f"{shlex.quote(str(aside))}`, then run the same command again.",
     )
 
 
@@ -54,7 +55,7 @@ class Incoming:
     """A folder in which a dataset arrives; see `incoming`.
 
     Attributes:
-        target: The dataset's place.
+        target: The dataset's path.
         folder: The hidden folder.
         tree: Complete files, under their paths.
     """
@@ -65,13 +66,13 @@ class Incoming:
         self.tree = self.folder / "tree"
 
     def part(self, path: str) -> Path:
-        """Return where a file is as long as it is not complete."""
+        """Return the path of a file while it is incomplete."""
         return part_in(self.folder, path)
 
     def keep(self, wanted: Collection[str]) -> None:
-        """Remove files that are not wanted, what was begun of such, and folders without files.
+        """Remove files that are not wanted, their incomplete parts, and folders without files.
 
-        Their room is needed, and a file may be now where a folder was, or the other way round.
+        Their room is needed, and a file may now have the name of an earlier folder, or the reverse.
         """
         begun = self.folder / "begun"
         for folder in (self.tree, begun):
@@ -80,26 +81,26 @@ class Incoming:
         for path in begun.iterdir():
             if path not in parts:
                 path.unlink()
-        for path in sorted(self.tree.rglob("*"), reverse=True):  # what is in a folder before it
+        for path in sorted(self.tree.rglob("*"), reverse=True):  # children before their folder
             if path.is_dir() and not path.is_symlink():
-                with suppress(OSError):  # it holds something
+                with suppress(OSError):  # the folder is not empty
                     path.rmdir()
             elif path.relative_to(self.tree).as_posix() not in wanted:
                 path.unlink()
 
     def size_bytes(self) -> int:
-        """Return the bytes that have arrived."""
+        """Return the number of bytes that have arrived."""
         found = (path for name in ("tree", "begun") for path in (self.folder / name).rglob("*"))
         return sum(path.lstat().st_size for path in found if path.is_file())
 
     def take_back(self) -> None:
-        """Let a dataset that was fetched before arrive again: what has not changed is there."""
+        """Move an earlier download back, to arrive again: unchanged files are already there."""
         if self.tree.exists():
             shutil.rmtree(self.tree)
         self.target.rename(self.tree)
 
     def finish(self) -> None:
-        """Force all of it to the disk and give it its name: **the commit point**."""
+        """Sync everything to disk and give it its name: **the commit point**."""
         sync_tree(self.tree)
         self.tree.rename(self.target)
         sync_dir(self.target.parent)
@@ -107,7 +108,11 @@ class Incoming:
 
 @contextmanager
 def incoming(target: Path) -> Iterator[Incoming]:
-    """Hold the folder in which a dataset arrives; what is in it stays for the next call."""
+    """Hold the folder in which a dataset arrives; its files stay for the next call.
+
+    Raises:
+        BusyError: Another process downloads to the same path.
+    """
     arriving = Incoming(target)
     with storage_errors(arriving.folder), ExitStack() as stack:
         arriving.folder.mkdir(parents=True, exist_ok=True)
@@ -116,9 +121,9 @@ def incoming(target: Path) -> Iterator[Incoming]:
             stack.enter_context(hold_lock(lock, "download", run_id="-"))
         except (BusyError, FileNotFoundError) as error:  # or its holder ended at this moment
             raise BusyError(
-                f"Another process fetches a dataset to {target}.",
+                f"Another process is downloading a dataset to {target}.",
                 path=str(arriving.folder),
-                next_step="Wait for it, or stop it; then run the same command again.",
+                next_step="Wait for that process or stop it. Then run the same command again.",
             ) from error
         try:
             yield arriving

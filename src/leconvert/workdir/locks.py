@@ -1,25 +1,26 @@
-"""One planner, one packer and one swap of a target at a time, held by `filelock`.
+"""Locks: one planner, one packer and one swap of a target at a time, held by `filelock`.
 
-Not promised: that a holder which was frozen stays the only one. Over NFS the server gives the lock
-away when a host is silent, and that host's renames still go through. The lock spares work and
-confusion; what makes a second packer harmless are packer generations (`leconvert.workdir.swap`).
+Not guaranteed: that a holder which was frozen stays the only one. Over NFS the server releases the
+lock of a host that is silent, and that host's renames can still arrive. The lock saves work and
+avoids confusion. Packer generations (`leconvert.workdir.swap`) make a second packer harmless.
 
-**Where the work dir's file system has no flock**, a file in this host's folder for temporary files
-is locked instead: that excludes the processes of this host that see the same folder, and no others.
-It is enough. Two packers meet in the journal, where the generation decides, as after a lost lock;
-two planners write runs of their own, of which ``current`` names one, and the planner whose run it
-does not name finds out when it opens it; of two runs that swap at one target, the second finds that
-what came out of it is not what it saw there.
+**Without flock on the work dir's file system**, a file in this host's folder for temporary files is
+locked instead. That excludes the processes of this host that see the same folder, and no others. It
+is enough, for three reasons. Two packers meet in the journal, where the generation decides, as
+after a lost lock. Two planners write runs of their own; ``current`` names one, and the planner of
+the other run notices when it opens that run. If two runs swap at one target, the second notices
+that the tree that it took out is not the one that it saw there.
 
 **A lock whose holder is silent.** A packer that died or froze on another host holds its lock until
-the NFS server gives it away, which takes a minute or two. Therefore a packer replaces a nonce in
-the record beside its lock every few seconds (`BEAT_SECONDS`). Who finds the lock held watches that
-record by its own monotonic clock: if it changes, the holder lives, and that is an error at once; as
-long as it does not, the lock is tried again, for as long as the caller wants. No two hosts' clocks
-are compared, and nobody takes a lock away: only the kernel and the server give it.
+the NFS server releases it, which takes a minute or two. Therefore a packer replaces a nonce in the
+record beside its lock every few seconds (`BEAT_SECONDS`). A process that finds the lock held
+watches that record with its own monotonic clock. If the record changes, the holder lives, and that
+is an error at once. Otherwise the process tries the lock again, for as long as the caller wants. No
+two hosts' clocks are compared, and no process takes a lock away: only the kernel and the server
+release it.
 
-The two ways to wait that leases share with locks are here as well: `PeriodicTask`, of which
-heartbeats are made, and `Backoff`, the pauses of a worker whose disk fails.
+This module also holds the two ways to wait that leases share with locks: `PeriodicTask` for
+heartbeats, and `Backoff` for the pauses of a worker whose disk fails.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ if TYPE_CHECKING:
 
 
 class PeriodicTask:
-    """Calls a function at intervals until the ``with`` block ends or the function says so.
+    """Calls a function at intervals until the ``with`` block ends or the function returns False.
 
-    The first call comes after one interval. Leaving the block waits for a call that is under way.
-    Not guaranteed: that calls are on time. A frozen process makes none.
+    The first call comes after one interval. Leaving the block waits for a running call. Not
+    guaranteed: that calls are on time. A frozen process makes none.
     """
 
     def __init__(
@@ -102,14 +103,14 @@ class PeriodicTask:
 
 
 BEAT_SECONDS = 3.0
-"""A packer that lives shows it so often."""
+"""The interval of a living packer's signs of life."""
 
 _HOLDER_VERSION = 1
-# A lock on another host is tried, and its record read: over NFS nobody is told of either.
+# Interval for trying a lock on another host and reading its record: over NFS neither is notified.
 _POLL_SECONDS = 0.5
-# The kernel waits for a lock without a limit or not at all, so one with a limit is tried again.
+# The kernel waits for a lock without a limit or not at all, so a wait with a limit tries again.
 _SHORTEST_POLL_SECONDS = 0.005
-_REMOVALS = 2  # one error of the disk leaves no lock beside a dataset
+_REMOVALS = 2  # a single error of the disk leaves no lock beside a dataset
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
@@ -117,10 +118,10 @@ class LockWait(NamedTuple):
     """How to wait for a lock whose holder gives no sign of life.
 
     Attributes:
-        seconds: For how long.
-        say: Tells the user for whom.
-        pause: Waits so many seconds and says whether to give up, as `threading.Event.wait` does.
-        clock: A monotonic clock in seconds.
+        seconds: The longest wait.
+        say: Tells the user about the holder.
+        pause: Waits some seconds and returns whether to give up, like `threading.Event.wait`.
+        clock: Returns monotonic seconds.
     """
 
     seconds: float
@@ -133,7 +134,7 @@ def new_lock(path: Path, *, wait_seconds: float = 0.0) -> BaseFileLock:
     """Return a lock that is not held yet; its descriptor excludes threads of this process too."""
     from filelock import FileLock
 
-    # Never a soft lock instead: after a crash it would stay for ever.
+    # Never use a soft lock instead: after a crash it would stay for ever.
     return FileLock(
         path,
         timeout=wait_seconds,
@@ -144,7 +145,7 @@ def new_lock(path: Path, *, wait_seconds: float = 0.0) -> BaseFileLock:
 
 
 def lock_excludes(path: Path) -> bool:
-    """Tell whether a lock is refused to a second descriptor while the first one holds it.
+    """Return whether a second descriptor is refused a lock while the first one holds it.
 
     Raises:
         NotImplementedError: There are no locks.
@@ -164,18 +165,22 @@ def lock_excludes(path: Path) -> bool:
 def planner_lock(
     work_dir: WorkDir, *, worker: WorkerIdentity | None = None, fs: FileSystem = LOCAL
 ) -> Iterator[None]:
-    """Hold the planner's lock of a work dir, which is made if need be."""
+    """Hold the planner's lock of a work dir, which is made if needed.
+
+    Raises:
+        BusyError: Another process holds it.
+    """
     make_durably(work_dir.root)
     with hold_lock(work_dir.planner_lock, "planner", run_id="-", worker=worker, fs=fs):
         yield
 
 
 def remove_planner_lock(work_dir: WorkDir) -> None:
-    """Remove the planner's lock and who holds it; call it while holding the lock.
+    """Remove the planner's lock and its holder's record; call it while holding the lock.
 
-    Who opened the file a moment before finds it locked, or without a name, and is told that the
-    lock is held. Should a version of `filelock` not look at that, two may plan, as after a lost
-    lock.
+    A process that opened the file a moment before finds it locked, or without a name, and is told
+    that the lock is held. If a version of `filelock` does not check the name, two may plan, as
+    after a lost lock.
     """
     for path in (_holder(work_dir.planner_lock), work_dir.planner_lock):
         path.unlink(missing_ok=True)
@@ -191,7 +196,12 @@ def packer_lock(
     beats: bool = False,
     fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
-    """Hold the packer's lock of a run; see `hold_lock`. A removed run is not made again."""
+    """Hold the packer's lock of a run; see `hold_lock`. A removed run is not made again.
+
+    Raises:
+        BusyError: Another process holds it.
+        WorkDirError: The run was removed.
+    """
     path = run.packer_lock
     if not run.root.is_dir():
         raise _removed(run, run_id)
@@ -200,7 +210,7 @@ def packer_lock(
             inside = set(run.root.iterdir())
         except FileNotFoundError:
             raise _removed(run, run_id) from None
-        # A lock makes the folders above it: here it would be all that is in them.
+        # A lock makes its parent folders; if the run was removed, they hold only the lock.
         if inside <= {path, _holder(path)} and beats:
             with suppress(OSError):
                 for made in (path, _holder(path)):
@@ -213,10 +223,10 @@ def packer_lock(
 
 def _removed(run: RunPaths, run_id: str) -> WorkDirError:
     return WorkDirError(
-        f"Run {run_id} was removed while it was at work.",
+        f"Run {run_id} was removed during the work on it.",
         path=str(run.root),
-        next_step="Look at its target: another process may have finished it. Otherwise convert "
-        "again.",
+        next_step="Look at the target: another process may have finished the run. If not, "
+        "convert again.",
     )
 
 
@@ -230,8 +240,11 @@ def target_lock(
 ) -> Iterator[None]:
     """Hold the lock of a target while a result takes its place, and until the source is dealt with.
 
-    Runs with work dirs of their own meet here. The lock lies in a folder of its own beside the
-    target, and goes with its release.
+    Runs with different work dirs meet here. The lock is in a folder of its own beside the target,
+    which is removed on release.
+
+    Raises:
+        BusyError: Another process holds it.
     """
     path = target_lock_path(target)
     make_durably(path.parent)
@@ -242,24 +255,24 @@ def target_lock(
             try:
                 yield
             finally:
-                # The lock, and what others who died here left half written.
+                # The lock, and files that processes which died here left half written.
                 for _ in range(_REMOVALS):
                     with suppress(OSError):
                         for left in set(path.parent.iterdir()) - {_holder(path)}:
                             left.unlink()
     finally:
-        # Only now does nobody write it any more to show that the holder lives.
+        # Only from now on does no thread rewrite it to show that the holder lives.
         for _ in range(_REMOVALS):
             with suppress(OSError):
                 if held:
                     _holder(path).unlink(missing_ok=True)
-                path.parent.rmdir()  # unless it is somebody else's by now
+                path.parent.rmdir()  # fails if it is another process's by now
 
 
 def read_packer(run: RunPaths, *, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
-    """Return who held the packer's lock last (see `WorkerIdentity`), or an empty mapping.
+    """Return the last holder of the packer's lock (see `WorkerIdentity`), or an empty mapping.
 
-    It says nothing about whether the lock is still held.
+    The lock may have been released since.
     """
     try:
         return read_record(_holder(run.packer_lock), "lock-holder", version=_HOLDER_VERSION, fs=fs)
@@ -278,16 +291,29 @@ def hold_lock(
     beats: bool = False,
     fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
-    """Hold a lock file, and say beside it who holds it.
+    """Hold a lock file, and record its holder beside it.
 
-    Without flock a lock of this host takes its place; see the module's docstring.
+    Without flock, a lock of this host replaces it; see the module's docstring.
+
+    Args:
+        path: The lock file.
+        role: The holder's role, for messages.
+        run_id: The run, for the record.
+        worker: The holder; by default this process.
+        wait: How to wait for a silent holder; None not to wait.
+        beats: Whether to show signs of life.
+        fs: The file operations.
+
+    Raises:
+        BusyError: Another process holds it.
+        InterruptedRunError: The wait was interrupted.
     """
     from filelock import Timeout
 
     holder_path = _holder(path)
     with storage_errors(path):
         try:
-            lock = _acquire(path)
+            lock = acquire_lock(path)
         except Timeout:
             if wait is None or wait.seconds <= 0:
                 raise _busy(path, role, fs) from None
@@ -302,7 +328,7 @@ def hold_lock(
             return True
 
         def keep_showing() -> bool:
-            with suppress(StorageError, OSError):  # a disk that fails is the packer's to report
+            with suppress(StorageError, OSError):  # the packer itself will report a failing disk
                 show_life()
             return True
 
@@ -314,17 +340,23 @@ def hold_lock(
         ):
             yield
     finally:
-        # What was done under it counts whatever becomes of the lock: it goes with the process.
+        # Work that was done under the lock counts even if releasing fails: the lock ends with the
+        # process.
         with suppress(OSError):
             lock.release()
 
 
-def _acquire(path: Path) -> BaseFileLock:
+def acquire_lock(path: Path) -> BaseFileLock:
+    """Return a lock that is held; without flock one of this host takes its place.
+
+    Raises:
+        filelock.Timeout: Another process holds it.
+    """
     lock = new_lock(path)
     try:
         lock.acquire()
     except NotImplementedError:
-        pass  # how some versions of filelock say ENOSYS
+        pass  # some versions of filelock report ENOSYS like this
     except OSError as error:
         if error.errno not in _NO_FLOCK:
             raise
@@ -351,7 +383,7 @@ def _wait_for(path: Path, role: str, wait: LockWait, fs: FileSystem) -> BaseFile
     seen, began, told = _content(holder_path, fs), wait.clock(), False
     while True:
         with suppress(Timeout):
-            return _acquire(path)
+            return acquire_lock(path)
         now = _content(holder_path, fs)
         if now is not None and now != seen:
             raise _busy(path, role, fs)
@@ -361,13 +393,14 @@ def _wait_for(path: Path, role: str, wait: LockWait, fs: FileSystem) -> BaseFile
         if not told and silent_seconds >= 2 * BEAT_SECONDS:
             told = True
             wait.say(
-                f"Waiting up to {wait.seconds:.0f} s for the {role}'s lock: {_named(path, fs)} "
-                f"holds it and has given no sign of life for {silent_seconds:.0f} s."
+                f"Waiting up to {wait.seconds:.0f} s for the lock of the {role}: "
+                f"{_named(path, fs)} holds the lock, but has given no sign of life for "
+                f"{silent_seconds:.0f} s."
             )
         if wait.pause(min(_POLL_SECONDS, wait.seconds - silent_seconds)):
             raise InterruptedRunError(
-                f"Waiting for the {role}'s lock was interrupted.",
-                next_step="Run the same command again to go on.",
+                f"The wait for the lock of the {role} was interrupted.",
+                next_step="Run the same command again to continue.",
             )
 
 
@@ -383,7 +416,7 @@ def _named(path: Path, fs: FileSystem) -> str:
         record = read_record(_holder(path), "lock-holder", version=_HOLDER_VERSION, fs=fs)
         return f"process {record['pid']} on {record['host']}"
     except (OSError, StorageError, WorkDirError, KeyError):
-        # The holder has not written who it is yet, or died doing so; the lock is still held.
+        # The holder has not recorded itself yet, or died before; the lock is held all the same.
         return "another process"
 
 
@@ -393,15 +426,16 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
         silent = f" and has given no sign of life for {silent_seconds:.0f} s"
     if role == "target":
         return BusyError(
-            f"{path} is held by {_named(path, fs)}, which puts the result of another run in place "
-            f"there{silent}.",
+            f"The lock {path} is held by {_named(path, fs)}, which puts the result of "
+            f"another run in place there{silent}.",
             path=str(path),
-            next_step="Wait for it, and look at what stands there before you run this again.",
+            next_step="Wait for that process. Look at the dataset there before you run this "
+            "command again.",
         )
     return BusyError(
-        f"{path} is held by {_named(path, fs)}, which is this work dir's {role}{silent}.",
+        f"The lock {path} is held by {_named(path, fs)}, the {role} of this work dir{silent}.",
         path=str(path),
-        next_step=f"Wait for it, or stop it; the {role} continues where it was.",
+        next_step=f"Wait for that process or stop it. A new {role} continues where it stopped.",
     )
 
 
@@ -410,13 +444,13 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Backoff:
-    """Pauses between tries: each twice as long as the last, bounded one by one and in all.
+    """Pauses between attempts: each twice as long as the last, with limits for each and the sum.
 
-    Only the pauses count, not the tries and not what went well between two troubles; so an hour of
+    Only the pauses count, not the attempts and not the time between two troubles; so an hour of
     useful waiting does not use it up.
 
     Args:
-        seconds: All pauses together; 0 for none at all.
+        seconds: Sum of all pauses; 0 for no pause.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -426,11 +460,11 @@ class Backoff:
 
     @property
     def spent_seconds(self) -> float:
-        """All pauses since the last success."""
+        """Sum of the pauses since the last success."""
         return self._spent
 
     def next_pause(self) -> float | None:
-        """Return how long to wait before the next try, in seconds; None where it is used up."""
+        """Return the seconds to wait before the next attempt; None once the sum is used up."""
         pause = min(self._next, self._seconds - self._spent)
         if pause <= 0:
             return None
@@ -439,27 +473,30 @@ class Backoff:
         return pause
 
     def reset(self) -> None:
-        """Begin anew: something went well."""
+        """Start again after a success."""
         self._spent = 0.0
         self._next = _FIRST_PAUSE_SECONDS
 
 
-# One host alone: which host may work on a run, and each name of the run given to one record there.
+# One-host mode: which host may work on a run, and how each name of the run goes to one record only.
 #
-# Where there are hard links, `link(2)` decides who was first, for any number of hosts
-# (`FileSystem.give_name`). Where there are none (FAT, exFAT, most mounts of object stores), no
-# operation decides between two hosts. The processes of one host can still take turns: each looks
-# for the name and renames its record under one lock (`OneHostFileSystem`), and `one_host.json` says
-# which host that is. The planner finds out which way it is, and no process of the run changes it.
+# With hard links, `link(2)` decides which process was first, for any number of hosts
+# (`FileSystem.give_name`). Without them (FAT, exFAT, most mounts of object stores), no operation
+# decides between two hosts. The processes of one host can still take turns: each looks for the name
+# and renames its record under one lock (`OneHostFileSystem`), and `one_host.json` names that host.
+# The planner finds out which case it is, and no process of the run changes it.
 #
-# ``one_host.json`` is also written where the user asks for one host (``--one-host``): then hard
-# links decide among the processes of that host as they would among many. The host that planned the
-# run may work on it, after a reboot too; every other one is refused.
+# ``one_host.json`` is also written if the user asks for one host (``--one-host``): then hard links
+# decide among the processes of that host as they would among many. The host that planned the run
+# may
+# work on it, after a reboot too; every other host is refused.
 #
-# The record names the boot and the mount through which the run is used. Who comes back after a
-# reboot or a new mount replaces it; a process that goes on working looks at it once a second. So if
-# two machines pass for one (images copied with their machine id and name), or one host has mounted
-# a file system twice, the one that was there before notices and stops.
+# The record names the boot and the mount through which the run is used. A process that starts after
+# a
+# reboot or a new mount replaces it; a process that is already working reads it once a second. So if
+# two machines look like one (images copied with their machine id and name), or one host has mounted
+# a
+# file system twice, the earlier process notices and stops.
 
 
 ONE_HOST_VERSION = 1
@@ -467,7 +504,7 @@ ASKED_FOR = "asked for"
 """The reason in the record of a run with hard links, which was planned with ``--one-host``."""
 
 _WITH_LINKS = "link"
-# Of the second, earlier programs wrote "rename" where the kernel refuses a rename to a taken name.
+# Earlier programs wrote "rename" for the second if the kernel refuses a rename to a taken name.
 _UNDER_A_LOCK = "lock"
 _EXCLUSIONS = frozenset({_WITH_LINKS, _UNDER_A_LOCK, "rename"})
 _WAIT_SECONDS = 20.0
@@ -475,23 +512,23 @@ _NO_LINKS = CANNOT_LINK - {errno.EMLINK} | {errno.EXDEV}
 
 
 class OneHostFileSystem(FileSystem):
-    """Names records without hard links; everything else as the operating system offers it.
+    """Names records without hard links; all other operations are the operating system's.
 
     Guaranteed, among the processes and threads of one kernel that use the same mount:
 
-    - *A torn record is never read.* The content is written whole under a name of its own, which
-      nobody reads, and only then gets the name that counts, by one rename. A process that dies
-      before the rename leaves a name with a dot; one that dies after it has published. The
-      content is on the disk before the name, so a power loss tears nothing either
-      where the file system keeps renames in order.
-    - *Two never win.* The look and the rename of one process lie between those of no other, since
-      all names come into being here, under one lock. What else happens to such a name is that it
-      is moved away (a void), which can only make it free.
+    - *A torn record is never read.* The content is written completely under a name of its own,
+      which nobody reads, and only then gets the name that counts, by one rename. A process that
+      dies before the rename leaves a name with a dot; one that dies after it has published. The
+      content is synced before the name, so a power loss tears nothing either, if the file system
+      keeps renames in order.
+    - *Two never win.* All names are made here, under one lock, so no other process acts between one
+      process's look and its rename. The only other change to such a name is that it is moved away
+      (a void), which can only make it free.
     - *A dead process blocks nobody*: the kernel drops its lock.
 
     Not guaranteed: anything between hosts. A process that is stopped (``SIGSTOP``) between its look
-    and its rename makes the others wait; they give up after ``wait_seconds`` with an error that
-    says so, and when it goes on it is still the only one.
+    and its rename makes the others wait. They give up after ``wait_seconds`` with an error that
+    says so, and when the process goes on, it is still the only one.
     """
 
     def __init__(
@@ -507,11 +544,11 @@ class OneHostFileSystem(FileSystem):
         self._randomness = randomness
 
     def give_name(self, source: Path, target: Path) -> None:
-        """Give a copy of a record the name ``target``; ``source`` stays as it is."""
+        """Give a copy of a record the name ``target``; ``source`` does not change."""
         fresh = target.with_name(f".{target.name}.{self._randomness(6).hex()}.new")
         try:
-            # Also where the name itself need not survive: a claim that a power failure left empty
-            # names no holder, and would keep its batch for a whole lease.
+            # Sync even if the name itself need not survive: a claim that a power failure left empty
+            # names no holder, and would block its batch for a whole lease.
             self.write_new(fresh, self.read_bytes(source), sync=True)
             with self._locked():
                 if self._is_taken(target):
@@ -538,8 +575,7 @@ class OneHostFileSystem(FileSystem):
             lock.acquire()
         except Timeout:
             raise StorageError(
-                f"{self._lock} has been held for {self._wait_seconds:.0f} s by a process that does "
-                "not go on.",
+                f"A stopped process has held the lock {self._lock} for {self._wait_seconds:.0f} s.",
                 path=str(self._lock),
                 next_step="Continue or end the stopped process of this run (`ps` shows it with T), "
                 "then run the same command again.",
@@ -547,7 +583,7 @@ class OneHostFileSystem(FileSystem):
         try:
             yield
         finally:
-            with suppress(OSError):  # it goes with the descriptor
+            with suppress(OSError):  # it ends with the descriptor
                 lock.release()
 
 
@@ -559,15 +595,15 @@ def why_no_links(
     fs: FileSystem = LOCAL,
     randomness: Callable[[int], bytes] = os.urandom,
 ) -> str:
-    """Try whether hard links decide who is first, and say why not, such as ``EPERM``.
+    """Test whether hard links decide which process is first; return why not, such as ``EPERM``.
 
-    What is made is removed again; after a crash a name that begins with ``.probe-`` is left.
+    Files of the test are removed again; after a crash a name that begins with ``.probe-`` is left.
 
     Returns:
-        An empty string where they do.
+        An empty string if hard links work.
 
     Raises:
-        StorageError: They do not, and a lock excludes nobody either.
+        StorageError: They do not work, and a lock excludes nobody either.
     """
     token = randomness(6).hex()
     first, second = (folder / f".probe-{token}-{number}" for number in (1, 2))
@@ -587,8 +623,8 @@ def why_no_links(
             if lock_excludes(lock):
                 return why
     raise StorageError(
-        f"Cannot use {folder}: its file system has neither hard links ({why}) nor locks, so nothing"
-        " tells which of two workers was first.",
+        f"Cannot use {folder}: its file system has neither hard links ({why}) nor locks, so "
+        "workers cannot share work there.",
         path=str(folder),
         next_step="Put the work dir on another file system, such as a local disk.",
     )
@@ -598,7 +634,7 @@ def _missing_links(first: Path, second: Path, given: Path, fs: FileSystem) -> st
     try:
         fs.link(first, given)
     except FileExistsError:
-        pass  # a random name is nobody else's: over NFS this is our own repeated request
+        pass  # nobody else has this random name: over NFS it is our own repeated request
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
@@ -612,13 +648,13 @@ def _missing_links(first: Path, second: Path, given: Path, fs: FileSystem) -> st
 
 @dataclass(frozen=True, slots=True)
 class OneHost:
-    """Which host alone may work on a run, and whether it has hard links there.
+    """The only host that may work on a run, and whether it has hard links there.
 
     Attributes:
         host: The host.
-        device: Device number of the run's folder there: another one is another mount.
-        has_links: Whether hard links decide all the same; else names are given under a lock.
-        reason: What the attempt to make a hard link ended in, or `ASKED_FOR`.
+        device: Device number of the run's folder there; another number is another mount.
+        has_links: Whether hard links decide all the same; otherwise names are given under a lock.
+        reason: The error of the attempt to make a hard link, or `ASKED_FOR`.
     """
 
     host: HostIdentity
@@ -628,12 +664,13 @@ class OneHost:
 
     @property
     def remark(self) -> str:
-        """One sentence that says what follows from it."""
+        """One sentence with the consequences."""
         if self.has_links:
-            return f"As --one-host asks, only this host, {self.host.name}, may work on the run."
+            return f"Only this host, {self.host.name}, may work on the run, because of --one-host."
         return (
-            f"The work dir has no hard links ({self.reason}): only this host, {self.host.name}, "
-            "may work on the run, and finished files are copied into place."
+            f"The file system of the work dir has no hard links ({self.reason}). Only this "
+            f"host, {self.host.name}, may work on the run, and finished files are "
+            "copied into place."
         )
 
     def file_system(self, run: RunPaths) -> FileSystem:
@@ -644,9 +681,9 @@ class OneHost:
 def plan_one_host(
     run: RunPaths, run_id: str, *, asked_for: bool = False, fs: FileSystem = LOCAL
 ) -> OneHost | None:
-    """Probe a new run's folder, and record this host if it has no hard links or is to be alone.
+    """Test a new run's folder, and record this host if it has no hard links or shall be alone.
 
-    Call it when the run's folders are there and its manifest is not.
+    Call it when the run's folders exist and its manifest does not.
     """
     why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
     if not why and not asked_for:
@@ -659,7 +696,11 @@ def plan_one_host(
 
 
 def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneHost | None:
-    """Return the record of a run, or None where any number of hosts may work."""
+    """Return the record of a run, or None if any number of hosts may work.
+
+    Raises:
+        WorkDirError: The record is damaged.
+    """
     fields = find_record(run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run_id, fs=fs)
     if fields is None:
         return None
@@ -675,22 +716,29 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
         )
     except (KeyError, TypeError, ValueError) as error:
         raise WorkDirError(
-            f"{run.one_host} does not say who may work on the run: {error}.",
+            f"The record {run.one_host} is damaged: {error}.",
             path=str(run.one_host),
-            next_step="Use the leconvert version that wrote it, or start a new run with --restart.",
+            next_step="Use the version of leconvert that wrote it, or begin a new run with "
+            "--restart.",
         ) from error
 
 
 def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
-    """Refuse every host but the one that planned the run; note its present boot and mount."""
+    """Refuse every host except the one that planned the run; record its current boot and mount.
+
+    Raises:
+        OneHostOnlyError: This is another host.
+    """
     here = HostIdentity.of_this_host()
     if not here.is_same_host(planned.host):
         raise OneHostOnlyError(
-            f"Only {planned.host.name} may work on run {run_id}, which it planned"
-            f"{_because(run, planned)} This host is {here.name}"
-            f"{', another one' * (here.name == planned.host.name)}.",
+            f"Only the host {planned.host.name}, which planned run {run_id}, may work on "
+            f"it{_because(run, planned)} This host is "
+            f"{here.name}{', another one' * (here.name == planned.host.name)}.",
             path=str(run.root),
-            next_step=f"Run the command on {planned.host.name}; or begin anew with --restart, here "
+            next_step=(
+                f"Run the command on {planned.host.name}. Or begin a new run with --restart, here "
+            )
             + (
                 "or without --one-host."
                 if planned.has_links
@@ -704,15 +752,19 @@ def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
 
 
 def check_still_alone(run: RunPaths, run_id: str, mine: OneHost) -> None:
-    """Check that nobody came in through another boot or mount since this process did."""
+    """Check that nobody has started through another boot or mount since this process did.
+
+    Raises:
+        OneHostOnlyError: Another process uses the run through another boot or mount.
+    """
     now = read_one_host(run, run_id)
     if now is not None and now != mine:
         raise OneHostOnlyError(
-            f"Run {run_id} is used through another host or mount now, by one that calls itself "
-            f"{now.host.name} as well; only one may work there.",
+            f"Two hosts or mounts with the name {now.host.name} use run {run_id}. Only one "
+            "of them may work on it.",
             path=str(run.root),
-            next_step="Let that one finish. Two machines with the same /etc/machine-id and name "
-            "should get ids of their own.",
+            next_step="Let the other one finish. If two machines have the same name and "
+            "/etc/machine-id, give each its own.",
         )
 
 
@@ -720,8 +772,8 @@ def _because(run: RunPaths, planned: OneHost) -> str:
     if planned.has_links:
         return " with --one-host."
     return (
-        f": {run.root} has no hard links ({planned.reason}), without which two hosts cannot tell "
-        "who was first."
+        f": the file system of {run.root} has no hard links ({planned.reason}), which "
+        "several hosts need."
     )
 
 

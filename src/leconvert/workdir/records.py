@@ -1,8 +1,8 @@
-"""The work dir: how every small file of it begins and is read back, where it lies, and the journal.
+"""The work dir: the form of its records, their paths, and the journal.
 
-Every path of the work dir comes from `WorkDir` or `RunPaths`; no other module puts one together. A
-record is one line of JSON. Its first keys are ``format`` (``leconvert/<kind>``), ``version`` and
-``run_id``. A reader ignores keys that it does not know and refuses versions that it does not know.
+Every path of the work dir comes from `WorkDir` or `RunPaths`; no other module builds one. A record
+is one line of JSON. Its first keys are ``format`` (``leconvert/<kind>``), ``version`` and
+``run_id``. A reader ignores unknown keys and refuses unknown versions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from leconvert.workdir.fs import (
 )
 
 _HEADER = ("format", "version", "run_id")
-_RESTART = "Start a new run with --restart; nothing of the dataset is lost by that."
+_RESTART = "Begin a new run with --restart. Nothing of the dataset is lost."
 
 
 class DamagedRecordError(WorkDirError):
-    """A record is torn, was edited, or is another's: whoever may write it anew can do so."""
+    """A record is torn, edited, or of another kind or run; its writer can replace it."""
 
 
 def encode_record(kind: str, version: int, run_id: str, fields: Mapping[str, Any]) -> bytes:
@@ -49,29 +49,35 @@ def encode_record(kind: str, version: int, run_id: str, fields: Mapping[str, Any
 def decode_record(
     raw: bytes, kind: str, *, version: int, path: Path | str, run_id: str | None = None
 ) -> dict[str, Any]:
-    """Return a record's keys, after checking that it is what the caller expects."""
+    """Return a record's keys, after checking its kind, version and run.
+
+    Raises:
+        DamagedRecordError: It is no such record, or of another run.
+        WorkDirError: Its version is unknown.
+    """
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise DamagedRecordError(
-            f"{path} is not a whole record: it is empty, cut off, or was edited.",
+            f"The record {path} is damaged: it is empty, cut off or was edited.",
             path=str(path),
             next_step=_RESTART,
         ) from error
     found = record.get("format") if isinstance(record, dict) else None
     if found != f"leconvert/{kind}":
         raise DamagedRecordError(
-            f"{path} is no leconvert {kind} record.",
+            f"{path} is not a {kind} record of leconvert.",
             path=str(path),
-            next_step="Check that --work-dir names a folder that leconvert made. " + _RESTART,
+            next_step="Check that --work-dir is a folder that leconvert made. " + _RESTART,
         )
     number = record.get("version")
     if type(number) is not int or not 1 <= number <= version:
         raise WorkDirError(
-            f"{path} is a {kind} record of version {number}; this program knows up to {version}.",
+            f"{path} is a {kind} record of version {number}. This leconvert knows versions "
+            f"up to {version}.",
             path=str(path),
-            next_step="Use the leconvert version that began this run, or start a new run with"
-            " --restart.",
+            next_step="Use the version of leconvert that began this run, or begin a new run "
+            "with --restart.",
         )
     if run_id is not None and record.get("run_id") != run_id:
         raise DamagedRecordError(
@@ -90,7 +96,13 @@ def read_record(
     run_id: str | None = None,
     fs: FileSystem = LOCAL,
 ) -> dict[str, Any]:
-    """Read a record by open and read (never ``stat``: see docs/leasing.md)."""
+    """Read a record by open and read (never ``stat``: see docs/leasing.md).
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DamagedRecordError: It is no such record, or of another run.
+        WorkDirError: Its version is unknown.
+    """
     with storage_errors(path):
         raw = fs.read_bytes(path)
     return decode_record(raw, kind, version=version, path=path, run_id=run_id)
@@ -104,7 +116,7 @@ def find_record(
     run_id: str | None = None,
     fs: FileSystem = LOCAL,
 ) -> dict[str, Any] | None:
-    """Read a record as `read_record` does, or return None where there is no such file."""
+    """Read a record as `read_record` does; return None if there is no such file."""
     try:
         return read_record(path, kind, version=version, run_id=run_id, fs=fs)
     except FileNotFoundError:
@@ -113,13 +125,13 @@ def find_record(
 
 _CURRENT_VERSION = 1
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
-_OWN_RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{6}\Z")  # as `new_run_id` makes them
+_OWN_RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{6}\Z")  # the form of `new_run_id`
 
 
 def default_work_dir(target: Path) -> Path:
     """Return the work dir beside a target: ``<parent>/.<name>.leconvert-work``.
 
-    Symbolic links in ``target`` are followed first, so that it lies on the file system of the tree
+    Symbolic links in ``target`` are followed first, so that it is on the file system of the tree
     that will be replaced.
     """
     real = Path(os.path.realpath(target))
@@ -127,7 +139,7 @@ def default_work_dir(target: Path) -> Path:
 
 
 def is_default_work_dir(folder: Path) -> bool:
-    """Tell whether a folder has the name of a work dir that nobody named."""
+    """Return whether a folder has the name of a default work dir."""
     head, tail = default_work_dir(folder / "*").name.split("*")
     return folder.name.startswith(head) and folder.name.endswith(tail)
 
@@ -143,7 +155,7 @@ def targets_beside(dataset: Path) -> list[Path]:
 
 
 def removed_folder(folder: Path) -> Path:
-    """Return the name that a work dir or a new tree has while it is removed: ``<name>.removed``."""
+    """Return the name of a work dir or a new tree while it is removed: ``<name>.removed``."""
     return folder.with_name(f"{folder.name}.removed")
 
 
@@ -174,7 +186,7 @@ _DATASETS = "datasets"
 class WorkDir:
     """The folder that all hosts of a run share.
 
-    Making the object touches nothing. ``current`` names one run; older runs may lie beside it.
+    Making the object touches nothing. ``current`` names one run; older runs may be beside it.
     """
 
     __slots__ = ("root",)
@@ -183,19 +195,19 @@ class WorkDir:
     runs_dir = _Below("runs")  # the folder of all runs
     outlines_dir = _Below("outlines")  # outlines of sources on the Hub, one folder a commit
     planner_lock = _Below("planner.lock")  # the planner's lock: one host plans in a work dir
-    fleet_result = _Below("result.json")  # what a fleet made of the dataset whose work dir this is
-    hub_pause = _Below("hub-pause.json")  # until when no worker of a fleet asks the Hub
+    fleet_result = _Below("result.json")  # what a fleet made from the dataset of this work dir
+    hub_pause = _Below("hub-pause.json")  # the time until which no worker of a fleet asks the Hub
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
     @staticmethod
     def migrated(tree: Path) -> Path:
-        """Return where the result of a migration stands, given the tree of the outline."""
+        """Return the path of a migration's result, given the tree of the outline."""
         return tree.with_name("result")
 
     def is_fleet(self) -> bool:
-        """Tell whether the current run is that of a fleet, which has datasets and no plan."""
+        """Return whether the current run is that of a fleet, which has datasets and no plan."""
         run_id = self.current_run_id()
         return run_id is not None and self.run(run_id).fleet.is_file()
 
@@ -204,7 +216,7 @@ class WorkDir:
         return WorkDir(self.root / _DATASETS / name)
 
     def as_dataset(self) -> tuple[WorkDir, str] | None:
-        """Return the fleet whose dataset's work dir this is or would be, and the dataset's name."""
+        """Return the fleet and the name of the dataset that this work dir is for; else None."""
         for folder in self.root.parents:
             if folder.name == _DATASETS and (fleet := WorkDir(folder.parent)).is_fleet():
                 return fleet, str(self.root.relative_to(folder))
@@ -214,14 +226,14 @@ class WorkDir:
         """Return the paths of a run."""
         if not _RUN_ID.match(run_id):
             raise UsageError(
-                f"{run_id!r} is not a run id.",
+                f"{run_id!r} is not the id of a run.",
                 path=str(self.root),
-                next_step="`leconvert status WORK_DIR` names the current run.",
+                next_step="`leconvert status WORK_DIR` shows the id of the current run.",
             )
         return RunPaths(self.runs_dir / run_id)
 
     def current_run_id(self, *, fs: FileSystem = LOCAL) -> str | None:
-        """Return the current run's id, or None where there is no run yet."""
+        """Return the current run's id, or None if there is no run yet."""
         try:
             record = self._read_current(fs)
         except (FileNotFoundError, NotADirectoryError):
@@ -232,8 +244,8 @@ class WorkDir:
         try:
             return read_record(self.current, "current", version=_CURRENT_VERSION, fs=fs)
         except FileNotFoundError:
-            # An NFS client that looked before there was a plan goes on believing that there is
-            # none for half a minute, unless it is made to ask.
+            # An NFS client that looked before there was a plan remembers for half a minute that
+            # there is none, unless it is made to ask.
             with suppress(OSError):
                 for folder in (self.root.parent, self.root):
                     fs.ask_again(folder)
@@ -245,7 +257,7 @@ class WorkDir:
         write_durably(self.current, encode_record("current", _CURRENT_VERSION, run_id, {}), fs=fs)
 
     def list_runs(self) -> list[str]:
-        """Return the ids of all runs, oldest first; what others put beside them is none.
+        """Return the ids of all runs, oldest first; folders of others beside them are ignored.
 
         A user may name a folder as work dir whose ``runs`` holds the runs of another program.
         """
@@ -259,7 +271,7 @@ class WorkDir:
     def _is_run(self, name: str) -> bool:
         run = self.run(name)
         with storage_errors(run.root):
-            # One that was removed by half, or never planned to the end, has its name alone.
+            # A run that was partly removed, or never fully planned, has only its name.
             return run.root.is_dir() and (
                 bool(_OWN_RUN_ID.match(name)) or (run.leases_dir.is_dir() and run.journal.is_dir())
             )
@@ -270,36 +282,36 @@ class RunPaths:
 
     __slots__ = ("root",)
 
-    manifest = _Below("manifest.json")  # the plan's head: source, options, versions
+    manifest = _Below("manifest.json")  # head of the plan: source, options, versions
     batches = _Below("batches.jsonl")  # the plan's batches, one line each
     batches_offsets = _Below("batches.offsets")  # where each line of ``batches`` begins
-    scan_table = _Below("scan.parquet")  # what the scan learned about each episode
-    fleet = _Below("fleet.json")  # the head of a fleet, in place of a manifest
+    scan_table = _Below("scan.parquet")  # the scan's numbers for each episode
+    fleet = _Below("fleet.json")  # head of a fleet, instead of a manifest
     fleet_datasets = _Below("datasets.jsonl")  # the datasets of a fleet, one line each
     done_dir = _Below("done")  # one record a finished batch
     failed_dir = _Below("failed")  # one record a batch that was set aside
     leases_dir = _Below("leases")  # one folder a batch that was ever claimed
-    attempts_dir = _Below("attempts")  # what workers wrote, one folder an attempt
-    workers_dir = _Below("workers")  # one record a worker, for people to look at
-    # One record a process that worked on the run, for people to look at.
+    attempts_dir = _Below("attempts")  # files that workers wrote, one folder an attempt
+    workers_dir = _Below("workers")  # one record a worker, for display
+    # One record for each process that worked on the run, for display.
     invocations_dir = _Below("invocations")
-    # How fast the result loads, where it was measured; for people to look at.
+    # How fast the result loads, if it was measured; for display.
     probe_result = _Below("probe.json")
-    # Who alone may work on the run; only where there are no hard links.
+    # The only host that may work on the run; only if there are no hard links.
     one_host = _Below("one_host.json")
-    # Held while a record is given its name, where neither links nor renames are exclusive.
+    # Held while a record gets its name, if neither links nor renames are exclusive.
     naming_lock = _Below("naming.lock")
     # How far packing, swap and push have come: a folder with one record a packer.
     journal = _Below("journal")
-    packer_lock = _Below("packer.lock")  # the lock of the one packer
+    packer_lock = _Below("packer.lock")  # lock of the one packer
     logs_dir = _Below("logs")  # output of workers that an engine started
-    jobs_dir = _Below("jobs")  # one record a submission to a scheduler, for people to look at
+    jobs_dir = _Below("jobs")  # one record a submission to a scheduler, for display
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def job(self, token: str) -> Path:
-        """What one submission asked a scheduler for."""
+        """The request of one submission to a scheduler."""
         return self.jobs_dir / f"{token}.json"
 
     def lease_dir(self, batch_id: int) -> Path:
@@ -315,7 +327,7 @@ class RunPaths:
         return self.lease_dir(batch_id) / f"{generation:04d}.beat"
 
     def lease_end(self, batch_id: int, generation: int) -> Path:
-        """How the generation ended."""
+        """The record of how the generation ended."""
         return self.lease_dir(batch_id) / f"{generation:04d}.end"
 
     def lease_reset(self, batch_id: int, generation: int) -> Path:
@@ -343,7 +355,7 @@ class RunPaths:
         return self.done_dir / f"{batch_id:06d}.json"
 
     def voided(self, batch_id: int, number: int) -> Path:
-        """A done record that was found wrong."""
+        """A done record that was found to be wrong."""
         return self.done_dir / f"{batch_id:06d}.void-{number}"
 
     def failed(self, batch_id: int) -> Path:
@@ -359,19 +371,19 @@ class RunPaths:
         return self.failed_dir / f"{batch_id:06d}.released-{number}"
 
     def worker(self, token: str) -> Path:
-        """What a worker is doing."""
+        """The activity of a worker."""
         return self.workers_dir / f"{token}.json"
 
     def invocation(self, token: str) -> Path:
-        """How one process was called."""
+        """The call of one process."""
         return self.invocations_dir / f"{token}.json"
 
     def journal_record(self, generation: int) -> Path:
-        """What one packer noted."""
+        """The record of one packer."""
         return self.journal / f"{generation:04d}.json"
 
     def ensure(self) -> None:
-        """Make the folders of the run durably; those that exist are kept."""
+        """Make the folders of the run durably; existing ones are kept."""
         folders = (
             self.done_dir,
             self.failed_dir,
@@ -384,18 +396,19 @@ class RunPaths:
         with storage_errors(self.root):
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
-        # A record that is on the disk in a folder that is not would be lost all the same.
+        # A synced record in a folder that is not synced would be lost all the same.
         for folder in (self.root, self.root.parent, self.root.parent.parent):
             sync_dir(folder)
 
 
-# How far a run's packer has come: one record a packer, the highest number counts.
+# The progress of a run's packer: one record a packer; the highest number counts.
 #
 #     journal/0001.json    written and replaced by the first packer only
-#     journal/0002.json    comes into being by an exclusive link when another packer takes over
+#     journal/0002.json    made by an exclusive link when another packer takes over
 #
-# A packer that was frozen and comes back can rewrite its own record, which nobody reads any more;
-# so it can never undo what its successor noted.
+# A packer that was frozen and comes back can rewrite its own record, which nobody reads any more.
+# So
+# it can never undo a record of its successor.
 
 
 JOURNAL_VERSION = 1
@@ -403,7 +416,7 @@ _RECORD = re.compile(r"([0-9]{4,})\.json\Z")
 
 
 class PackStep(StrEnum):
-    """How far packing has come."""
+    """The progress of packing."""
 
     PACKING = "packing"
     SWAPPING = "swapping"
@@ -413,16 +426,16 @@ class PackStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JournalState:
-    """What the newest packer noted.
+    """The record of the newest packer.
 
     Attributes:
         generation: The packer's number, from 1; 0 if there was none.
-        step: How far it came.
+        step: The step that it reached.
         swap: Target and old folder of a swap that was begun, absolute paths, or None.
-        notes: What else the packer wants its successor to know, JSON-serialisable.
-        host: Where it ran; ``?`` where its record does not say.
+        notes: Further facts for its successor, JSON-serialisable.
+        host: Its host; ``?`` if the record does not name it.
         pid: Its process there, or 0.
-        times: When it came to each step, by its host's wall clock, ISO 8601 in UTC.
+        times: When it reached each step, by its host's wall clock, ISO 8601 in UTC.
     """
 
     generation: int = 0
@@ -437,9 +450,9 @@ class JournalState:
 class Journal:
     """The journal of one run.
 
-    Guaranteed: each generation has one packer, and what ``write`` wrote is on the disk. Not
-    guaranteed: that the packer of an older generation knows that it was superseded; ``write`` says
-    so when it sees it.
+    Guaranteed: each generation has one packer, and a record that ``write`` wrote is on the disk.
+    Not guaranteed: that the packer of an older generation knows that it was superseded; ``write``
+    raises when it notices.
     """
 
     def __init__(
@@ -461,24 +474,25 @@ class Journal:
         self._times: dict[str, str] = {}
 
     def read(self) -> JournalState:
-        """Return what the newest packer noted."""
+        """Return the record of the newest packer."""
         generations = self.generations()
         return self._read(generations[-1]) if generations else JournalState()
 
     def last_swap(self) -> Mapping[str, Any] | None:
-        """Return the swap that a packer noted last; None where none ever began one.
+        """Return the swap that was recorded last; None if none was ever begun.
 
-        A packer that was superseded in the moment in which it wrote noted it in a record that is no
-        longer the newest.
+        A packer that was superseded while it was writing recorded it in a record that is no longer
+        the newest.
         """
         swaps = (self._read(generation).swap for generation in reversed(self.generations()))
         return next((swap for swap in swaps if swap is not None), None)
 
     def history(self) -> list[JournalState]:
-        """Return what every packer noted, the oldest first; what cannot be read is left out."""
+        """Return the records of all packers, the oldest first, without unreadable ones."""
         states = []
         for generation in self.generations():
-            with suppress(OSError, LeconvertError):  # an older packer's, which nobody goes by
+            # an older packer's record, which decides nothing
+            with suppress(OSError, LeconvertError):
                 states.append(self._read(generation))
         return states
 
@@ -491,9 +505,9 @@ class Journal:
             step = PackStep(record.get("step", ""))
         except ValueError as error:
             raise WorkDirError(
-                f"{path} names a step that this program does not know.",
+                f"The record {path} contains a step that this leconvert does not know.",
                 path=str(path),
-                next_step="Use the leconvert version that wrote it.",
+                next_step="Use the version of leconvert that wrote the record.",
             ) from error
         pid, times = record.get("pid"), record.get("times")
         return JournalState(
@@ -507,9 +521,12 @@ class Journal:
         )
 
     def begin(self) -> JournalState:
-        """Become the newest packer, with what the last one noted.
+        """Become the newest packer, and return the record of the last one.
 
-        Call it under the packer's lock, once.
+        Call it once, under the packer's lock.
+
+        Raises:
+            BusyError: Another packer took over.
         """
         state = self.read()
         generation = state.generation + 1
@@ -535,7 +552,11 @@ class Journal:
         swap: Mapping[str, Any] | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Note how far this packer came; what is not given stays as it was."""
+        """Record how far this packer came; arguments that are None leave their values.
+
+        Raises:
+            BusyError: Another packer took over.
+        """
         if self.generation == 0:
             raise RuntimeError("only a packer that began may write the journal")
         before = self.read()
@@ -586,7 +607,7 @@ class Journal:
     def _superseded(self, generation: int) -> BusyError:
         path: Path = self.run.journal_record(generation)
         return BusyError(
-            f"Another packer (number {generation}) took over this run: see {path}.",
+            f"Another packer (number {generation}) took over this run; its record is {path}.",
             path=str(path),
-            next_step="Let it finish; `leconvert status` shows how far it is.",
+            next_step="Let the other packer finish. `leconvert status` shows its progress.",
         )

@@ -1,21 +1,22 @@
-"""Removes work dirs and new trees that nobody needs any more.
+"""Removes work dirs and new trees that are no longer needed.
 
-**Half of one never stays.** Records name each other. Were they removed one by one, a crash could
-leave a run that its own records no longer describe, and the next command would neither resume nor
-tidy it. So a folder first gets another name, in one step: before it the folder is whole, after it
-there is none, and what bears that name is removed by whoever comes next.
+**A half-removed folder never stays.** Records refer to each other. If they were removed one by one,
+a crash could leave a run that its own records no longer describe, and the next command could
+neither resume nor remove it. So a folder first gets another name, in one step. Before this step the
+folder is complete; after it there is no such folder, and the next command removes the renamed one.
 
-**A removal that was frozen removes nothing but its own.** It goes from folder to folder by their
-handles, and no rename of a folder above stops it. A packer that was frozen half way through its
-tree, lost its lock and came back would go on in the tree as its successor adopted it, completed it
-and put it in place. So nothing is removed under a name that somebody else may take up.
+**A removal that was frozen removes only its own folder.** It goes from folder to folder by their
+handles, and no rename of a parent folder stops it. Suppose a packer was frozen half way through
+removing its tree, lost its lock and came back: it would go on in the tree after its successor
+adopted it, completed it and put it in place. So nothing is removed under a name that another
+process may take up.
 
-**A name does not say what is in a tree.** A new tree is removed where it carries its run's mark
-(`leconvert.workdir.swap`), looked at after it got the other name, and the mark goes last: so
-whoever goes on with a removal sees whose it was.
+**A name does not prove the content of a tree.** A new tree is removed only if it carries its run's
+mark (`leconvert.workdir.swap`). The mark is read after the tree got the other name, and is removed
+last, so a process that continues a removal sees whose tree it is.
 
-**Nor under a lock that lies in it**: over NFS a file that is open stays in its folder under another
-name until it is closed, and the folder with it.
+**A removal never runs under a lock inside the folder**: over NFS an open file stays in its folder
+under another name until it is closed, and so does the folder.
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ from leconvert.workdir.swap import TREE_RECORD, is_new_tree, trees_of_run
 
 
 def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
-    """Remove the work dir of a finished conversion, unless somebody plans or planned in it since.
+    """Remove the work dir of a finished conversion, unless a process planned or plans in it since.
 
-    New trees of runs that were given up in it go first: nothing else tells whose they are.
+    New trees of abandoned runs in it are removed first, since nothing else tells whose they are. A
+    failing disk raises no error, since the result is already in place.
 
-    Never raises for a disk that fails: the result is in its place by then.
+    Args:
+        root: The work dir.
+        run_id: The finished run.
+        target: Its target.
 
     Returns:
-        Whether it is gone, or somebody else's by now. What is left is removed when the same command
+        Whether it is gone, or another process's by now. The same command removes the rest when it
         runs again.
     """
     if not remove_leftovers(root):
@@ -49,13 +54,13 @@ def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
         with ExitStack() as held:
             if not root.is_dir():
                 return True
-            with suppress(StorageError):  # a full disk has no room for who holds it
+            with suppress(StorageError):  # a full disk has no room for the holder's record
                 held.enter_context(planner_lock(work))
             if work.current_run_id() not in {None, run_id}:
                 return True
             for each in work.list_runs():
                 for tree in trees_of_run(target, Journal(work.run(each), each)):
-                    with suppress(TargetError):  # it may hold a dataset
+                    with suppress(TargetError):  # the tree may hold a dataset
                         remove_new_tree(tree, each)
             set_work_dir_aside(root)
     except BusyError:
@@ -66,7 +71,7 @@ def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
 
 
 def give_up_run(root: Path, run_id: str) -> None:
-    """Let a work dir have no current run, if this is it: the next command plans anew in it."""
+    """Leave a work dir without a current run, if it is this one; then the next command plans."""
     work = WorkDir(root)
     with storage_errors(root), planner_lock(work):
         if work.current_run_id() == run_id:
@@ -77,12 +82,13 @@ def give_up_run(root: Path, run_id: str) -> None:
 def set_work_dir_aside(root: Path) -> None:
     """Give a work dir the name under which `remove_leftovers` removes it: the commit point.
 
-    Call it under the planner's lock, and `remove_leftovers` before, and once after the lock was
+    Call it under the planner's lock. Call `remove_leftovers` before, and once after the lock was
     released.
     """
     with storage_errors(root), suppress(FileNotFoundError):
         root.rename(removed_folder(root))
-    # After a power failure the removals below may be there without the rename above them.
+    # Otherwise, after a power failure, the removals below may be there without the rename above
+    # them.
     sync_dir(root.parent)
 
 
@@ -98,7 +104,11 @@ def remove_leftovers(root: Path) -> bool:
 
 
 def remove_new_tree(tree: Path, run_id: str) -> None:
-    """Remove a packer's new tree, wherever an earlier removal of it ended."""
+    """Remove a packer's new tree, also after an interrupted removal.
+
+    Raises:
+        TargetError: The tree does not carry the run's mark.
+    """
     doomed = tree if is_being_removed(tree) else removed_folder(tree)
     with suppress(FileNotFoundError):
         _check_mark(tree, run_id)
@@ -112,7 +122,7 @@ def remove_new_tree(tree: Path, run_id: str) -> None:
                 with storage_errors(tree):
                     doomed.rename(tree)
                 raise
-    # As for a work dir: half of a tree must not come back under a name that is taken up.
+    # As for a work dir: a half-removed tree must not come back under a name that is taken up.
     sync_dir(tree.parent)
     with suppress(FileNotFoundError):
         _check_mark(doomed, run_id)
@@ -128,9 +138,9 @@ def remove_new_tree(tree: Path, run_id: str) -> None:
 def _check_mark(tree: Path, run_id: str) -> None:
     if not is_new_tree(tree, run_id):
         raise TargetError(
-            f"{tree} does not carry the mark of run {run_id}, so it may hold a dataset.",
+            f"{tree} does not have the mark of run {run_id}, so it may be a dataset.",
             path=str(tree),
-            next_step="It was not touched. Look at what it holds, and give it another name.",
+            next_step="The folder was not touched. Look at its content, then give it another name.",
         )
 
 
@@ -143,5 +153,5 @@ def remove_left_trees(target: Path, journal: Journal) -> None:
 
 
 def is_being_removed(tree: Path) -> bool:
-    """Tell whether this is the name of a new tree whose removal began."""
+    """Return whether this is the name of a new tree whose removal began."""
     return tree.suffix == removed_folder(tree).suffix

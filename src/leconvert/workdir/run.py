@@ -1,8 +1,8 @@
-"""A planned run: its manifest, and the value in which its actors see it.
+"""A planned run: its manifest, and the value through which its actors see it.
 
-The manifest says what a run will do. The planner writes it once, and nobody changes it. Three files
-make it: ``batches.jsonl`` and ``scan.parquet`` are written first, ``manifest.json``, which names
-their digests, last: a run without a manifest does not exist.
+The manifest says what a run will do. The planner writes it once, and nobody changes it. It consists
+of three files: ``batches.jsonl`` and ``scan.parquet`` are written first, ``manifest.json``, which
+has their digests, last. A run without a manifest does not exist.
 """
 
 from __future__ import annotations
@@ -61,19 +61,20 @@ from leconvert.workdir.records import (
 from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
 
 MANIFEST_VERSION = 5
-# Of a shard: a part of an output file (0), all of it (1), or the source's file as it is (2).
+# The kind of a shard: a part of an output file (0), all of it (1), or the source's file unchanged
+# (2).
 _KEPT = 2
 _ROWS_PER_GROUP = 16_384
-# Which source an episode is in; a scan of one source has no such column.
+# The source of an episode; a scan of one source has no such column.
 _SOURCE_COLUMN = "source"
-# Columns of a slice's file, in the order of `FileTable`, and of the slice itself.
+# Columns for a slice's file, in the order of `FileTable`, and for the slice itself.
 _FILE_COLUMNS = ("key", "file_size_bytes", "mtime_ns", "inode")
 _SLICE_COLUMNS = ("first", "frames", "size_bytes", "roll_bytes", "group")
-# In tables of version 3, where it is not 0.
+# In tables of version 3, if it is not 0 everywhere.
 _LEAD_COLUMN = "lead"
-# Those of version 1, in which a slice was a whole file and its key the episode's index.
+# The columns of version 1, in which a slice was a whole file and its key the episode's index.
 _WHOLE_FILE_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
-# What version 1 does not say: all its sources are of this format.
+# Version 1 does not state the format: all its sources have this one.
 _V2 = "v2.x"
 
 
@@ -82,24 +83,24 @@ class Manifest:
     """The head of a plan.
 
     Attributes:
-        run_id: The run it belongs to.
+        run_id: The plan's run.
         sources: The sources, by their numbers.
-        target: Where the result will stand.
+        target: Path of the result.
         options: Every option that decides bytes or batches; compared when a run is resumed.
-        versions: Versions of the libraries that write bytes; other versions may write others.
+        versions: Versions of the libraries that write bytes; other versions may write other bytes.
         fps: Frame rate.
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
         streams: Output files of each stream.
         num_episodes: Episodes, E.
         num_frames: Frames of the dataset (rows of its data stream).
-        source_bytes: Bytes of all slices that batches are about.
+        source_bytes: Bytes of all slices that are in batches.
         num_batches: Lines of ``batches.jsonl``.
         data_schema: Arrow schema of the data files, IPC-serialised.
-        findings: What the scan found.
-        outline: How the source is called, a URL with its commit, where the only source is an
-            outline of it; None where the sources are the datasets.
-        kept_episodes: The first so many episodes are at the target already, in files that stay as
-            they are; no batch is about them.
+        findings: The findings of the scan.
+        outline: URL of the source with its commit, if the only source is a sparse snapshot of it;
+            None if the sources are the datasets themselves.
+        kept_episodes: Number of first episodes that are already at the target, in files that do not
+            change; no batch is about them.
     """
 
     run_id: str
@@ -121,7 +122,7 @@ class Manifest:
 
     @property
     def source(self) -> str:
-        """Folder of the first source, which is the only one where a conversion is in place."""
+        """Folder of the first source, the only one if a conversion is in place."""
         return self.sources[0].root
 
     @property
@@ -136,17 +137,17 @@ class Manifest:
 
     @property
     def exchanged(self) -> Path:
-        """What the swap exchanges, see `exchanged_place`."""
+        """The folder that the swap exchanges; see `exchanged_place`."""
         return exchanged_place(Path(self.source), Path(self.target), self.layout)
 
     @property
     def is_overlay_in_place(self) -> bool:
-        """Whether the files of episodes stay where they are."""
+        """Whether it is an overlay in place, so that the files of episodes stay at their paths."""
         return self.in_place and self.layout == OVERLAY
 
     @property
     def is_migration(self) -> bool:
-        """Whether the result is for the Hub alone: what it takes over is a stand-in, as there."""
+        """Whether the result is for the Hub only: kept files are stand-ins, as in the outline."""
         source, target = Path(self.source), Path(self.target)
         return self.outline is not None and target == WorkDir.migrated(source)
 
@@ -157,22 +158,22 @@ class Manifest:
 
     @property
     def to(self) -> str:
-        """The version that is written."""
+        """The version to write."""
         return str(self.options.get("to", TARGET_VERSIONS[0]))
 
     @property
     def source_name(self) -> str:
-        """How the source, or all of them, are called in messages."""
+        """Name of the source, or of all sources, in messages."""
         return self.outline or ", ".join(source.root for source in self.sources)
 
 
 def exchanged_place(source: Path, target: Path, layout: str) -> Path:
-    """Return what a swap exchanges: the target, or of an overlay in place its ``meta/`` alone."""
+    """Return the folder that a swap exchanges: the target, or an overlay's ``meta/`` in place."""
     return target / META if source == target and layout == OVERLAY else target
 
 
 def tool_versions() -> dict[str, str]:
-    """Return the versions of whatever decides the bytes that are written."""
+    """Return the versions of all packages that decide the written bytes."""
     return {
         "leconvert": __version__,
         "av": _installed("av"),
@@ -183,8 +184,8 @@ def tool_versions() -> dict[str, str]:
 
 @cache
 def _installed(name: str) -> str:
-    # The folder beside a wheel's package is named after its version; to parse the description in
-    # it, and to import what parses it, takes longer than many a conversion plans.
+    # The folder beside a wheel's package has the version in its name. To import a parser and parse
+    # the description inside takes longer than planning many a conversion.
     found = find_spec(name)
     if found is not None and found.origin is not None:
         beside = Path(found.origin).parent.parent
@@ -204,9 +205,9 @@ def write_plan(
     *,
     one_host: bool = False,
 ) -> None:
-    """Write a plan durably: scan table and batches first, the manifest that names them last.
+    """Write a plan durably: scan table and batches first, the manifest with their digests last.
 
-    Where the work dir has no hard links, or with ``one_host``, the run is this host's alone from
+    If the work dir has no hard links, or with ``one_host``, the run belongs to this host alone from
     the start; see `leconvert.workdir.locks`.
     """
     run.ensure()
@@ -249,14 +250,19 @@ def write_plan(
 
 
 def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> Manifest:
-    """Read the head of a plan."""
+    """Read the head of a plan.
+
+    Raises:
+        WorkDirError: It is missing or damaged; with ``check_files`` also if another file of the
+            plan is.
+    """
     try:
         fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
     except FileNotFoundError:
         raise WorkDirError(
-            f"{run.manifest} is missing: the run was never planned to the end.",
+            f"The planning of the run was not finished: {run.manifest} is missing.",
             path=str(run.manifest),
-            next_step="Run the convert or plan command again.",
+            next_step="Run the `leconvert convert` or `leconvert plan` command again.",
         ) from None
     try:
         manifest = _manifest(run_id, fields)
@@ -265,7 +271,7 @@ def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> M
         raise WorkDirError(
             f"{run.manifest} cannot be used: {error!r}.",
             path=str(run.manifest),
-            next_step="Start a new run with --restart.",
+            next_step="Begin a new run with --restart.",
         ) from error
 
     for path, digest in digests.items() if check_files else ():
@@ -281,16 +287,16 @@ def _check_file(path: Path, digest: str) -> None:
         found = None
     if found != digest:
         raise WorkDirError(
-            f"{path} is {'missing' if found is None else 'not the file that was planned'}.",
+            f"{path} is {'missing' if found is None else 'not the file that the plan recorded'}.",
             path=str(path),
-            next_step="Start a new run with --restart.",
+            next_step="Begin a new run with --restart.",
         )
 
 
 def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
     return Manifest(
         run_id=run_id,
-        # Up to version 3 there was one source, and what is said of it stood here.
+        # Up to version 3 there was one source, and its fields were here.
         sources=[_source(entry) for entry in fields.get("sources", [fields])],
         target=fields["target"],
         options=fields["options"],
@@ -369,7 +375,11 @@ class BatchFile:
                 yield self._parse(line)
 
     def read(self, batch_id: int) -> Batch:
-        """Return one batch."""
+        """Return one batch.
+
+        Raises:
+            WorkDirError: The file is damaged.
+        """
         first, stop = self._offsets[batch_id : batch_id + 2].tolist()
         with self._path.open("rb") as file:
             file.seek(first)
@@ -378,7 +388,7 @@ class BatchFile:
             raise WorkDirError(
                 f"{self._path} does not match its offsets at batch {batch_id}.",
                 path=str(self._path),
-                next_step="Start a new run with --restart.",
+                next_step="Begin a new run with --restart.",
             )
         return batch
 
@@ -394,12 +404,13 @@ class BatchFile:
             raise WorkDirError(
                 f"{self._path} is damaged: {error}.",
                 path=str(self._path),
-                next_step="Start a new run with --restart.",
+                next_step="Begin a new run with --restart.",
             ) from error
 
 
 def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
-    from leconvert.tables.arrow import int64_array  # here: `status` starts without all of tables
+    # imported here: `status` starts without all of tables
+    from leconvert.tables.arrow import int64_array
 
     columns: dict[str, IntArray] = {"episode_index": scan.episode_index, "length": scan.length}
     if len(scan.sources) > 1:
@@ -419,8 +430,8 @@ def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
 class ScanTable:
     """The scan's numbers, read by ranges of positions.
 
-    Where files hold few episodes, one row group serves many shards: the last one that was read of
-    each set of columns is kept. Threads may share it, as nobody changes the table.
+    If files hold few episodes, one row group serves many shards, so for each set of columns the row
+    group that was read last is kept. Threads may share the object, since the table never changes.
     """
 
     def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
@@ -464,11 +475,11 @@ class ScanTable:
         return _distinct(values[0], values[1:])[0]
 
     def sources(self, first: int = 0, stop: int | None = None) -> IntArray:
-        """Return the number of the source of each episode at positions first to stop."""
+        """Return the number of each episode's source for positions first to stop."""
         return self._found([_SOURCE_COLUMN], first, stop)[0]
 
     def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
-        """Return indices and lengths of the episodes at positions first to stop."""
+        """Return indices and lengths of the episodes for positions first to stop."""
         index, length = self._found(["episode_index", "length"], first, stop)
         return index, length
 
@@ -487,7 +498,7 @@ class ScanTable:
         return values
 
     def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray] | None:
-        """Read some columns; None where the table is of a version without them."""
+        """Read some columns; return None if the table's version lacks them."""
         there, num_rows = self._shape
         if not {*names} <= {*there, _SOURCE_COLUMN}:
             return None
@@ -504,7 +515,7 @@ class ScanTable:
             if first_group == last_group:
                 self._kept[tuple(names)] = first_group, table
             else:
-                pa.default_memory_pool().release_unused()  # what decoding many row groups took
+                pa.default_memory_pool().release_unused()  # memory for decoding many row groups
         from leconvert.tables.arrow import int64_values  # see _write_scan_table
 
         skipped = first_group * _ROWS_PER_GROUP
@@ -520,7 +531,7 @@ class ScanTable:
 def _distinct(source: IntArray, columns: Sequence[IntArray]) -> tuple[FileTable, IntArray]:
     """Return the files of some slices, each once, and the row of each slice's file.
 
-    Sources and, within one, keys ascend.
+    Sources ascend, and so do keys within a source.
     """
     key, size_bytes, mtime_ns, inode = columns
     of_slices = FileTable(key, size_bytes, mtime_ns, inode, source)
@@ -548,7 +559,7 @@ class OpenedRun:
         manifest: The head of the plan.
         batches: Its batches.
         scan: Its scan table.
-        one_host: Who alone may work on it; None for any number of hosts.
+        one_host: The only host that may work on it; None if any may.
     """
 
     work_dir: WorkDir
@@ -565,30 +576,46 @@ class OpenedRun:
 
 
 def check_tool_versions(root: Path, versions: Mapping[str, str], done: str) -> None:
-    """Refuse a work dir that another host ``done`` (a verb) with other versions than are here."""
+    """Refuse a work dir that another host ``done`` (a verb) with other library versions.
+
+    Raises:
+        PlanMismatchError: The versions differ.
+    """
     here = tool_versions()
     differing = sorted(name for name in here if versions.get(name) != here[name])
     if differing:
         raise PlanMismatchError(
-            f"{root} was {done} with other library versions than this host has.",
+            f"{root} was {done} with other library versions than those of this host.",
             path=str(root),
             details=[
-                f"{name}: {done} with {versions.get(name)}, {here[name]} here" for name in differing
+                f"{name}: {done} with {versions.get(name)}, but this host has {here[name]}"
+                for name in differing
             ],
-            next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
-            "that are equal in content but perhaps not in bytes.",
+            next_step="Install the same versions. Or add --allow-mixed-versions: the result "
+            "then has the same content, but perhaps not the same bytes.",
         )
 
 
 def open_run(
     root: Path, *, allow_mixed_versions: bool = False, only_look: bool = False
 ) -> OpenedRun:
-    """Open the current run of a work dir."""
+    """Open the current run of a work dir.
+
+    Args:
+        root: The work dir.
+        allow_mixed_versions: Whether library versions may differ from the planner's.
+        only_look: Whether the caller only reads; this skips the checks of files and host.
+
+    Raises:
+        WorkDirError: There is no run, or its files are damaged.
+        PlanMismatchError: Library versions differ.
+        OneHostOnlyError: Only another host may work on it.
+    """
     work_dir = WorkDir(root)
     run_id = work_dir.current_run_id()
     if run_id is None:
         raise WorkDirError(
-            f"{root} holds no run.",
+            f"{root} is not the work dir of a run.",
             path=str(root),
             next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed.",
         )
@@ -597,20 +624,21 @@ def open_run(
         raise WorkDirError(
             f"{root} is the work dir of a fleet, not of one conversion.",
             path=str(root),
-            next_step=f"`leconvert status {shlex.quote(str(root))}` shows the fleet; each of its "
-            f"datasets has a work dir of its own below {root / 'datasets'}.",
+            next_step=f"`leconvert status {shlex.quote(str(root))}` shows the fleet. Each "
+            f"dataset has its own work dir below {root / 'datasets'}.",
         )
     manifest = read_manifest(paths, run_id, check_files=not only_look)
     if not allow_mixed_versions:
         check_tool_versions(root, manifest.versions, "planned")
     batches = BatchFile(paths, manifest.streams)
     if len(batches) != manifest.num_batches:
-        # Who goes by either number would wait for batches that are none, or leave some out.
+        # A process that used one of the numbers would wait for batches that do not exist, or leave
+        # some out.
         raise WorkDirError(
             f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, and "
             f"{paths.batches_offsets.name} {len(batches)}.",
             path=str(paths.manifest),
-            next_step="Start a new run with --restart.",
+            next_step="Begin a new run with --restart.",
         )
     one_host = read_one_host(paths, run_id)
     if one_host is not None and not only_look:
@@ -626,7 +654,7 @@ def open_run(
 
 
 def work_dirs_of(dataset: Path) -> list[Path]:
-    """Return the default work dirs beside a dataset whose run reads it, writes it or kept it."""
+    """Return the default work dirs beside a dataset whose run reads, writes or kept it."""
     own = work_dir_beside(dataset)
     found = []
     for target in targets_beside(dataset):
@@ -639,7 +667,7 @@ def work_dirs_of(dataset: Path) -> list[Path]:
         except WorkDirError:
             if default_work_dir(target) == own:
                 raise
-            continue  # damaged, or of another version: not this dataset's, as far as is known
+            continue  # damaged, or of another version: as far as known, not this dataset's
         kept = old_dir(target) if manifest.in_place else None
         sources = {source.root for source in manifest.sources}
         if str(dataset) in {*sources, manifest.target, str(kept)}:
@@ -648,7 +676,12 @@ def work_dirs_of(dataset: Path) -> list[Path]:
 
 
 def find_work_dir(path: Path) -> Path:
-    """Return the work dir that a path names: itself, or the one of the dataset's run."""
+    """Return the work dir that a path names: the path itself, or the work dir of the dataset's run.
+
+    Raises:
+        WorkDirError: There is no run.
+        UsageError: Several runs use the dataset.
+    """
     if WorkDir(path).current_run_id() is not None:
         return path
     found = work_dirs_of(path)
@@ -656,7 +689,7 @@ def find_work_dir(path: Path) -> Path:
         return found[0]
     if found:
         raise UsageError(
-            f"{len(found)} runs beside {path} read or write it.",
+            f"{len(found)} runs beside {path} use this dataset.",
             path=str(path),
             details=[str(root) for root in found],
             next_step="Give the work dir of one of them instead of the dataset.",
@@ -664,20 +697,26 @@ def find_work_dir(path: Path) -> Path:
     helps = "Give the work dir that `leconvert plan` or `leconvert convert` printed."
     if is_converted(path):
         helps = (
-            "A finished conversion removes its work dir; `leconvert check "
-            f"{shlex.quote(str(path))}` looks at the dataset. " + helps
+            "A finished conversion removes its work dir. `leconvert check "
+            f"{shlex.quote(str(path))}` checks the dataset. " + helps
         )
     elif not path.exists():
         helps = f"{path} does not exist. {helps}"
     raise WorkDirError(
-        f"{path} holds no run, and none of its own lies beside it.",
+        f"{path} is not a work dir, and no run of it lies beside it.",
         path=str(path),
         next_step=helps,
     )
 
 
 def check_current(run: OpenedRun) -> None:
-    """Check that a run is still the one that its work dir names."""
+    """Check that a run is still the current one of its work dir.
+
+    Raises:
+        StorageError: The work dir is gone.
+        PlanMismatchError: The work dir has another run now.
+        OneHostOnlyError: Another host uses the run.
+    """
     root, mine = run.work_dir.root, run.manifest.run_id
     now = run.work_dir.current_run_id()
     if now == mine:
@@ -686,13 +725,14 @@ def check_current(run: OpenedRun) -> None:
         return
     if now is None:
         raise StorageError(
-            f"{root} is gone, or holds run {mine} no longer.",
+            f"{root} does not exist, or it no longer holds run {mine}.",
             path=str(root),
-            next_step="If nobody removed it, check that its file system is mounted; then run the "
-            "same command again.",
+            next_step="If nobody removed the folder, check that its file system is mounted. "
+            "Then run the same command again.",
         )
     raise PlanMismatchError(
         f"Run {mine} was discarded: {root} now holds run {now}.",
         path=str(root),
-        next_step="Start again to work on the new run; what this one had done is not used.",
+        next_step="Start the command again to work on the new run. The work on the old run is "
+        "not used.",
     )

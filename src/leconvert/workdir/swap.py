@@ -1,36 +1,34 @@
 """Puts a finished tree in the place of another, so that a crash at any moment loses nothing.
 
-Three places matter: the *target*, the *staging* tree beside it, and *old*, where a tree that was at
-the target ends: ``<target>_old`` or a place of the run's own (`leconvert.workdir.former`). The
-journal names it, so that who recovers a swap uses the same. Which tree is the new one is told by
-its mark (`mark_tree`).
+Three paths matter: the *target*, the *staging* tree beside it, and *old*, the final path of a tree
+that was at the target: ``<target>_old`` or a path of the run's own (`leconvert.workdir.former`).
+The journal names it, so that a process that recovers a swap uses the same path. The new tree is
+recognised by its mark (`mark_tree`).
 
-**What happens next is decided by what is there, never by what an operation reported**: two pure
-tables, `next_action` and `next_recovery`, look at the three places and at nothing else. Where the
-file system exchanges two names in one step, a reader always finds a whole dataset at the target;
-elsewhere (NFS) there is a moment between two renames with none.
+**What exists decides the next step, never what an operation reported**: two pure tables,
+`next_action` and `next_recovery`, look only at the three paths. If the file system exchanges two
+names in one step, a reader always finds a whole dataset at the target. Elsewhere (NFS) there is
+none for a moment between two renames.
 
-**A tree that is being built** lies beside its target under a name that carries its packer's
-generation. The next packer first renames it to its own name (`adopt_staging`): then every rename
-and exchange that a predecessor may still send, after being frozen for an hour, finds nothing to
-move.
+**A tree that is being built** is beside its target under a name with its packer's generation. The
+next packer first renames it to its own name (`adopt_staging`). Then every rename and exchange that
+a predecessor may still send, after being frozen for an hour, finds nothing to move.
 
-**A name does not tell what is in a tree**: after an exchange the user's own dataset lies there.
-A small record in the tree, ``.leconvert-tree.json``, names the run that made it. It is written
-when the tree is made and removed when the tree stands at the target. Nothing is written into a
-tree, and nothing of it is removed, that does not carry the run's mark. Unlike inode numbers the
-mark survives every file system's rename, and unlike ``info.json`` it differs between two
-conversions of the same source.
+**A name does not prove the content of a tree**: after an exchange the user's own dataset is there.
+A small record in the tree, ``.leconvert-tree.json``, names the run that made it. It is written when
+the tree is made and removed when the tree is at the target. A tree without the run's mark is never
+written to, and nothing is removed from it. Unlike inode numbers the mark survives every file
+system's rename, and unlike ``info.json`` it differs between two conversions of the same source.
 
 **Only a process that has just compared the new tree with its source puts it in place**
-(`swap_into_place`). Who comes after a crash (`recover_swap`) gives the old tree its name if the
-exchange has happened, and takes everything else back: then the tree is compared anew.
+(`swap_into_place`). A process that comes after a crash (`recover_swap`) gives the old tree its name
+if the exchange has happened, and otherwise takes everything back: the tree is then compared again.
 
-**What comes out of the target is looked at before it gets its name.** If another run put its own
-tree there in the same moment, the two are exchanged back.
+**The tree that comes out of the target is checked before it gets its name.** If another run put its
+own tree there at the same moment, the two are exchanged back.
 
 A lock beside the target (`leconvert.workdir.locks.target_lock`) keeps runs with other work dirs
-away, as far as locks go.
+away, as far as locks can.
 """
 
 from __future__ import annotations
@@ -57,12 +55,12 @@ from leconvert.support.errors import (
     UsageError,
     WorkDirError,
 )
+from leconvert.support.file_calls import CANNOT_FLAG, is_mount_point
+from leconvert.support.machine import may_act_for_owners
 from leconvert.support.storage_errors import lacking_right, raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import (
-    CANNOT_FLAG,
     LOCAL,
     FileSystem,
-    is_mount_point,
     is_there,
     sync_dir,
     sync_tree,
@@ -79,7 +77,7 @@ from leconvert.workdir.records import (
 
 
 class TreeState(Enum):
-    """What is at one of the three places."""
+    """The content of one of the three paths."""
 
     MISSING = "missing"
     NEW = "new"
@@ -87,7 +85,7 @@ class TreeState(Enum):
 
 
 class Action(Enum):
-    """What to do next."""
+    """The next step."""
 
     DONE = "done"
     NOT_STARTED = "nothing is moved"
@@ -100,7 +98,7 @@ class Action(Enum):
 
 
 def next_action(target: TreeState, staging: TreeState, old: TreeState, *, keep_old: bool) -> Action:
-    """Decide what the process does that has just compared the new tree; a pure table."""
+    """Return the next step of the process that has just compared the new tree; a pure table."""
     missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
     if target is new and keep_old and old is missing:
         return Action.SET_OLD_ASIDE if staging is other else Action.SUPERSEDED
@@ -112,7 +110,7 @@ def next_action(target: TreeState, staging: TreeState, old: TreeState, *, keep_o
         return Action.EXCHANGE if keep_old and old is missing else Action.REFUSE
     if target is other:
         return Action.SUPERSEDED if staging is missing else Action.REFUSE
-    # Nothing at the target and no new tree beside it: whatever is at `old` belongs there.
+    # There is nothing at the target and no new tree beside it: a tree at `old` belongs there.
     if keep_old and old is not missing:
         return Action.RESTORE_OLD
     return Action.SUPERSEDED if staging is missing and not keep_old else Action.REFUSE
@@ -121,10 +119,10 @@ def next_action(target: TreeState, staging: TreeState, old: TreeState, *, keep_o
 def next_recovery(
     target: TreeState, staging: TreeState, old: TreeState, *, keep_old: bool
 ) -> Action:
-    """Decide what a process does about a swap that another one began; a pure table.
+    """Return the next step of a process that finds another one's unfinished swap; a pure table.
 
-    It has compared nothing, so it puts no new tree in place: a swap that came to its exchange is
-    ended by giving the old tree its name, any other one is taken back.
+    It has compared nothing, so it puts no new tree in place. After the exchange it gives the old
+    tree its name; before the exchange it takes the swap back.
     """
     missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
     if target is new:
@@ -140,24 +138,26 @@ def next_recovery(
 
 TREE_RECORD = ".leconvert-tree.json"
 META = "meta"
-"""The folder of a dataset that an overlay in place exchanges, as other conversions do the whole."""
+"""The folder of a dataset that an overlay in place exchanges; other conversions exchange the
+dataset.
+"""
 META_STAGING = f".{META}.leconvert-"
-"""How the names begin of what lies in a dataset's folder as long as that is done."""
+"""Prefix of names in a dataset's folder while this exchange is prepared."""
 _TREE_VERSION = 1
-_STILL_OPEN = ".nfs"  # what an NFS client makes of a removed file that somebody has open
+_STILL_OPEN = ".nfs"  # an NFS client's name for a removed file that a process has open
 
 
 def staging_dir(target: Path, run_id: str, generation: int) -> Path:
-    """Return where a packer builds the new tree: ``.<name>.leconvert-<run id>.<generation>``."""
+    """Return the path of a packer's new tree: ``.<name>.leconvert-<run id>.<generation>``."""
     real = Path(os.path.realpath(target))
     return real.with_name(f".{real.name}.leconvert-{run_id}.{generation}")
 
 
 def staging_generations(target: Path, journal: Journal) -> list[int]:
-    """Return the generations of a run whose new tree is there, ascending.
+    """Return the generations of a run whose new tree exists, ascending.
 
-    Nothing is listed: thousands of results may lie in one folder. Each packer begins its journal
-    before its tree.
+    The folder is not listed, since thousands of results may be in it. Each packer begins its
+    journal before its tree, so the journal knows all generations.
     """
     places = {
         number: staging_dir(target, journal.run_id, number) for number in journal.generations()
@@ -167,7 +167,7 @@ def staging_generations(target: Path, journal: Journal) -> list[int]:
 
 
 def trees_of_run(target: Path, journal: Journal) -> list[Path]:
-    """Return the new trees of one run, found without a listing; else as `staging_trees` does."""
+    """Return the new trees of one run, also those being removed, without listing the folder."""
     numbers = journal.generations()
     trees = [
         staging_dir(place, journal.run_id, number)
@@ -188,9 +188,9 @@ def _those_there(places: Sequence[Path], fs: FileSystem) -> list[Path]:
 
 
 def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
-    """Return the new trees of all runs that lie beside a target, or beside ``meta/`` in it.
+    """Return the new trees of all runs beside a target, or beside ``meta/`` in it.
 
-    It lists the folders. Those that are being removed (`leconvert.workdir.removal`) are among them.
+    The folders are listed. Trees that are being removed (`leconvert.workdir.removal`) are included.
 
     Returns:
         Run id and path, sorted in each folder.
@@ -211,25 +211,28 @@ def _trees_beside(target: Path, fs: FileSystem) -> list[tuple[str, Path]]:
 
 
 def run_of(tree: Path) -> str:
-    """Return the run that a new tree's name names."""
+    """Return the run in a new tree's name."""
     return tree.name.rpartition(".leconvert-")[2].partition(".")[0]
 
 
 def marked_by(tree: Path, *, fs: FileSystem = LOCAL) -> str | None:
-    """Return the run whose mark a tree carries; None for any other tree, or where there is none."""
+    """Return the run whose mark a tree carries; None for any other tree, or if there is no tree."""
     try:
         record = read_record(tree / TREE_RECORD, "tree", version=_TREE_VERSION, fs=fs)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except WorkDirError:
-        return None  # torn, or of another program's making
+        return None  # torn, or another program's
     return str(record.get("run_id"))
 
 
 def is_new_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> bool:
-    """Tell whether a run made this tree: it carries the run's mark, or holds nothing at all yet.
+    """Return whether a run made this tree: it carries the run's mark, or is still empty.
 
-    A mark that a crash tore is nothing: it is on the disk before anything is put beside it.
+    A torn mark counts as none: the mark is synced to disk before anything is put beside it.
+
+    Raises:
+        FileNotFoundError: There is no tree.
     """
     owner = marked_by(tree, fs=fs)
     if owner is not None:
@@ -243,12 +246,16 @@ def is_new_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> bool:
 
 
 def adopt_staging(target: Path, journal: Journal) -> Path:
-    """Make the run's new tree this packer's own, whoever began it; make one where there is none.
+    """Make the run's new tree this packer's own, whoever began it; make one if there is none.
 
     Call it after ``journal.begin()`` and `recover_swap`.
 
     Returns:
         The tree, which carries the run's mark.
+
+    Raises:
+        BusyError: Another packer took over.
+        TargetError: A tree of that name does not carry the run's mark.
     """
     fs = journal.fs
     mine = staging_dir(target, journal.run_id, journal.generation)
@@ -259,13 +266,14 @@ def adopt_staging(target: Path, journal: Journal) -> Path:
         with storage_errors(mine.parent):
             fs.make_dir(mine)
             if journal.read().generation != journal.generation:
-                # Frozen since the list above: the tree was not missing but swapped in.
+                # This packer was frozen since the look above: the tree was not missing, but swapped
+                # in.
                 fs.remove_dir(mine)
                 raise superseded(mine)
     else:
         _check_made_here(staging_dir(target, journal.run_id, found[-1]), target, journal)
         take_over(target, found[-1], journal)
-        # A predecessor may have exchanged it for the target since it was looked at.
+        # A predecessor may have exchanged it for the target since the check.
         _check_made_here(mine, target, journal)
     mark_tree(mine, journal.run_id, fs=fs)
     sync_dir(mine.parent, fs=fs)
@@ -273,7 +281,7 @@ def adopt_staging(target: Path, journal: Journal) -> Path:
 
 
 def take_over(target: Path, generation: int, journal: Journal) -> Path:
-    """Rename what has a predecessor's name, whatever it is, so that nobody else can move it."""
+    """Rename a predecessor's tree, whatever it holds, so that no other process can move it."""
     fs = journal.fs
     mine = staging_dir(target, journal.run_id, journal.generation)
     if generation != journal.generation:
@@ -282,7 +290,7 @@ def take_over(target: Path, generation: int, journal: Journal) -> Path:
             try:
                 fs.replace(last, mine)
             except OSError:
-                # The answer of a rename may be lost; what is there now is what counts.
+                # The answer of a rename may be lost; what exists now decides.
                 if is_listed(last, fs) or not is_listed(mine, fs):
                     raise
         sync_dir(mine.parent, fs=fs)
@@ -298,16 +306,20 @@ def _check_made_here(tree: Path, target: Path, journal: Journal) -> None:
     if marked_by(target, fs=journal.fs) == journal.run_id:
         raise superseded(tree)
     raise TargetError(
-        f"{tree} does not carry the mark of run {journal.run_id}, so this run did not make it.",
+        f"{tree} does not have the mark of run {journal.run_id}, so this run did not make it.",
         path=str(tree),
-        next_step="It was not touched. Look at what it holds, move it to a name of its own, and "
+        next_step="The folder was not touched. Look at its content, give it another name, then "
         "run the same command again.",
     )
 
 
 def mark_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
-    """Write a run's mark into a tree, by which it is known wherever it is moved."""
-    # Written in place, without a temporary file that a crash would leave in the dataset.
+    """Write a run's mark into a tree, which identifies it wherever it is moved.
+
+    Raises:
+        BusyError: The tree is gone, since another packer took over.
+    """
+    # Written in place: after a crash, a temporary file would stay in the dataset.
     record = tree / TREE_RECORD
     if marked_by(tree, fs=fs) == run_id:
         return
@@ -324,23 +336,22 @@ def mark_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
 def superseded(staging: Path) -> BusyError:
     """Return the error for a tree that is no longer this packer's, ready to raise."""
     return BusyError(
-        f"{staging} was taken over by another packer.",
+        f"Another packer took over {staging}.",
         path=str(staging),
-        next_step="Let it finish; `leconvert status` shows how far it is.",
+        next_step="Let the other packer finish. `leconvert status` shows its progress.",
     )
 
 
 def is_listed(path: Path, fs: FileSystem) -> bool:
-    """Tell whether a folder has a name; an NFS client that looks for it alone may be wrong."""
+    """Return whether a folder has a name; an NFS client that looks up just the name may err."""
     return bool(fs.names_among(path.parent, [path.name]))
 
 
 # "." and ".leconvert-<run id of 22 characters>.<generation>.removed" around the target's name; or
 # "." and ".former-<run id>.leconvert-removed".
 _LONGEST_ADDITION = 50
-_CAP_FOWNER = 1 << 3
 _MOST_TRIES = 8
-# What says nothing about whether folders can be renamed.
+# Errors that say nothing about whether folders can be renamed.
 _OF_THE_DISK = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ETIMEDOUT}
 )
@@ -350,36 +361,36 @@ _RESULT_TABLE = "meta/episodes"
 
 
 def info_path(root: Path) -> Path:
-    """Return the path of the file that tells what dataset is in a folder."""
+    """Return the path of the file that describes the dataset in a folder."""
     return root / "meta/info.json"
 
 
 def old_dir(target: Path) -> Path:
-    """Return where the tree at a target is kept: ``<target>_old``, as LeRobot's script does."""
+    """Return where the tree at a target is kept: ``<target>_old``, as in LeRobot's script."""
     real = Path(os.path.realpath(target))
     return real.with_name(f"{real.name}_old")
 
 
 def removed_old_dir(target: Path) -> Path:
-    """Return the name that the tree kept at `old_dir` has while it is removed."""
+    """Return the name of the tree kept at `old_dir` while it is removed."""
     return removed_dir(old_dir(target))
 
 
 def removed_dir(kept: Path) -> Path:
-    """Return the name that a tree which was put aside has while it is removed."""
+    """Return the name of a tree that was put aside while it is removed."""
     return kept.with_name(f".{kept.name}.leconvert-removed")
 
 
 def result_aside(target: Path, version: str = "v3.0") -> Path:
-    """Return where an undo keeps the result that was at a target: ``<target>_v30`` or ``_v21``."""
+    """Return the path at which an undo keeps the result: ``<target>_v30`` or ``_v21``."""
     real = Path(os.path.realpath(target))
     return real.with_name(f"{real.name}_{version.replace('.', '')}")
 
 
 def overlaid_meta(root: Path) -> Path | None:
-    """Return where ``meta/`` of v2.x is kept that an overlay in place replaced; None without one.
+    """Return the path of the v2.x ``meta/`` that an overlay in place replaced; None without one.
 
-    It is there also where the folder has no ``meta/``: between two renames of a swap.
+    It also exists while the folder has no ``meta/``, between two renames of a swap.
     """
     kept = old_dir(root / META)
     is_v2 = (kept / "episodes.jsonl").is_file()
@@ -387,106 +398,121 @@ def overlaid_meta(root: Path) -> Path | None:
 
 
 def kept_meta(root: Path) -> frozenset[str]:
-    """Return the names in a dataset's folder of what an overlay, or its undo, keeps there."""
+    """Return the names of folders that an overlay, or its undo, keeps in a dataset's folder."""
     places = (old_dir(root / META), result_aside(root / META))
     return frozenset(place.name for place in places if (place / _INFO_NAME).is_file())
 
 
 def codebase_version(root: Path) -> str | None:
-    """Return a dataset's ``codebase_version``, or None where there is no dataset to read.
+    """Return a dataset's ``codebase_version``, or None if there is no readable dataset.
 
     Raises:
-        StorageError: The disk fails, so that nobody knows.
+        StorageError: The disk fails, so the version is not known.
     """
     path = info_path(root)
     try:
-        # To open a pipe would wait for whoever writes into it.
+        # Opening a pipe would wait for a writer.
         version = json.loads(path.read_bytes()).get("codebase_version") if path.is_file() else None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise_storage_trouble(error, path)  # a disk that fails tells nothing of what is on it
+        raise_storage_trouble(error, path)  # if the disk fails, its content is not known
         return None
     return version if isinstance(version, str) else None
 
 
 def is_converted(root: Path, to: str = V3_VERSION) -> bool:
-    """Tell whether a dataset of the version that is written stands here, by its files too."""
+    """Return whether a dataset of the version is here, judged by its files, too."""
     if codebase_version(root) != to:
         return False
     has_result_table = (root / _RESULT_TABLE).is_dir()
-    if to == V3_VERSION:  # tools leave a table of v2.x behind beside those of v3.0
+    if to == V3_VERSION:  # tools leave a table of v2.x beside those of v3.0
         return has_result_table or not has_source_tables(root)
     return has_source_tables(root) and not has_result_table
 
 
 def has_source_tables(root: Path) -> bool:
-    """Tell whether a v2.x dataset's table of episodes is here, which v3.0 does not read."""
+    """Return whether a v2.x dataset's table of episodes is here, which v3.0 does not read."""
     return (root / _SOURCE_TABLE).is_file()
 
 
 def check_target(target: Path, old: Path | None) -> None:
-    """Refuse a target that a swap could not replace; call it before any work is done, too."""
+    """Refuse a target that a swap could not replace; call it before any work is done, too.
+
+    Args:
+        target: The target.
+        old: The path for the tree at the target; None if nothing must be there.
+
+    Raises:
+        TargetError: The target cannot be replaced.
+    """
     if target.is_symlink():
         raise refusal(
             target,
             f"{target} is a symbolic link" + ("" if target.exists() else " that leads nowhere"),
-            "Give the folder that it leads to, or another name.",
+            "Give the folder that the link leads to, or another name.",
         )
     parent = target.parent
     if not parent.is_dir():
-        raise refusal(target, f"the folder {parent} does not exist", "Make it first.")
+        raise refusal(target, f"The folder {parent} does not exist", "Make this folder first.")
     longest = os.pathconf(parent, "PC_NAME_MAX") - _LONGEST_ADDITION
     if len(os.fsencode(target.name)) > longest:
         raise refusal(
             target,
-            f"the name {target.name} is too long: folders beside it have that name and up to "
-            f"{_LONGEST_ADDITION} bytes more",
-            f"Choose an --output with a name of at most {longest} bytes.",
+            f"The name {target.name} is too long: leconvert makes folders with this name "
+            f"and up to {_LONGEST_ADDITION} further bytes",
+            f"Choose an --output whose name has at most {longest} bytes.",
         )
     if not os.access(parent, os.W_OK | os.X_OK):
         said, helps = lacking_right(parent, "wx", "write in the folder")
-        raise refusal(target, said.rstrip("."), f"{helps} Another --output helps, too.")
+        raise refusal(target, said.rstrip("."), f"{helps} Or choose another --output.")
     if old is None:
         if is_there(target):
             raise refusal(
-                target, f"{target} exists already", "Choose another --output, or move it away."
+                target,
+                f"{target} exists already",
+                "Choose another --output, or move the existing one away.",
             )
         return
     if not target.is_dir():
         raise refusal(
             target,
             f"{target} is not a folder" if is_there(target) else f"{target} is gone",
-            "Give the dataset's own folder.",
+            "Give the folder of the dataset.",
         )
     if is_mount_point(target):
         raise refusal(
             target,
             f"{target} is a mount point and cannot be renamed",
-            "Convert with --output to another folder.",
+            "Convert into another folder with --output.",
         )
     if _only_its_owner_may_rename(target):
         raise refusal(
             target,
             f"{target} cannot be renamed: it belongs to another user, and in {parent} only owners "
             "may rename (its sticky bit is set)",
-            "Convert with --output to a folder of your own, or as the user that it belongs to.",
+            "Convert into a folder of your own with --output, or work as the user to whom "
+            "the dataset belongs.",
         )
     if is_there(old):
         raise refusal(
             old,
-            f"{old} exists already, and the tree at {target} would be kept there",
-            f"Rename it; or `leconvert clean --of {shlex.quote(str(target))} --old` removes it, if "
-            "every byte of it is proven to be in the dataset that stays.",
+            f"{old} exists already, but the dataset at {target} would be kept there",
+            f"Rename {old}. Or `leconvert clean --of {shlex.quote(str(target))} --old` "
+            f"removes it if every byte of it is proven to be in {target}.",
         )
 
 
 def try_renames(target: Path, *, fs: FileSystem = LOCAL) -> None:
-    """Do with empty folders beside a target what the swap will do there; call it before any work.
+    """Rename empty folders beside a target as the swap will do; call it before any work.
 
-    Some folders let one make names and not change them: those that only grow (``chattr +a``), or
-    on mounts of object stores. What it cannot show is what the target itself has: its owner, or
-    that something is mounted on it. `check_target` looks at these.
+    In some folders one can make names but not change them: append-only folders (``chattr +a``), and
+    some mounts of object stores. This test cannot show the properties of the target itself, such as
+    its owner or a mount on it; `check_target` checks these.
+
+    Raises:
+        TargetError: Folders cannot be renamed there.
     """
-    # Fixed names: what one that died has left is taken up, and a folder of thousands is not listed.
+    # Fixed names: folders that a dead process left are reused, and a folder of thousands is not
+    # listed.
     one, other = (
         target.with_name(f".{target.name}.leconvert-try-{os.geteuid()}-{end}") for end in (1, 2)
     )
@@ -501,13 +527,13 @@ def try_renames(target: Path, *, fs: FileSystem = LOCAL) -> None:
             fs.replace(one, other)
         except OSError as error:
             failure = error
-            # A planner with another work dir may have taken them up.
+            # A planner with another work dir may have reused them.
             if error.errno != errno.ENOENT:
                 break
         else:
             return
         finally:
-            for path in (one, other) * 2:  # one error of the disk leaves none there
+            for path in (one, other) * 2:  # a single error of the disk leaves none there
                 with suppress(OSError):
                     path.rmdir()
     if failure.errno in _OF_THE_DISK:
@@ -515,8 +541,8 @@ def try_renames(target: Path, *, fs: FileSystem = LOCAL) -> None:
             raise failure
     raise refusal(
         target,
-        f"folders in {target.parent} cannot be renamed: {failure.strerror}",
-        "Choose an --output in a folder where they can.",
+        f"Folders in {target.parent} cannot be renamed: {failure.strerror}",
+        "Choose an --output in another folder.",
     ) from failure
 
 
@@ -532,18 +558,11 @@ def _only_its_owner_may_rename(target: Path) -> bool:
     above, there = target.parent.stat(), target.lstat()
     if not above.st_mode & stat.S_ISVTX or os.geteuid() in {above.st_uid, there.st_uid}:
         return False
-    return not _may_act_for_owners()
-
-
-def _may_act_for_owners() -> bool:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) & _CAP_FOWNER)
-    return False
+    return not may_act_for_owners()
 
 
 def refusal(path: Path, message: str, next_step: str) -> TargetError:
-    """Return the error that refuses a target, with the sentence's full stop."""
+    """Return the error that refuses a target; it adds the sentence's full stop."""
     return TargetError(f"{message}.", path=str(path), next_step=next_step)
 
 
@@ -555,7 +574,7 @@ TreeStates = tuple[TreeState, TreeState, TreeState]
 
 
 class SwapOutcome(StrEnum):
-    """How a swap that was interrupted stands."""
+    """The outcome of recovering an interrupted swap."""
 
     NOT_STARTED = "not-started"
     ROLLED_BACK = "rolled-back"
@@ -563,12 +582,12 @@ class SwapOutcome(StrEnum):
 
 
 class SwapPlan(NamedTuple):
-    """What goes where; all three are siblings.
+    """The three paths of a swap; all are siblings.
 
     Attributes:
-        target: Where the new tree shall be; not a symbolic link.
+        target: Path for the new tree; not a symbolic link.
         staging: The new tree, in this packer's own folder.
-        old: Where the tree at the target goes, or None where there must be none.
+        old: Path for the tree that is at the target; None if there must be none.
     """
 
     target: Path
@@ -585,17 +604,23 @@ def swap_into_place(
 ) -> None:
     """Put the finished tree at ``plan.staging`` in the target's place.
 
-    Everything in it must be complete and verified by this process; it is forced to the disk here,
-    names only.
+    Everything in it must be complete and verified by this process, and the files' contents must be
+    on the disk; this function syncs only their names.
 
     Write order: names of the new tree; journal ``swapping``; the moves; journal ``swapped``; the
-    new tree's mark is removed. `recover_swap` ends or takes back what a crash leaves.
+    new tree's mark is removed. After a crash `recover_swap` completes the swap or takes it back.
 
     Args:
-        before_exchange: Called last thing before the first move, for example to look once more
-            whether the source changed; what it raises stops the swap with nothing moved.
-        came_out: Called with the tree that was at the target before that gets its name; what it
-            raises takes the swap back.
+        plan: The three paths.
+        journal: The run's journal.
+        before_exchange: Called right before the first move, for example to check once more whether
+            the source changed. If it raises, the swap stops with nothing moved.
+        came_out: Called with the tree that was at the target, before that tree gets its name. If it
+            raises, the swap is taken back.
+
+    Raises:
+        TargetError: The target cannot be replaced, or another run put its result there.
+        BusyError: Another packer took over.
     """
     fs = journal.fs
     check_target(plan.target, plan.old)
@@ -611,8 +636,8 @@ def swap_into_place(
         if _content(tree, fs) != seen:
             raise refusal(
                 plan.target,
-                f"another run put its result at {plan.target} in the same moment",
-                "It stands there. Look at it before you convert again with --force-conversion.",
+                f"Another run put its result at {plan.target} at the same moment",
+                "Look at that result before you convert again with --force-conversion.",
             )
         if came_out is not None:
             came_out(tree)
@@ -626,12 +651,13 @@ def swap_into_place(
 
 
 def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> SwapOutcome:
-    """End or take back an `exchange_trees` of a repair; call it under the target's lock.
+    """Complete or take back an `exchange_trees` of a repair; call it under the target's lock.
 
-    It compares nothing and deletes nothing. A new tree that was not put in place stays where it is.
+    It compares nothing and deletes nothing. A new tree that was not put in place stays at its path.
     """
     if marked_by(plan.target, fs=fs) != run_id:
-        # Between two renames the new tree lies beside; without it, nothing here is of our doing.
+        # Between two renames the new tree is beside the target; without it, this run moved nothing
+        # here.
         is_gone = not is_listed(plan.target, fs) and marked_by(plan.staging, fs=fs) == run_id
         if not is_gone or plan.old is None or not is_listed(plan.old, fs):
             return SwapOutcome.NOT_STARTED
@@ -649,18 +675,18 @@ def exchange_trees(
     run_id: str = "-",
     fs: FileSystem = LOCAL,
 ) -> None:
-    """Put a tree in the target's place without a journal: what is there says all there is.
+    """Put a tree in the target's place without a journal: the three paths alone show the state.
 
-    A repair puts its new tree there, an undo the source that was kept. The tree must be complete,
-    on the disk, and compared by this process, which holds the target's lock. The same call ends
-    what a crash leaves; nothing is deleted.
+    A repair puts its new tree there, and an undo the source that was kept. The tree must be
+    complete, on the disk, and compared by this process, which holds the target's lock. After a
+    crash the same call completes the exchange; nothing is deleted.
 
     Args:
-        plan: What goes where; ``staging`` is where the tree is, ``old`` where the one at the target
-            goes, None exactly where there must be none.
-        is_new: Tells the tree that goes in from any other tree, wherever it is.
-        came_out: Called with the tree that was at the target before that gets its name; what it
-            raises takes the moves back.
+        plan: The three paths; ``staging`` is the tree, and ``old`` the path for the tree at the
+            target, None exactly if there must be none.
+        is_new: Recognises the tree that goes in, wherever it is.
+        came_out: Called with the tree that was at the target, before that tree gets its name. If it
+            raises, the moves are taken back.
         run_id: The mark that a tree at the target may carry.
         fs: The file operations.
     """
@@ -679,7 +705,7 @@ def take_back_undo(
     is_source: Callable[[Path], bool],
     fs: FileSystem = LOCAL,
 ) -> None:
-    """Put the result back at the target where an undo was interrupted; else do nothing."""
+    """Put the result back at the target if an undo was interrupted; otherwise do nothing."""
     plan = SwapPlan(target, kept or old_dir(target), aside)
     seen = _look(plan, is_source, fs)
     if _came_out(plan, seen) is not None:
@@ -687,46 +713,50 @@ def take_back_undo(
 
 
 def has_mark_of(run_id: str, fs: FileSystem = LOCAL) -> Callable[[Path], bool]:
-    """Return what tells the trees that carry a run's mark."""
+    """Return a function that recognises the trees with a run's mark."""
     return lambda tree: marked_by(tree, fs=fs) == run_id
 
 
 def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
-    """Refuse a target where another run has put its tree and has not ended its swap."""
+    """Refuse a target at which another run has put its tree without completing its swap.
+
+    Raises:
+        TargetError: The target carries another run's mark.
+    """
     owner = marked_by(target, fs=fs)
     if owner not in {None, run_id}:
         raise refusal(
             target,
-            f"{target} is the result of run {owner}, whose swap has not ended",
-            "Give that run's command again, which ends it. If its work dir is gone, give "
-            f"{target} another name: it is that run's result.",
+            f"{target} is the result of run {owner}, which is not finished",
+            "Run the command of that run again to finish it. If its work dir does not "
+            f"exist any more, give {target} another name.",
         )
 
 
 def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
-    """End or take back a swap that was interrupted, if there was one.
+    """Complete or take back a swap that was interrupted, if there was one.
 
     Call it after ``journal.begin()``, before anything looks at the target: between two renames the
     dataset is not there. It compares nothing and deletes nothing.
 
     Returns:
-        ``COMPLETED`` if the new tree was put in place by an earlier process; whether it still
-        stands there, and is whole, is for the caller to see. ``ROLLED_BACK`` if the old one was put
-        back, ``NOT_STARTED`` if nothing had been moved.
+        ``COMPLETED`` if an earlier process put the new tree in place; the caller must check whether
+        it is still there and complete. ``ROLLED_BACK`` if the old tree was put back,
+        ``NOT_STARTED`` if nothing had been moved.
     """
     state, swap, fs = journal.read(), journal.last_swap(), journal.fs
-    # The mark counts more than the journal: a packer that lost its lock may have swapped while
-    # this one began, and noted it where nobody reads.
+    # The mark counts more than the journal: a packer that lost its lock may have swapped while this
+    # one began, and recorded it in a record that nobody reads.
     is_in = marked_by(target, fs=fs) == journal.run_id
     if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
         _finish(target, journal)
         return SwapOutcome.COMPLETED
     if not is_in and (swap is None or (state.step is PackStep.PACKING and is_listed(target, fs))):
         return SwapOutcome.NOT_STARTED
-    # While packing, the target can only be gone because a superseded packer died between its two
-    # renames (a swap without an exchange): that is put right like a swap of our own.
+    # While packing, the target can be missing only because a superseded packer died between its two
+    # renames (a swap without an exchange). That is repaired like a swap of our own.
     found = _generation_to_settle(target, journal, is_in=is_in)
-    # Taking it over comes first: once it has our name, nobody else can move it.
+    # Take it over first: once it has our name, no other process can move it.
     staging = staging_dir(target, journal.run_id, journal.generation)
     if found is not None:
         take_over(target, found, journal)
@@ -743,13 +773,13 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
 
 
 def old_of_swap(target: Path, swap: Mapping[str, Any] | None) -> Path | None:
-    """Return where a journal's swap puts the tree that is at the target; None for nowhere."""
+    """Return the path that a journal's swap gives the tree at the target; None if it has none."""
     name = (swap or {}).get("old")
     return None if name is None else Path(os.path.realpath(target)).with_name(Path(name).name)
 
 
 def _generation_to_settle(target: Path, journal: Journal, *, is_in: bool) -> int | None:
-    """Return whose tree matters: where the new one is in, the old one's; else the newest."""
+    """Return the generation of the old tree if the new one is in, else the newest generation."""
     generations = staging_generations(target, journal)
     if is_in:
         others = [
@@ -780,7 +810,7 @@ def _swap(
             raise superseded(plan.staging)
         if action is Action.REFUSE:
             if plan.old is not None and seen[:2] == (TreeState.NEW, TreeState.OTHER):
-                # Whoever put something at `old` meanwhile is another run that swapped here.
+                # Another run that swapped here put something at `old` meanwhile.
                 _take_back(plan, seen, fs)
             raise _unexpected(plan, seen)
         if (where := _came_out(plan, seen)) is not None:
@@ -793,7 +823,7 @@ def _swap(
             _act(action, plan, fs)
         except OSError as error:
             if _look(plan, is_new, fs) == seen:
-                # It reported an error and nothing moved. Once is enough: the state is known.
+                # It reported an error and nothing moved. One attempt is enough: the state is known.
                 failure = error
                 break
         sync_dir(plan.target.parent, fs=fs)
@@ -801,19 +831,19 @@ def _swap(
     if failure is None:
         raise _unexpected(plan, seen)
     if seen[0] is TreeState.MISSING and plan.old is not None:
-        _take_back(plan, seen, fs)  # a reader shall not go without until the next run
+        _take_back(plan, seen, fs)  # readers must not be without a dataset until the next run
     with storage_errors(plan.target):
         if failure.errno in {errno.EBUSY, errno.EXDEV}:
             raise refusal(
                 plan.target,
                 f"{plan.target} cannot be renamed: {failure.strerror}",
-                "Convert with --output to a folder of its own.",
+                "Convert into another folder with --output.",
             ) from failure
         raise failure
 
 
 def _settle(plan: SwapPlan, run_id: str, fs: FileSystem) -> SwapOutcome:
-    """End or take back what another process began."""
+    """Complete or take back a swap that another process began."""
     is_new = has_mark_of(run_id, fs)
     restored = False
     for _ in range(_MOST_STEPS):
@@ -839,7 +869,7 @@ def _settle(plan: SwapPlan, run_id: str, fs: FileSystem) -> SwapOutcome:
 
 
 def _came_out(plan: SwapPlan, seen: TreeStates) -> Path | None:
-    """Return where the tree is that was at the target and has just been taken away."""
+    """Return the path of the tree that was at the target and has just been taken away."""
     if plan.old is None:
         return None
     if seen[0] is TreeState.NEW and seen[1] is TreeState.OTHER:
@@ -850,7 +880,7 @@ def _came_out(plan: SwapPlan, seen: TreeStates) -> Path | None:
 
 
 def _take_back(plan: SwapPlan, seen: TreeStates, fs: FileSystem) -> None:
-    # What cannot be taken back stays where it is; the next run finds out by looking.
+    # A tree that cannot be moved back stays where it is; the next run recognises that state.
     with suppress(OSError):
         if seen[0] is TreeState.NEW:
             fs.exchange(plan.staging, plan.target)
@@ -874,7 +904,7 @@ def _act(action: Action, plan: SwapPlan, fs: FileSystem) -> None:
         except OSError as error:
             if error.errno not in CANNOT_FLAG:
                 raise
-            # A superseded packer must not move the target away: look again just before.
+            # A superseded packer must not move the target away: look again right before.
             if is_listed(plan.staging, fs):
                 _rename(plan.target, plan.old, fs)
 
@@ -885,7 +915,7 @@ def _rename(source: Path, target: Path, fs: FileSystem) -> None:
     except OSError as error:
         if error.errno not in CANNOT_FLAG:
             raise
-        # A plain rename of a folder replaces nothing but an empty folder.
+        # A plain rename of a folder replaces at most an empty folder.
         fs.replace(source, target)
 
 
@@ -907,7 +937,7 @@ def _look(plan: SwapPlan, is_new: Callable[[Path], bool], fs: FileSystem) -> Tre
 
 
 def _content(tree: Path, fs: FileSystem) -> tuple[bytes | None, ...]:
-    """Return what tells a tree from another run's: its mark, if it has one, and its info.
+    """Return what distinguishes a tree from another run's: its mark, if any, and its info.
 
     A tree is a dataset, or the ``meta/`` of one.
     """
@@ -929,7 +959,7 @@ def _finish(target: Path, journal: Journal) -> None:
 
 
 def remove_mark(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
-    """Remove a run's mark from a tree, if it carries it."""
+    """Remove a run's mark from a tree, if the tree carries it."""
     record = target / TREE_RECORD
     if marked_by(target, fs=fs) == run_id:
         with storage_errors(record), suppress(FileNotFoundError):
@@ -945,19 +975,25 @@ def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
     }
     places = [plan.target, plan.staging, *([plan.old] if plan.old is not None else [])]
     return TargetError(
-        f"{plan.target} cannot be swapped: what is there fits no step of a swap.",
+        f"The result cannot be put in place at {plan.target}: somebody moved folders of this run.",
         path=str(plan.target),
         details=[f"{place}: {words[state]}" for place, state in zip(places, seen, strict=False)],
-        next_step="Put the tree that you want to keep at the target and move the others away, then"
-        " run again.",
+        next_step="Move the dataset that you want to keep to the target and the other folders "
+        "away, then run the same command again.",
     )
 
 
 def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool = False) -> None:
-    """Refuse places that would mix source, target and work dir."""
+    """Refuse paths that would mix source, target and work dir.
+
+    Raises:
+        UsageError: One path is inside another.
+        StorageError: The work dir is not a folder.
+        TargetError: The folder of the target does not exist.
+    """
     places = {"source": source, "target": target, "work dir": work_dir}
     for inner, outer in (
-        # A target in the source takes its work dir with it, which nobody named.
+        # A target in the source also puts its default work dir there, so name the target.
         ("target", "source"),
         ("source", "target"),
         ("work dir", "source"),
@@ -981,58 +1017,63 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
         raise StorageError(
             f"Cannot use {work_dir} as a work dir: it is not a folder.",
             path=str(work_dir),
-            next_step="Name a folder, or one that does not exist yet.",
+            next_step="Give a folder, or a path that does not exist yet.",
         )
     if not target.parent.is_dir():
         raise TargetError(
-            f"The folder {target.parent}, where the result should go, does not exist.",
+            f"The folder for the result, {target.parent}, does not exist.",
             path=str(target.parent),
-            next_step="Make it first.",
+            next_step="Make this folder first.",
         )
 
 
 def is_same_folder(one: Path, other: Path) -> bool:
-    """Tell whether two resolved paths are one folder, which may be mounted twice."""
+    """Return whether two resolved paths are one folder, which may be mounted twice."""
     with suppress(OSError):
         return one == other or one.samefile(other)
     return False
 
 
 def source_as_output(source: Path) -> UsageError:
-    """Return the error that refuses an output that is the source itself."""
+    """Return the error that refuses the source itself as output."""
     return UsageError(
-        f"The output is the source itself, {source}, which a conversion with --output never "
-        "touches.",
+        f"--output is the source itself, {source}. A conversion with --output never changes "
+        "its source.",
         path=str(source),
-        next_step=f"Leave --output out: the result takes its place, and it is kept as "
+        next_step="Leave --output out to convert in place. The source is then kept as "
         f"{source.name}_old.",
     )
 
 
 def work_dir_beside(target: Path) -> Path:
-    """Return the work dir that is used where the user names none, unless it may be a trap.
+    """Return the default work dir beside a target, unless it may be a trap.
 
-    Its records say what is renamed and removed. So where anybody may make folders, one that another
-    user made is not used unasked. Below a folder in which only some users may write they trust each
-    other, and whoever names a work dir trusts those who can write there.
+    The records in a work dir say what is renamed and removed. So in a folder where anybody may make
+    folders, a work dir of another user is used only if the user names it. In a folder where only
+    some users may write, they trust each other; and a user who names a work dir trusts everybody
+    who can write there.
+
+    Raises:
+        WorkDirError: Another user made it, in a folder where anybody may write.
     """
     work = WorkDir(default_work_dir(target))
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in _records(work):
             if _may_be_planted(path):
                 raise WorkDirError(
-                    f"{path} belongs to another user (user id {path.lstat().st_uid}), and anybody "
-                    f"may write to {path.parent}: it is not used unasked.",
+                    f"{path} belongs to another user (user id {path.lstat().st_uid}), and "
+                    f"everybody may write to {path.parent}. leconvert does not use it "
+                    "without being told.",
                     path=str(path),
-                    next_step="If you trust that user, name it: `--work-dir "
-                    f"{shlex.quote(str(work.root))}`, or `leconvert clean "
-                    f"{shlex.quote(str(work.root))}`; otherwise use another --work-dir.",
+                    next_step="If you trust that user, add `--work-dir "
+                    f"{shlex.quote(str(work.root))}`, or run `leconvert clean "
+                    f"{shlex.quote(str(work.root))}`. Otherwise use another --work-dir.",
                 )
     return work.root
 
 
 def _records(work: WorkDir) -> Iterator[Path]:
-    """Yield what others could plant, from the work dir down."""
+    """Yield the paths that others could plant, from the work dir down."""
     yield work.root
     yield from sorted(work.root.iterdir())
     for run_id in work.list_runs():
@@ -1047,8 +1088,8 @@ def _may_be_planted(path: Path) -> bool:
     above, owner = path.parent.stat(), path.lstat().st_uid
     if not above.st_mode & stat.S_IWOTH or owner in {0, os.geteuid(), above.st_uid}:
         return False
-    # An NFS server that does not trust this host's root, and mounts with an owner of their own,
-    # give what this user makes to another one.
+    # Files of this user may belong to another one: on an NFS server that does not trust this host's
+    # root, and on mounts with an owner of their own.
     with suppress(OSError), tempfile.TemporaryFile(dir=path.parent) as own:
         return owner != os.fstat(own.fileno()).st_uid
     return True

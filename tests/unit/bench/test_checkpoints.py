@@ -16,7 +16,8 @@ from leconvert.bench.training import (
     read_checkpoint,
     write_checkpoint,
 )
-from leconvert.support.errors import ProbeError, StorageError
+from leconvert.support.errors import BusyError, ProbeError, StorageError
+from leconvert.workdir.locks import new_lock
 
 
 def checkpoint(step: int) -> Checkpoint:
@@ -33,7 +34,7 @@ def checkpoint(step: int) -> Checkpoint:
 
 
 def everything_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != "unfinished.lock")
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_the_newest_is_the_complete_one_with_the_most_steps(tmp_path: Path) -> N
     assert find_checkpoint("last", tmp_path) is None
     for step in (90, 100_000_000, 200):
         write_checkpoint(checkpoint_dir(tmp_path, step), checkpoint(step))
-    (tmp_path / "checkpoints/.step-900000000.0123.tmp").mkdir()
+    (tmp_path / "checkpoints/unfinished").mkdir()
     assert newest_checkpoint(tmp_path) == checkpoint_dir(tmp_path, 100_000_000)
     assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 100_000_000)
 
@@ -82,6 +83,25 @@ def test_a_crash_at_any_write_leaves_the_earlier_checkpoint_and_no_other(
         with pytest.raises(KeyboardInterrupt):
             write_checkpoint(checkpoint_dir(tmp_path, 2), checkpoint(2))
         assert everything_in(tmp_path / "checkpoints") == ["step-00000001"]
+
+
+def test_a_checkpoint_is_written_over_what_a_kill_left(tmp_path: Path) -> None:
+    left = tmp_path / "checkpoints/unfinished"
+    left.mkdir(parents=True)
+    (left / "model.pt").write_bytes(bytes(100_000))
+    path = checkpoint_dir(tmp_path, 2)
+    write_checkpoint(path, checkpoint(2))
+    assert everything_in(path.parent) == ["step-00000002"]
+    assert torch.equal(read_checkpoint(path).model["weight"], torch.arange(3.0) * 2)
+
+
+def test_two_trainings_do_not_write_one_checkpoint(tmp_path: Path) -> None:
+    path = checkpoint_dir(tmp_path, 2)
+    path.parent.mkdir()
+    with new_lock(path.parent / "unfinished.lock"), pytest.raises(BusyError, match="Another"):
+        write_checkpoint(path, checkpoint(2))
+    assert everything_in(path.parent) == []
+    write_checkpoint(path, checkpoint(2))
 
 
 def test_a_disk_that_fails_at_the_last_moment_is_a_sentence(

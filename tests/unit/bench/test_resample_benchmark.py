@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import statistics
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from tests.unit.bench.schema_checker import violations
 from torch.utils.data import DataLoader
 
@@ -38,6 +40,7 @@ from leconvert.bench.resampling import (
     stem_of,
     windows,
 )
+from leconvert.bench.results import draw_resampling
 from leconvert.cli.main import main
 from leconvert.loading import LENGTHS, ResampledBatches, ResampledDataset
 from leconvert.loading.trajectories import Hdf5Set, methods_for, preload
@@ -273,21 +276,21 @@ def test_the_diffusion_policy_learns() -> None:
 def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
     for changes, match in (
         ({"hz": 0.0}, "--hz must be a number above 0"),
-        ({"preload": False}, "the synthetic set is in memory"),
-        ({"batch_sizes": (0,)}, "--batch-sizes are whole numbers"),
+        ({"preload": False}, "synthetic trajectories are always in memory"),
+        ({"batch_sizes": (0,)}, "--batch-sizes must be whole numbers of at least 1"),
         ({"repeats": 0}, "--repeats must be at least 1"),
         ({"mode": "fast"}, "There is no mode fast"),
         ({"dtypes": ("fp16",)}, "There is no dtype fp16"),
-        ({"devices": ("tpu",)}, "--device is cpu"),
-        ({"dataset": "a", "hdf5": "b"}, "two sources"),
-        ({"source_hz": 20.0}, "give both"),
+        ({"devices": ("tpu",)}, "--device must be cpu"),
+        ({"dataset": "a", "hdf5": "b"}, "exclude each other"),
+        ({"source_hz": 20.0}, "works only with --hdf5"),
         ({"hdf5": "a", "source_hz": -1.0}, "--source-hz must be a number above 0"),
     ):
         with pytest.raises(UsageError, match=match):
             ResampleOptions(**changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="A batch of 20 is more than the 12"):
         run_resample(ResampleOptions(max_trajectories=12, batch_sizes=(20,)))
-    with pytest.raises(ProbeError, match="There is no device cuda:99"):
+    with pytest.raises(ProbeError, match="cannot use the device cuda:99"):
         run_resample(ResampleOptions(devices=("cuda:99",)))
 
 
@@ -389,3 +392,41 @@ def test_the_command_writes_results_tables_plots_and_a_report(
     assert "Training a small diffusion policy" in report
     for row in document["results"]:
         assert f'<td class="num">{row["trajectories_per_s"]:.0f}</td>' in report
+
+
+def test_plots_show_the_spread_and_mark_where_repeats_disagree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(way: str, *seconds: float) -> dict[str, Any]:
+        raw = [
+            {"seconds": one, "p50_batch_s": one, "p95_batch_s": one, "resample_s": one,
+             "kernel_s": one, "cpu_s": one}
+            for one in seconds
+        ]  # fmt: skip
+        middle = statistics.median(seconds)
+        figures = {"p50_batch_ms": 1e3 * middle, "p95_batch_ms": 1e3 * middle}
+        figures |= {"trajectories": 8, "trajectories_per_s": 8 / middle}
+        place = {"way": way, "dtype": "fp32", "device": "cpu", "batch_size": 4}
+        return {**place, **figures, "raw": raw}
+
+    results = [row("baseline", 2.0, 2.0, 2.1), row("batched", 1.0, 0.8, 2.0)]
+    drawn: dict[str, Figure] = {}
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, path, **_: drawn.setdefault(path.stem, figure)
+    )
+    draw_resampling({"results": results, "speedups": ratios(results)}, tmp_path, "plot")
+
+    def said(name: str) -> list[str]:
+        legend = drawn[f"plot-{name}"].axes[0].get_legend()
+        assert legend is not None
+        return [text.get_text() for text in legend.get_texts()]
+
+    def spread(name: str, line: int) -> list[float]:
+        (bar,) = drawn[f"plot-{name}"].axes[0].collections[line].get_segments()
+        return [height for _, height in bar.tolist()]
+
+    assert said("throughput") == ["baseline fp32 cpu", "batched fp32 cpu (runs disagree)"]
+    assert [spread("throughput", 0), spread("throughput", 1)] == [[8 / 2.1, 4.0], [4.0, 10.0]]
+    assert spread("latency", 2) == [800.0, 2000.0]
+    assert spread("speedup", 0) == [1.05, 2.5]
+    assert all("runs disagree" in text for text in said("speedup"))

@@ -59,9 +59,9 @@ def test_many_indices_are_those_of_each(paths: list[str], read_ahead: bool) -> N
 
 
 def test_each_index_comes_with_the_status_of_its_file(paths: list[str]) -> None:
-    for path, (status, answer) in zip(paths, read_clips(paths), strict=True):
+    for path, (stored, answer) in zip(paths, read_clips(paths), strict=True):
         if isinstance(answer, ClipIndex):
-            assert (status.st_size, status.st_ino) == (
+            assert (stored.status.st_size, stored.status.st_ino) == (
                 answer.file_size_bytes,
                 Path(path).stat().st_ino,
             )

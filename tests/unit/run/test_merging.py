@@ -182,7 +182,7 @@ def test_what_is_wrong_with_a_source_is_told_with_its_name(two: list[Path], tmp_
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        (("source0",), "takes two datasets"),
+        (("source0",), "A merge needs at least two datasets"),
         (("source0", "source0"), "is given twice"),
         (("source0", "source1", "source1/.."), "lies inside"),
     ],
@@ -222,7 +222,7 @@ def test_a_dataset_that_is_mounted_twice_is_merged_once(
         assert main(["merge", *given]) == 2
         assert f"{mounted_twice} is given twice, as {two[0]} too" in capsys.readouterr().err
     assert main(["convert", str(two[0]), str(mounted_twice)]) == 2
-    assert f"The output is the source itself, {two[0]}" in capsys.readouterr().err
+    assert "--output is the source itself" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -347,7 +347,7 @@ def test_check_says_where_the_provenance_is_of_other_episodes(merged: Path, tmp_
         (finding,) = check_dataset(merged).findings
         assert (finding.code, finding.severity) == ("provenance", "warning")
         assert said in finding.message
-        assert "`leconvert convert DATASET NEW`" in str(finding.remedy)
+        assert f"`leconvert convert {merged} NEW`" in str(finding.remedy)
         (merged / PROVENANCE_PATH).write_bytes(right)
     (merged / PROVENANCE_PATH).write_bytes(b"PAR1")
     assert [finding.code for finding in check_dataset(merged).findings] == ["provenance"]

@@ -119,7 +119,7 @@ def test_where_a_count_decides_the_proof_counts_too(
     strange = table.slice(0, 3).set_column(at, table.schema.field(at), pa.array([99] * 3))
     pq.write_table(pa.concat_tables([strange, table]), source / DATA)
     report = converted(source, tmp_path / "out", layout=SMALL)
-    assert [f.code for f in report.findings] == ["rows-by-column", "from-timestamp"]
+    assert [f.code for f in report.findings] == ["stray-rows", "from-timestamp"]
     converted(sound, tmp_path / "right", layout=SMALL)
     found, wanted = bytes_of(tmp_path / "out"), bytes_of(tmp_path / "right")
     videos = [path for path in wanted if path.endswith(".mp4")]
@@ -248,7 +248,7 @@ def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Pa
         check_source_unchanged(run)
     assert DATA in told.value.details[0]
     rewrite(EPISODES, lambda table: table)(source)
-    with pytest.raises(SourceChangedError, match="changed after it was planned"):
+    with pytest.raises(SourceChangedError, match="changed after the conversion was planned"):
         check_source_unchanged(run)
 
 
@@ -284,3 +284,50 @@ def test_in_place_a_selection_is_something_to_convert(source: Path) -> None:
     assert (report.episodes, report.output) == (3, source)
     assert [row["length"] for row in rows_of(source)] == LENGTHS[:3]
     assert report.kept_source is not None
+
+
+def test_a_column_in_two_types_gets_the_one_that_holds_the_values_of_both(
+    sound: Path, tmp_path: Path
+) -> None:
+    """No file has the columns of the result: one has wider times, another wider actions."""
+    source = tmp_path / "v21"
+    leconvert.convert(sound, output=source, layout=LayoutOptions(to="v2.1"))
+    tables = sorted((source / "data").rglob("*.parquet"))
+
+    def widen(path: Path, name: str, kind: pa.DataType) -> None:
+        table = pq.read_table(path)
+        at = table.schema.get_field_index(name)
+        values = pa.array(table.column(name).to_pylist(), kind)
+        pq.write_table(table.set_column(at, name, values), path)
+
+    widen(tables[0], "timestamp", pa.float64())
+    widen(tables[1], "action", pa.list_(pa.float64()))
+    widen(tables[2], "index", pa.int32())
+    report = converted(source, tmp_path / "result")
+    assert {each.code for each in report.findings} - {"several-tasks"} == {"dtype-mismatch"}
+    stored = pq.read_schema(tmp_path / "result" / DATA)
+    kinds = [stored.field(name).type for name in ("timestamp", "action", "index")]
+    assert [str(kind) for kind in kinds] == ["double", "list<element: double>", "int64"]
+    rows = [row for path in tables for row in pq.read_table(path).to_pylist()]
+    assert pq.read_table(tmp_path / "result" / DATA).to_pylist() == rows
+    assert check_dataset(tmp_path / "result").count("error") == 0
+
+
+def test_times_of_another_type_that_hold_no_fractions_are_computed(
+    sound: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "v21"
+    leconvert.convert(sound, output=source, layout=LayoutOptions(to="v2.1"))
+    path = min((source / "data").rglob("*.parquet"))
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("timestamp")
+    whole = table.column("timestamp").cast(pa.int32(), safe=False)
+    pq.write_table(table.set_column(at, "timestamp", whole), path)
+    with pytest.raises(FindingsError) as refused:
+        leconvert.convert(source, output=tmp_path / "result")
+    errors = [each for each in refused.value.findings if each["severity"] == "error"]
+    assert {each["code"] for each in errors} == {"schema-mismatch", "timestamps"}
+    assert {each["remedy"] for each in errors} == {"--retime"}
+    converted(source, tmp_path / "result", repairs=RepairOptions(retime=True))
+    wanted = pq.read_table(sound / DATA).column("timestamp")
+    assert pq.read_table(tmp_path / "result" / DATA).column("timestamp").equals(wanted)

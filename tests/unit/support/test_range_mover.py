@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.support import range_mover
+from leconvert.support import file_calls, range_mover
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
 from leconvert.support.range_mover import RangeMover
 
@@ -109,7 +109,7 @@ def test_only_whole_blocks_that_agree_on_both_sides_are_cloned(
 
     def clone(descriptor: int, request: int, argument: bytes) -> int:
         assert request == 0x4020940D
-        source, start, count, target_start = range_mover._CLONE_RANGE.unpack(argument)
+        source, start, count, target_start = file_calls._CLONE_RANGE.unpack(argument)
         requests.append((start, count, target_start))
         os.pwrite(descriptor, os.pread(source, count, start), target_start)
         return 0

@@ -12,8 +12,9 @@ import pytest
 
 from leconvert.media import codec_of
 from leconvert.support.errors import UsageError
+from leconvert.support.machine import own_scheduling
 from leconvert.testing import FrameLabel, draw_frame, read_label
-from leconvert.testing.encode import ENCODERS, encode_clip, own_scheduling
+from leconvert.testing.encode import ENCODERS, encode_clip
 
 
 def _frames(count: int, height: int = 64, width: int = 96) -> list[np.ndarray]:

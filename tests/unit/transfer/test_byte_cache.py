@@ -29,13 +29,13 @@ from tests.unit.loading.conftest import LENGTHS
 __all__ = ["hub", "lone_client", "pauses"]
 
 from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.support.file_calls import Mount
 from leconvert.support.machine import Machine
 from leconvert.transfer import byte_cache
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.transfer.files import SparseFile
 from leconvert.transfer.store import RemoteFile
 from leconvert.transfer.urls import UrlStore
-from leconvert.workdir.fs import Mount
 
 BLOCK = bytes(range(256)) * (BLOCK_BYTES // 256)
 KEY = "ab" * 16
@@ -397,7 +397,7 @@ def test_a_folder_that_somebody_else_may_write_to_is_not_used(
     monkeypatch.setattr(byte_cache, "_own_folder", lambda: tmp_path / "own")
     (tmp_path / "own").mkdir()
     (tmp_path / "own").chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="another user can write there"):
+    with pytest.warns(RuntimeWarning, match="another user may write there"):
         assert not ByteCache().is_usable()
     (tmp_path / "own").rmdir()
     assert ByteCache().is_usable()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
+from leconvert.support import file_calls as mounts
 from leconvert.support.errors import StorageError, TargetError
-from leconvert.workdir import fs as mounts
 from leconvert.workdir import swap as targets
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.records import new_run_id, removed_folder
@@ -50,7 +50,7 @@ def test_a_tree_of_another_user_below_a_sticky_folder_is_refused(
     target = shared / "set"
     target.mkdir(parents=True)
     shared.chmod(0o1777)
-    monkeypatch.setattr(targets, "_may_act_for_owners", lambda: capable)
+    monkeypatch.setattr(targets, "may_act_for_owners", lambda: capable)
     check_target(target, old_dir(target))
     monkeypatch.setattr(os, "geteuid", lambda: target.stat().st_uid + 1)
     if capable:

@@ -1,4 +1,4 @@
-"""What leases cost one worker on this host's NFS mount; prints JSON.
+"""Measure the cost of leases for one worker on this host's NFS mount; print JSON.
 
     costs.py FOLDER BATCHES
 

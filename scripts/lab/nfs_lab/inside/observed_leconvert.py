@@ -40,7 +40,7 @@ class Journal:
 
 
 def around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a function by one that is made of it."""
+    """Replace a function by a wrapper around it."""
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(make(original)))
 

@@ -1,4 +1,4 @@
-"""What is done to the hosts, and what must hold all the same."""
+"""Disturbances of the hosts, and the promises that must hold nevertheless."""
 
 from collections.abc import Callable, Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""What every scenario stands on: a lab, datasets that its hosts see, and the bytes to expect."""
+"""The ground of the scenarios: a lab, datasets that its hosts see, and the bytes to expect."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Ground:
         """Run one kind of ``races.py`` on several hosts at once; see there.
 
         Returns:
-            What each host reports.
+            The report of each host.
         """
         folder = f"{MOUNT}/race-{kind}"
         # Holding every batch before the start takes a while, and Python's start does anyway.

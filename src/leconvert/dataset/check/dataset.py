@@ -21,8 +21,8 @@ from leconvert.dataset.check.meta import (
     provenance_findings,
     streaming_findings,
 )
-from leconvert.dataset.files import special_files
-from leconvert.dataset.findings import found, grouped
+from leconvert.dataset.files import files_below, special_files
+from leconvert.dataset.findings import all_named, found, grouped
 from leconvert.dataset.formats.v2 import (
     INFO_PATH,
     read_info,
@@ -50,6 +50,7 @@ from leconvert.dataset.formats.v3 import (
     routed_files,
     says_another_version,
     split_findings,
+    streams_in_doubt,
 )
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import DEFAULT_COLUMNS
@@ -70,25 +71,22 @@ from leconvert.support.text import count
 
 _SHOWN = 20
 _SEVERITIES = ("error", "repaired", "warning", "info")
-# Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.
+# For files at hand: reading and arithmetic work without Python's lock, parsing does not.
 _THREADS = 2
 # With these it cannot be said which row a task's text means.
-_TASKS_IN_DOUBT = {"tasks-order", "tasks-duplicate"}
-# With these an episode may have another file than ``meta/episodes`` says.
-_FILES_IN_DOUBT = frozenset({"missing-file", "shared-frames", "video-frames"})
+_TASKS_IN_DOUBT = {"tasks-order", "task-duplicate"}
 # With these a table below ``meta/`` may have to be derived.
 _DERIVED_FOR = frozenset({"tasks-layout", "missing-file"})
-_TABLES_IN_DOUBT = frozenset({"missing-file", "rows", "file-order", "episode-column"})
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetReport:
-    """What a check found.
+    """The findings of a check.
 
     Attributes:
         root: The dataset.
         version: Its ``codebase_version``.
-        findings: What is wrong or worth knowing, errors first; of those that are alike the first.
+        findings: Faults and remarks, errors first; the first one of those that are alike.
         episodes: Episodes in it.
         frames: Rows in it.
         files: Data and video files that were looked at.
@@ -116,9 +114,9 @@ class DatasetReport:
 def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetReport:
     """Check a dataset of version v2.x or v3.0.
 
-    A v2.x dataset is scanned as for a conversion without repairs. Of a v3.0 dataset every table,
-    every row's place columns and every video's index are read; nothing is written and no frame is
-    decoded.
+    A v2.x dataset is scanned as for a conversion without repairs. Every table,
+    every row's place columns and every video's index of a v3.0 dataset are read; nothing is written
+    and no frame is decoded.
     """
     started = time.monotonic()
     raw = read_info(root)
@@ -138,7 +136,8 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
             pass
         findings, episodes, frames = check.findings, check.episodes, check.frames
         files = sum(map(len, check.files.values()))
-    kept = sorted(grouped(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
+    named = all_named(grouped(findings), root)
+    kept = sorted(named, key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
 
@@ -153,9 +152,9 @@ def checked_result(
         raise wrong
     if version not in versions:
         raise SourceError(
-            f"{result} is {version}; only {' and '.join(versions)} datasets are sent.",
+            f"{result} is {version}, but only {' and '.join(versions)} datasets can be sent.",
             path=str(result),
-            next_step="Convert it first: `leconvert convert`.",
+            next_step="Convert the dataset first with `leconvert convert`.",
         )
     findings = (
         check_dataset(result, progress=progress).findings
@@ -165,9 +164,9 @@ def checked_result(
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise VerificationError(
-            f"{result} is no complete {version} dataset: {count(len(errors), 'error')}.",
+            f"{result} is not a complete {version} dataset: it has {count(len(errors), 'error')}.",
             path=str(result),
-            next_step="`leconvert check` explains them. Nothing was sent.",
+            next_step="`leconvert check` lists the errors. Nothing was sent.",
             details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
         )
     return info
@@ -180,8 +179,8 @@ class NewOrder:
     Attributes:
         episodes: The stored row of each episode, shape (E,); None: as they are stored.
         tasks: The stored row of each task, shape (T,); None likewise.
-        task_numbers: What rows of data call each of these tasks, ascending; None: by its row.
-        places: Where the episodes, in this order, are in the files of some streams.
+        task_numbers: The number of each of these tasks in rows of data, ascending; None: its row.
+        places: The places of the episodes, in this order, in the files of some streams.
     """
 
     episodes: IntArray | None = None
@@ -213,12 +212,12 @@ class DatasetCheck:
         tasks: The text of each row of ``meta/tasks.parquet``; None where it cannot be used.
         other_tasks: Of each data file the episodes for which ``meta/episodes`` lists other tasks
             than their rows have.
-        stats: What the episodes' statistics add up to, by feature.
+        stats: The sum of the episodes' statistics, by feature.
         episodes: Number of episodes.
         frames: Number of rows.
         untimed: Whether an episode's timestamps are wrong, shape (E,).
-        located: Where files are that are not where the dataset says; the rest goes by it.
-        misplaced: What of the findings says so, or that tables were derived.
+        located: The places of files that are not where the dataset says; other checks use them.
+        misplaced: The findings about such files and about derived tables.
         derived: The tables that were derived, None for none.
     """
 
@@ -349,20 +348,18 @@ class DatasetCheck:
                 self.findings += found_here
         self.files = files
         paths = {routed.path: None for routed in every}
-        self.findings += left_over(self.root, paths, complete=len(files) == len(streams))
+        self.findings += left_over(self.root, paths, len(files) == len(streams), declared)
         self.findings += provenance_findings(self.root, self.episodes)
         self._locate_files(declared, table, ranges, set(streams) - files.keys())
+        self._tell_of_cameras_elsewhere()
 
     def _locate_files(
         self, declared: Declared, table: EpisodeTable, ranges: Ranges, nameless: Collection[str]
     ) -> None:
-        """Where other files are there that fit, go by these, and say that others are named."""
-        wrong: dict[str, tuple[int | None, str]]
-        wrong = {stream: (None, f"{stream} has no files by its template.") for stream in nameless}
-        for each in reversed(self.findings):
-            in_doubt = _TABLES_IN_DOUBT if each.stream == DATA_STREAM else _FILES_IN_DOUBT
-            if each.stream and each.stream in self.files and each.code in in_doubt:
-                wrong[each.stream] = (each.episode, each.message)
+        """Find files that fit in place of those that are named; use them, and report it."""
+        wrong = streams_in_doubt(self.findings)
+        for stream in nameless:
+            wrong[stream] = (None, f"The path template of {stream} matches no file.")
         if not wrong:
             return
         located = locate_files(self.root, declared, table, ranges.length, sorted(wrong))
@@ -376,16 +373,37 @@ class DatasetCheck:
             return
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
-        seen = {stream: said for stream, (_, said) in wrong.items()}
-        for path, stream, message in located.told(raw, seen):
-            if stream is None:
-                self.misplaced.append(found("path-template", message, path=path))
-                continue
-            episode, _ = wrong[stream]
+        for path, of_stream, episode, message in located.told(raw, wrong):
+            code = "path-template" if of_stream is None else "wrong-files"
             self.misplaced.append(
-                found("wrong-files", message, episode=episode, stream=stream, path=path)
+                found(code, message, episode=episode, stream=of_stream, path=path)
             )
         self.findings += self.misplaced
+
+    def _tell_of_cameras_elsewhere(self) -> None:
+        """Say where a camera's videos are that has none by the template by which others have."""
+        missing = self._missing
+        gone = {
+            stream: files[0].path
+            for stream, files in self.files.items()
+            if stream in missing and not any((self.root / each.path).exists() for each in files)
+        }
+        if not any(camera_of(stream) and stream not in gone for stream in self.files):
+            return
+        for stream, example in gone.items():
+            camera = camera_of(stream)
+            videos = (path for path, _ in files_below(self.root) if path.endswith(".mp4"))
+            near = min((path for path in videos if camera and camera in path), default=None)
+            if camera is None or near is None:
+                continue
+            self.findings = [
+                each
+                for each in self.findings
+                if not (each.code == "missing-file" and each.stream == stream)
+                and not (each.code == "stray-file" and camera in (each.path or ""))
+            ]
+            said = f"{camera} has no video at {example}; on disk there is {near}."
+            self.findings.append(found("misplaced-file", said, stream=stream, path=near))
 
     @property
     def _missing(self) -> set[str | None]:
@@ -402,9 +420,9 @@ class DatasetCheck:
                 self.other_tasks[routed.path] = report.other_tasks
             columns = columns or report.columns
             if report.columns is not None and report.columns != columns:
-                message = f"{routed.path} has other columns or types than the first file."
+                message = f"{routed.path} has other columns or types than the first data file."
                 self.findings.append(
-                    found("data-schema", message, stream=DATA_STREAM, path=routed.path)
+                    found("schema-mismatch", message, stream=DATA_STREAM, path=routed.path)
                 )
 
 

@@ -25,7 +25,7 @@ from leconvert.dataset.formats.v3 import (
     RoutedFile,
     RowCheck,
     StreamPlaces,
-    rows_by_column,
+    place_rows,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
@@ -45,8 +45,8 @@ from leconvert.tables.schemas import (
 def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[Finding]:
     """Yield columns that are missing, too many, or of another type.
 
-    What LeRobot casts without a word (another width of number, a list of any length) is a warning
-    or nothing, the rest an error: its loader passes the declared types to `datasets`, which raises.
+    A type that LeRobot casts silently (another width of number, a list of any length) is a warning
+    or nothing. Any other is an error: LeRobot gives the declared types to `datasets`, which raises.
     """
 
     def wrong(code: str, message: str, *, severity: str | None = None) -> Finding:
@@ -56,12 +56,13 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
     stored = {key: feature for key, feature in features.items() if feature.dtype != "video"}
     missing = sorted(stored.keys() - set(schema.names))
     extra = sorted(set(schema.names) - declared.names | set(schema.names) & set(declared.cameras))
-    if missing:
-        yield wrong("data-columns", f"There is no column {', '.join(map(repr, missing))}.")
-    if extra:
-        yield wrong("data-columns", f"info.json does not declare {', '.join(map(repr, extra))}.")
+    for name in missing:
+        code = "missing-column" if name in DEFAULT_COLUMNS else "phantom-feature"
+        yield wrong(code, f"The column {name!r} is missing.")
+    for name in extra:
+        yield wrong("undeclared-column", f"info.json does not declare {name!r}.")
     if len(set(schema.names)) < len(schema.names):
-        yield wrong("data-columns", "Two columns have the same name.")
+        yield wrong("unreadable-file", "Two columns have the same name.")
         return
     entries = _dataset_entries(schema)
     for name in schema.names:
@@ -71,16 +72,19 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
         reading = read_by_lerobot(name, feature.raw, kind)
         if feature.dtype == "image":
             if reading.verdict != "exact":
-                yield wrong("data-types", f"The image {name!r} is stored as {kind}.")
+                yield wrong("dtype-mismatch", f"The image {name!r} is stored as {kind}.")
             elif not is_image_entry(entries.get(name)):
-                yield wrong("image-metadata", f"The entry of {name!r} is {entries.get(name)!r}.")
+                yield wrong(
+                    "image-metadata",
+                    f"The `huggingface` metadata of column {name!r} is {entries.get(name)!r}.",
+                )
         elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
             # Texts that happen to be numbers, and numbers as texts, are cast too; nobody means it.
             is_alike = {feature.dtype, dtype_name(kind)} <= NUMBER_DTYPES
             declared_as = f"{feature.dtype} of shape {list(feature.shape)}"
             yield wrong(
-                "data-types",
-                f"{name!r} is declared as {declared_as} and stored as {plain_type(kind)}.",
+                "dtype-mismatch",
+                f"{name!r} is declared as {declared_as}, but stored as {plain_type(kind)}.",
                 severity="warning" if is_alike and reading.verdict == "cast" else "error",
             )
 
@@ -113,14 +117,14 @@ def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class DataFileReport:
-    """What a look at one data file gives.
+    """The report about one data file.
 
     Attributes:
-        findings: What is wrong with it.
+        findings: Its faults.
         columns: Names and types of its columns; None where it could not be read, or they are a
             finding of their own.
-        untimed: Episodes whose timestamps are wrong, so that nothing can be said of their video
-            frames; None where rows were not compared.
+        untimed: Episodes whose timestamps are wrong, so that their video frames cannot be judged;
+            None if rows were not compared.
         other_tasks: Episodes for which ``meta/episodes`` lists other tasks than their rows have.
     """
 
@@ -144,7 +148,7 @@ def check_data_file(
     path = routed.path
     if not (root / path).exists():
         first = int(routed.episodes[0])
-        message = f"{path} is not there; it has {count(len(routed.episodes), 'episode')}."
+        message = f"{path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
         report.findings.append(
             found("missing-file", message, episode=first, stream=DATA_STREAM, path=path)
         )
@@ -156,16 +160,19 @@ def check_data_file(
             if not report.findings:
                 report.columns = tuple((item.name, str(plain_type(item.type))) for item in schema)
             lengths = ranges.length[routed.episodes]
-            if file.metadata.num_rows == int(lengths.sum()):
+            placed = place_rows(file, routed, lengths)
+            report.findings += [
+                found(code, message, episode=episode, stream=DATA_STREAM, path=path)
+                for code, episode, message in placed.wrong
+            ]
+            if not placed.wrong:
                 report.findings += _row_group_findings(file, routed, lengths)
-                rows = RowCheck(
-                    routed, table, ranges, declared, num_tasks, task_numbers=task_numbers
-                )
+            among, begins = placed.whole(routed)
+            if len(begins):
+                rows = RowCheck(among, table, ranges, declared, num_tasks, begins, task_numbers)
                 report.findings += rows.check(file)
                 report.untimed = rows.untimed
                 report.other_tasks = rows.other_tasks
-            else:
-                report.findings.append(_wrong_rows(file, routed, lengths))
     except (OSError, ValueError, pa.ArrowException) as error:
         message = f"{path} cannot be read: {error}"
         report.findings.append(found("unreadable-file", message, stream=DATA_STREAM, path=path))
@@ -180,24 +187,11 @@ def _row_group_findings(
         return
     largest = max(groups, key=lambda group: group.total_byte_size)
     message = (
-        f"{routed.path} has {len(lengths):,} episodes of {lengths.mean():,.0f} rows on average, "
-        f"and row groups of up to {largest.num_rows:,} rows, "
-        f"{largest.total_byte_size / 2**20:,.1f} MiB ({len(groups):,} in all)."
+        f"{routed.path} has {len(lengths):,} episodes of {lengths.mean():,.0f} rows on "
+        f"average, but only {len(groups):,} row groups, of up to {largest.num_rows:,} "
+        f"rows and {largest.total_byte_size / 2**20:,.1f} MiB."
     )
     yield found("row-groups", message, stream=DATA_STREAM, path=routed.path)
-
-
-def _wrong_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> Finding:
-    """Say which episode has another number of rows, as far as its column tells."""
-    rows, wanted = file.metadata.num_rows, int(lengths.sum())
-    episode, detail = None, ""
-    _, counts = rows_by_column(file, routed.episodes)
-    if counts.any() and not np.array_equal(counts, lengths):
-        first = int(np.argmax(counts != lengths))
-        episode = int(routed.episodes[first])
-        detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
-    message = f"{routed.path} has {rows:,} rows, its episodes have {wanted:,}{detail}."
-    return found("rows", message, episode=episode, stream=DATA_STREAM, path=routed.path)
 
 
 # One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
@@ -244,7 +238,7 @@ class EpisodeSpans:
         return self.begin + self.length
 
     def tell(self, wrong: npt.NDArray[np.bool_]) -> int:
-        """Remember that something was said of these episodes; return the first's place."""
+        """Note that these episodes have a finding; return the first one's place."""
         self.told |= wrong
         return int(np.argmax(wrong))
 
@@ -266,7 +260,9 @@ def check_video_file(
         return found(code, message, episode=episode, stream=routed.stream, path=routed.path)
 
     if not path.exists():
-        message = f"{routed.path} is not there; it has {count(len(routed.episodes), 'episode')}."
+        message = (
+            f"{routed.path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
+        )
         return [wrong("missing-file", message, first)]
     findings: list[Finding] = []
     try:
@@ -281,7 +277,7 @@ def check_video_file(
     except (UnreadableSourceError, OSError) as error:
         return [wrong("unreadable-file", f"{routed.path} cannot be read: {error}", first)]
     if not len(frames.seconds):
-        return [wrong("unreadable-file", f"{routed.path} holds no frames.", first)]
+        return [wrong("unreadable-file", f"{routed.path} contains no frames.", first)]
     findings += [wrong(code, message) for code, message in _declaration(frames, feature)]
     spans = spans_of(frames, routed, placed, ranges)
     timed = ~untimed[spans.episodes]
@@ -314,12 +310,15 @@ def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, s
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
     if frames.size is not None and frames.size not in (height_first, channels_first):
         height, width = frames.size
-        yield "video-shape", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
+        yield (
+            "shape-mismatch",
+            (f"Frames are {height}x{width}, but the declared shape is {list(feature.shape)}."),
+        )
     info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
     declared = info.get("video.codec") if isinstance(info, dict) else None
     named = media.codec_of(declared) if isinstance(declared, str) else None
     if frames.codec is not None and named is not None and media.codec_of(frames.codec) != named:
-        yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
+        yield "codec-mismatch", f"The codec is {frames.codec}, but {declared} is declared."
 
 
 def spans_of(
@@ -356,19 +355,19 @@ def spans_findings(
     if beyond.any():
         at = spans.tell(beyond)
         yield (
-            "video-frames",
-            f"it has {num_frames:,} frames; {np.count_nonzero(beyond):,} episodes end later, the "
-            f"first at frame {spans.stop[at]:,}.",
+            "frame-count",
+            f"it has {num_frames:,} frames, but {np.count_nonzero(beyond):,} episodes end "
+            f"later, the first at frame {spans.stop[at]:,}.",
             at,
         )
     yield from _off_their_times(frames, spans, fps, timed & ~beyond)
     yield from _neighbours(frames, spans, fps)
-    # Of an episode that is not where it should be, the rest means nothing.
+    # Further checks of a misplaced episode mean nothing.
     unkeyed = ~spans.told & ~frames.keyframes[spans.begin]
     if unkeyed.any():
         number, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
         yield (
-            "video-keyframe",
+            "no-keyframe",
             f"{number:,} of {len(unkeyed):,} episodes do not begin with a keyframe.",
             at,
         )
@@ -378,8 +377,8 @@ def spans_findings(
         at = spans.tell(off)
         yield (
             "video-end",
-            f"to_timestamp of {np.count_nonzero(off):,} episodes is off; the first is "
-            f"{spans.to_seconds[at]:.6f} and not {end[at]:.6f}.",
+            f"to_timestamp of {np.count_nonzero(off):,} episodes is wrong; the first is "
+            f"{spans.to_seconds[at]:.6f} instead of {end[at]:.6f}.",
             at,
         )
 
@@ -440,7 +439,7 @@ def _neighbours(
     num_frames = len(frames.seconds)
     stop = np.minimum(spans.stop, num_frames)
     last = np.maximum.accumulate(stop)
-    # Of the episodes up to each, the one that ends last.
+    # Among the episodes up to each, the one that ends last.
     ends_last = np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))
     gap = spans.begin[1:] - last[:-1]
     beside = (stop[:-1] > 0) & (spans.begin[1:] < num_frames)
@@ -450,7 +449,7 @@ def _neighbours(
     wrong[1:] = (gap != 0) | (beside & (gap == 0) & (np.abs(pause) >= 0.5 / float(fps)))
     wrong[1:] &= ~(spans.told[1:] & spans.told[:-1])
     shared = wrong.copy()
-    # Where an episode lies that is not at its times, or ends beyond the file, is not known.
+    # The place of an episode that is not at its times, or ends beyond the file, is unknown.
     shared[1:] &= (gap < 0) & ~spans.told[1:] & ~spans.told[ends_last[:-1]]
     lead, tail = int(spans.begin[0]), num_frames - int(stop.max())
     if wrong.any():
@@ -462,15 +461,17 @@ def _neighbours(
             number = min(stop[first], stop[at]) - spans.begin[at]
             seen = f"episodes {before} and {this} share {count(int(number), 'frame')}"
         elif gap[at - 1]:
-            seen = f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to none"
+            seen = (
+                f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to no episode"
+            )
         else:
-            seen = f"episode {this} comes {pause[at - 1]:.3f} s late after {before}"
+            seen = f"episode {this} begins {pause[at - 1]:.3f} s after the end of episode {before}"
         yield code, f"{seen} ({count(int(np.count_nonzero(places)), 'such place')}).", at
         spans.tell(wrong)
         spans.told[:-1] |= wrong[1:]
     elif lead or tail:
         yield (
             "video-neighbours",
-            f"{lead + tail:,} frames at its {'begin' if lead else 'end'} belong to no episode.",
+            f"{lead + tail:,} frames at the {'beginning' if lead else 'end'} belong to no episode.",
             0 if lead else len(wrong) - 1,
         )

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset: every kind of finding, and what the user's flags do about it."""
+"""Faults of a dataset: every kind of finding, and the effect of the user's flags on it."""
 
 from leconvert.dataset.findings.catalogue import (
     DROP,
@@ -6,11 +6,13 @@ from leconvert.dataset.findings.catalogue import (
     TASKS_FROM_EPISODES,
     V3_CATALOGUE,
     Kind,
+    all_named,
     all_remedies,
     check_accepted,
     found,
     grouped,
     lossless_remedy,
+    named,
 )
 from leconvert.dataset.findings.resolve import (
     Observation,
@@ -38,6 +40,7 @@ __all__ = [
     "RepeatedObservations",
     "ResolvedRepairs",
     "SourceFacts",
+    "all_named",
     "all_remedies",
     "check_accepted",
     "check_dropped_features",
@@ -46,6 +49,7 @@ __all__ = [
     "found",
     "grouped",
     "lossless_remedy",
+    "named",
     "redeclared",
     "resolve_repairs",
     "said_of_paths",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
@@ -35,14 +36,14 @@ class Kind(NamedTuple):
         severity: ``error``, ``warning`` or ``info``, where the case does not say otherwise. An
             error of a v3.0 dataset makes LeRobot's loader raise, or return the wrong thing without
             raising. A warning costs time or room, or makes one of LeRobot's tools stumble.
-        meaning: What was seen, or what it means for whoever loads the dataset, in one line.
-        repairs: The flags that repair it, those first that lose nothing. Errors of single episodes
-            can always be left out with their episode (`DROP`), those of a camera with it.
-        acceptable: Whether ``--accept`` makes a warning of the error: the conversion can do
+        meaning: The observation, or its effect on the dataset's users, in one line.
+        repairs: The flags that repair it, flags that lose nothing first. Errors of single episodes
+            can always be left out with their episode (`DROP`), errors of a camera with it.
+        acceptable: Whether ``--accept`` turns the error into a warning: the conversion can do
             without the repair, and the result is as good or bad as the source.
-        remedy: What helps and loses nothing: it is told before the flags. Commands that it names
-            are tried by tests/unit/dataset/check, finding by finding.
-        remedy_below: What helps instead where the file's path begins so; the first of them counts.
+        remedy: A remedy that loses nothing: the message names it before the flags.
+            tests/unit/dataset/check tries its commands, finding by finding.
+        remedy_below: Other remedies, by the beginning of the file's path; the first match counts.
     """
 
     code: str
@@ -90,14 +91,15 @@ def check_accepted(codes: Sequence[str]) -> None:
         kind = SOURCE_CATALOGUE.get(code)
         if kind is None:
             raise UsageError(
-                f"--accept {code}: there is no such finding.",
+                f"There is no finding {code} (--accept).",
                 next_step=f"The findings are {', '.join(sorted(SOURCE_CATALOGUE))}.",
             )
         if kind.severity == "error" and not kind.acceptable:
             raise UsageError(
-                f"--accept {code}: a dataset cannot be converted with it.",
-                next_step=f"Use {' or '.join(kind.repairs) or 'another copy of the dataset'}; what "
-                f"can be accepted is {', '.join(acceptable)}.",
+                f"A dataset with the finding {code} cannot be converted, so --accept does "
+                "not help.",
+                next_step=f"Use {' or '.join(kind.repairs) or 'another copy of the dataset'}. "
+                f"--accept works only for {', '.join(acceptable)}.",
             )
 
 
@@ -136,6 +138,21 @@ def lossless_remedy(code: str, remedy: str | None = None) -> str | None:
     return None if kind is None or is_sentence else kind.remedy
 
 
+def named(text: str, root: object) -> str:
+    """Return what helps with the dataset that it is about in place of ``DATASET``."""
+    return text.replace(" DATASET", f" {shlex.quote(str(root))}")
+
+
+def all_named[Each: Finding](findings: Iterable[Each], root: object) -> tuple[Each, ...]:
+    """Return findings whose remedies name their dataset."""
+    return tuple(
+        replace(
+            each, message=named(each.message, root), remedy=each.remedy and named(each.remedy, root)
+        )
+        for each in findings
+    )
+
+
 def all_remedies(code: str, remedy: str | None) -> str:
     """Return both in one line; empty where nothing helps."""
     return " Or ".join(filter(None, (lossless_remedy(code, remedy), remedy)))
@@ -168,6 +185,8 @@ def grouped(findings: Iterable[Finding]) -> tuple[CountedFinding, ...]:
 def _counted(finding: Finding, number: int) -> CountedFinding:
     if isinstance(finding, CountedFinding):
         return replace(finding, count=number)
-    message = f"{finding.message} {number:,} findings are like this." if number > 1 else None
+    message = (
+        f"{finding.message} The same holds for {number:,} findings in all." if number > 1 else None
+    )
     fields = {each.name: getattr(finding, each.name) for each in dataclass_fields(finding)}
     return CountedFinding(**fields | {"message": message or finding.message}, count=number)

@@ -1,4 +1,4 @@
-"""What checks of a v2.x source report, and what is decided about it."""
+"""Findings of the checks of a v2.x source, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from leconvert.model.values import Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.text import count, first_few, shown
 
-# What checks report, before anything is decided about it.
+# Reports of checks, before any decision about them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Observation:
 
     Attributes:
         code: One of the catalogue's.
-        message: What was seen, in one sentence.
-        episode: The episode's index in the source, where it is about one.
-        stream: The stream, where it is about one.
-        path: The file relative to the source, where it is about one.
-        feature: The feature, where it is about one.
+        message: The observation, in one sentence.
+        episode: The episode's index in the source, if it concerns one.
+        stream: The stream, if it concerns one.
+        path: The file relative to the source, if it concerns one.
+        feature: The feature, if it concerns one.
         severity: As the catalogue says, unless the case says otherwise.
         is_acceptable: Whether it can be accepted where others of its code can.
         helps: Flags of the catalogue's that help in this case; None where all do.
@@ -66,9 +66,9 @@ class Observation:
 
 
 class RepeatedObservations:
-    """The same thing seen in many episodes: it makes one remark, which says in how many.
+    """One observation in many episodes: it makes one remark with the number of episodes.
 
-    What was seen first is the example. Memory is bounded by the kinds of things, not by episodes.
+    The first episode is the example. Memory is bounded by the kinds of things, not by episodes.
     """
 
     __slots__ = ("_seen",)
@@ -90,13 +90,15 @@ class RepeatedObservations:
     def remarks(self) -> Iterator[Observation]:
         """Yield a remark for each kind of thing."""
         for example, episodes in self._seen.values():
-            more = f" {count(episodes, 'episode')} are like this." if episodes > 1 else ""
+            more = (
+                f" The same holds for {count(episodes, 'episode')} in all." if episodes > 1 else ""
+            )
             yield replace(example, message=example.message + more, episode=None)
 
 
 @dataclass(slots=True)
 class ObservationLog:
-    """What is said about the slices of some episodes, one slice after the other.
+    """Remarks about the slices of some episodes, one slice after the other.
 
     Attributes:
         remarks: About single episodes.
@@ -159,10 +161,11 @@ class ObservationLog:
 
 
 def said_of_paths(feature: str, where: str = "") -> str:
-    """Return what is said of images that are paths."""
+    """Return the message about images that are paths."""
     return (
-        f"The images {shown(feature)} are no files{where}, but their paths at best; put the files "
-        'into the tables first, as "Images as paths" in docs/howto/broken-datasets.md does.'
+        f"The tables contain no image files of {shown(feature)}{where}, but at best their "
+        'paths. Put the files into the tables first, as described under "Images as '
+        'paths" in docs/howto/broken-datasets.md.'
     )
 
 
@@ -175,7 +178,7 @@ def said_of_paths(feature: str, where: str = "") -> str:
 
 _REINDEXED = ("frame_index", "episode_index", "index")
 _RENUMBERED = ("episode_index", "index")
-# What is said of how a column is stored, which no longer holds where it is computed.
+# Findings about stored columns; they no longer hold if the column is computed.
 _OF_STORED_TYPES = frozenset(
     {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
 )
@@ -199,7 +202,7 @@ _REPAIRING = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceFacts:
-    """What a decision about a source's findings rests on.
+    """The facts for a decision about a source's findings.
 
     Attributes:
         episode_index: Index of each episode, ascending, shape (E,).
@@ -212,12 +215,12 @@ class SourceFacts:
         unsound_stats: Features whose statistics are missing or stale and can be computed, and in
             which episodes; None where there are none at all.
         undeclared: Columns of the tables that are not declared.
-        declarations: What those of them are declared as that can be.
+        declarations: Declarations of those columns that can be declared.
         codebase_version: The version that the source is read as.
-        located: Where files lie that are not where their template says, by stream and episode.
+        located: Paths of files that are not at their template's path, by stream and episode.
         task_columns: Columns beside ``task_index`` that hold task indices.
-        selected: The episodes, where others were not asked for; None where these are all.
-        assumed_fps: The rate that is assumed, where ``info.json`` says another.
+        selected: The episodes that were asked for; None for all.
+        assumed_fps: The rate that is assumed, if ``info.json`` states another.
         trimmed: First frame that stays of an episode, and the one after the last, by its index.
         has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
         floating_indices: Default columns of whole numbers that are stored as floating-point ones.
@@ -245,11 +248,11 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedRepairs:
-    """What becomes of a source.
+    """The decision about a source.
 
     Attributes:
         findings: Sorted: the dataset's first, then by episode.
-        repairs: What the conversion changes.
+        repairs: The changes of the conversion.
         kept: Whether each episode stays, shape (E,).
     """
 
@@ -269,12 +272,12 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name in DEFAULT_COLUMNS:
             raise UsageError(
-                f"--drop-feature {name}: every v3.0 dataset has this column.",
-                next_step="--retime and --reindex compute such columns anew.",
+                f"--drop-feature {name} is not possible: every v3.0 dataset has this column.",
+                next_step="--retime and --reindex compute such columns again.",
             )
         if name not in known:
             raise UsageError(
-                f"--drop-feature {shown(name)}: the dataset has no such feature.",
+                f"The dataset has no feature {shown(name)} (--drop-feature).",
                 next_step=f"Its features are {', '.join(map(shown, droppable)) or 'none'}.",
             )
 
@@ -288,18 +291,20 @@ def check_renamed_features(
         if old not in known:
             others = [shown(name) for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
             raise UsageError(
-                f"{said}: the dataset has no such feature.",
+                f"The dataset has no such feature ({said}).",
                 next_step=f"Its features are {', '.join(others) or 'none'}.",
             )
         if new in known:
             raise UsageError(
-                f"{said}: the dataset has a feature of that name.",
-                next_step="Take another name, or rename that feature with a conversion before.",
+                f"The dataset already has a feature of the new name ({said}).",
+                next_step="Use another name, or rename the other feature first, by a "
+                "conversion of its own.",
             )
         if old in task_indices:
             raise UsageError(
-                f"{said}: meta/modality.json says by that name that it holds indices of tasks.",
-                next_step="Leave it its name.",
+                f"This feature cannot be renamed ({said}): meta/modality.json uses its name "
+                "for task indices.",
+                next_step="Leave this --rename-feature out.",
             )
 
 
@@ -333,7 +338,7 @@ def resolve_repairs(
     left = Extent(int(np.count_nonzero(kept)), int(facts.length[kept].sum()), len(features))
     errors = [remark for remark, severity in mended if severity == "error"]
     remedies = _Remedies(facts, left, kept, errors)
-    # What cannot stay needs no other repair.
+    # A feature that cannot stay needs no other repair.
     lost = {error.feature for error in errors if error.feature and _is_lost(remedies(error))}
     mended = [
         (replace(remark, helps=("--drop-feature",)), severity)
@@ -347,9 +352,9 @@ def resolve_repairs(
     )
     if not kept.any():
         raise SourceError(
-            "No episode would be left: each has a finding that drops it.",
+            "Every episode would be left out, since every episode has an error.",
             details=first_few([finding.message for finding in findings], _SHOWN),
-            next_step="Mend what the findings name, or use the flags that repair it.",
+            next_step="Correct what the findings name, or add the options that repair it.",
         )
     return ResolvedRepairs(findings, repairs, kept)
 
@@ -550,9 +555,9 @@ def _feature(remark: Observation) -> str | None:
 
 
 class _Remedies:
-    """What each remedy of the errors would leave of a dataset.
+    """The rest of a dataset after each remedy of its errors.
 
-    Errors of one code and one stream or feature are one matter: a flag repairs all of them.
+    A flag repairs all errors of one code and one stream or feature together.
     """
 
     def __init__(
@@ -603,7 +608,7 @@ class _Remedies:
             left = Extent(int(np.count_nonzero(rest)), frames, base.features)
             return left, (base.frames - frames) * (1 + cameras)
         if flag == "--drop-feature":
-            # Where an error names episodes, the feature is of no use in these.
+            # If an error names episodes, the feature is of no use in these.
             is_camera = self._facts.features.get(_feature(remark) or "", {}).get("dtype") == "video"
             share = 1.0 if is_camera else 1 / max(1, len(dtypes) - cameras)
             return replace(base, features=base.features - 1), frames * share

@@ -1,7 +1,7 @@
-"""What a LeRobot dataset on disk tells of itself, whatever its version is.
+"""A LeRobot dataset on disk, of any version.
 
-`v2.Dataset` and `v3.Dataset` both are a `Dataset`: who reads through it need not know which. Each
-part is read when it is first asked for, and kept; all of it can be pickled.
+`v2.Dataset` and `v3.Dataset` are both a `Dataset`: its readers need not know the version. Each part
+is read when it is first asked for, and kept; all of it can be pickled.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ class Dataset(ABC):
     Args:
         root: Its folder.
         renames: New name of each feature that is renamed.
-        name: What errors call it; its folder by default.
+        name: Its name in errors; its folder by default.
 
     Attributes:
         root: Its folder.
-        name: What errors call it.
+        name: Its name in errors.
     """
 
     statistics_help = ""
-    """What helps, beside another copy, where ``meta/stats.json`` cannot be read."""
+    """A remedy beside another copy for a ``meta/stats.json`` that cannot be read."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what is said of each episode beside where it lies: tasks, length, keys of its own.
+        """Yield each episode's record without its places: tasks, length, keys of its own.
 
         Each has its ``episode_index``.
         """
@@ -181,7 +181,7 @@ class Dataset(ABC):
     def stats_blocks(self) -> Iterator[StatsBlock]:
         """Yield the statistics of all episodes, in order; an episode without any has none in it.
 
-        None stands for what is something else than a table of them.
+        None stands for a value that is not a table of statistics.
         """
 
     @property
@@ -232,7 +232,9 @@ class Dataset(ABC):
             path = f"{self.name}/{STATS_PATH}"
             helps = self.statistics_help.format(shlex.quote(self.name))
             raise UnreadableSourceError(
-                f"{path} holds no statistics: {error}.", path=path, next_step=f"{GET_AGAIN}{helps}."
+                f"{path} contains no usable statistics: {error}.",
+                path=path,
+                next_step=f"{GET_AGAIN}{helps}.",
             ) from error
 
     def check(self) -> None:
@@ -254,12 +256,12 @@ def renamed_stream(stream: str, renames: Mapping[str, str]) -> str:
     return stream if new is None else stream_of_camera(new)
 
 
-# What all versions of ``info.json`` write alike.
+# Parts of ``info.json`` that all versions write alike.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What ``info.json`` says of a dataset as a whole.
+    """The totals of ``info.json``.
 
     Attributes:
         fps: Frames a second.
@@ -284,8 +286,8 @@ def fps_number(fps: Fraction) -> int | float:
 def written_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return features as every version declares them.
 
-    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; what is no table of facts
-    there is left out.
+    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; a value
+    that is not a table is left out.
     """
     written: dict[str, dict[str, Any]] = {}
     for key, declared in features.items():

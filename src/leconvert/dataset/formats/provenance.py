@@ -49,7 +49,7 @@ class SourceRecord(NamedTuple):
         name: The name of its folder, or the URL of a source on the Hub.
         codebase_version: The format of its files.
         meta_digest: SHA-256 over its tables, see `Source`.
-        repairs: What was changed about it.
+        repairs: The changes to the source.
     """
 
     name: str
@@ -103,10 +103,10 @@ def write_provenance(
     *,
     url: str | None = None,
 ) -> None:
-    """Write the table below ``root``, whose ``meta`` folder exists; memory holds a block of it.
+    """Write the table below ``root``, whose ``meta`` folder exists, block by block.
 
-    Of places it has names alone: equal sources give equal results wherever they lie, and a dataset
-    that is published tells nothing of the machine.
+    The table holds names of folders, without their paths: equal sources give equal results at any
+    place, and a published dataset tells nothing of the machine.
     """
     told = [
         {
@@ -156,7 +156,7 @@ def read_provenance(root: str | os.PathLike[str]) -> Provenance | None:
             for entry in head["sources"]
         ]
         if not sources:
-            raise ValueError("it names no source")
+            raise ValueError("it has no source")
         columns = [table.column(field.name).cast(field.type) for field in _SCHEMA]
         if any(column.null_count for column in columns):
             raise ValueError("values are missing")

@@ -54,7 +54,7 @@ class SourceView:
 
     Attributes:
         dataset: The source as it stands.
-        repairs: What is changed.
+        repairs: The changes.
     """
 
     dataset: Dataset
@@ -111,9 +111,9 @@ class SourceView:
         return self.repairs.quantiles or self.dataset.has_quantiles
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what the source says of each episode, see `Dataset.lines`.
+        """Yield the source's record of each episode, see `Dataset.lines`.
 
-        Of a trimmed one only those tasks are named that a row which stays has.
+        A trimmed episode names only the tasks of its remaining rows.
         """
         lines = compress(self.dataset.lines(), self._is_kept.tolist())
         intervals = self.repairs.trimmed_episodes
@@ -135,7 +135,7 @@ class SourceView:
             column = file.read(["task_index"])["task_index"].slice(first + begin, stop - begin)
         texts = dict(self.dataset.task_table)
         there = {texts.get(index) for index in column.unique().to_pylist()}
-        # What the source's own table lacks is not added here.
+        # Tasks that the source's own table lacks are not added here.
         return {**line, "tasks": [text for text in line["tasks"] if text in there] or line["tasks"]}
 
     @cached_property

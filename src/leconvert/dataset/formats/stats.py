@@ -27,7 +27,7 @@ from leconvert.workdir.fs import make_folders_below
 BLOCK_EPISODES = 125
 
 Row = Mapping[str, Any] | None
-"""What one episode has: feature to statistic to value; None where it is no table of them."""
+"""One episode's statistics: feature to statistic to value; None for no table."""
 Columns = Mapping[str, Mapping[str, npt.NDArray[Any]]]
 """Feature to statistic to array of shape (episodes, ...); int64, float64 or bool."""
 
@@ -59,7 +59,7 @@ class StatsBlock:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """What each episode has, as JSON has it."""
+        """The statistics of each episode, as in JSON."""
         if self._rows is None:
             assert self._columns is not None
             listed = [
@@ -215,7 +215,7 @@ def _array(values: Sequence[Any]) -> npt.NDArray[Any] | None:
         if not value or not _have_length(flat, len(value)):
             return None
         shape.append(len(value))
-        # What is no list gives its keys or characters, which are no numbers either.
+        # A value other than a list gives its keys or characters, which are no numbers either.
         flat, value = list(chain.from_iterable(flat)), value[0]
     form = _FORMATS.get(type(value))
     if len(shape) == 1 or form is None or set(map(type, flat)) != {type(value)}:
@@ -360,7 +360,7 @@ class StatsAggregator:
 
 @dataclass(slots=True)
 class _Partial:
-    """What is known of a stretch of episodes; the variance is kept as it is, not as a root."""
+    """Statistics of a stretch of episodes, with the variance instead of its root."""
 
     values: dict[str, Array]
     variance: Array
@@ -481,7 +481,9 @@ class FeatureStats:
                 self.shape = self.shape or shape
                 if shape != self.shape:
                     raise _malformed(
-                        self.name, episodes[0], f"{key} has shape {shape} beside {self.shape}"
+                        self.name,
+                        episodes[0],
+                        f"{key} has shape {shape}, but others have {self.shape}",
                     )
             self.packed.setdefault(key, []).append(array)
         self.run.clear()
@@ -498,9 +500,9 @@ class FeatureStats:
 
     def _shape_problem(self, key: str, shape: tuple[int, ...]) -> str | None:
         if key == "count":
-            return None if shape == (1,) else f"count has shape {shape} and not (1,)"
+            return None if shape == (1,) else f"count has shape {shape} instead of (1,)"
         if self.is_image and shape not in _IMAGE_SHAPES:
-            return f"{key} has shape {shape} and not (3, 1, 1) or (1, 1, 1)"
+            return f"{key} has shape {shape} instead of (3, 1, 1) or (1, 1, 1)"
         return None
 
     def _one_by_one(self, key: str, values: list[Any], episodes: list[int]) -> Array:
@@ -512,10 +514,10 @@ class FeatureStats:
             except (ValueError, OverflowError) as error:
                 raise _malformed(self.name, episode, f"{key} is ragged") from error
             if array.dtype.kind not in "biuf":
-                raise _malformed(self.name, episode, f"{key} is not made of numbers")
+                raise _malformed(self.name, episode, f"{key} does not consist of numbers")
             problem = self._shape_problem(key, array.shape)
             if problem is None and arrays and array.shape != arrays[0].shape:
-                problem = f"{key} has shape {array.shape}, before {arrays[0].shape}"
+                problem = f"{key} has shape {array.shape}, but {arrays[0].shape} before"
             if problem is not None:
                 raise _malformed(self.name, episode, problem)
             arrays.append(array)
@@ -564,5 +566,6 @@ def _features_of(
 def _malformed(feature: str, episode: int, reason: str) -> SourceError:
     return SourceError(
         f"The statistics of {feature} in episode {episode} cannot be used: {reason}.",
-        next_step="Correct the line in meta/episodes_stats.jsonl, or compute the statistics again.",
+        next_step="Correct the line in meta/episodes_stats.jsonl, or compute all statistics "
+        "with --recompute-stats.",
     )

@@ -1,4 +1,4 @@
-"""What a conversion writes: where files of a version lie, and how its tables come about."""
+"""The output of a conversion: the paths of a version's files, and the writers of its tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Target(Protocol):
         """Return the path of a stream's file ``number``, counted from 0, below the dataset."""
 
     def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
-        """Return the numbers of files by the indices that a table of episodes has of them."""
+        """Return the numbers of files, given their indices in a table of episodes."""
 
     def info(
         self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Target(Protocol):
         """Return ``info.json``, given the source's and the options of a manifest."""
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
-        """Write what is said of each episode, and its statistics; return the files, in order."""
+        """Write the record of each episode, and its statistics; return the files, in order."""
 
     def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
         """Write the tasks; return the files."""
@@ -125,11 +125,11 @@ def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
     info = {"data_path": data, "video_path": video, "chunks_size": dataset.declared.chunks_size}
     names = v3.names_of(info)
     if names.data_path != data or (video is not None and names.video_path != video):
-        raise _untranslatable(dataset, "LeRobot's reader of v3.0 does not take")
+        raise _untranslatable(dataset, "LeRobot's reader of v3.0 does not accept")
     first, last = (names.path(DATA_STREAM, number) for number in (0, num_episodes - 1))
     if len(first) != len(last):
         # LeRobot reads tables in the order of their names as text.
-        raise _untranslatable(dataset, "does not sort in the order of the episodes")
+        raise _untranslatable(dataset, "do not sort in the order of the episodes")
     return _V3(names)
 
 
@@ -137,9 +137,9 @@ def _untranslatable(dataset: v2.Dataset, what: str) -> UsageError:
     paths = [dataset.declared.data_path, dataset.declared.video_path]
     templates = " or ".join(path for path in paths if path is not None)
     return UsageError(
-        f"{dataset.root} names its files by {templates}, which {what}.",
+        f"The files of {dataset.root} are named by {templates}, which {what}.",
         path=str(dataset.root),
-        next_step="Use --layout episode-files, which gives them the usual names.",
+        next_step="Use --layout episode-files, which gives the files the usual names.",
     )
 
 

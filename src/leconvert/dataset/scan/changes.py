@@ -39,7 +39,7 @@ _EXAMPLES = 3
 
 _CHANGES_SHOWN = 20
 _FILES_AT_A_TIME = 256
-# Of these, so many for each thread: handing one over costs more than a look at it.
+# Files for each thread at a time: handing one over costs more than a look at it.
 _FILES_A_THREAD = _FILES_AT_A_TIME // THREADS_THAT_WAIT
 # Nothing, something below a file, a folder, or a link that leads to itself is no table.
 _NO_TABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
@@ -64,17 +64,17 @@ class Strays:
 
 @dataclass(slots=True)
 class SourceFiles:
-    """What a walk through a source's folder found.
+    """The files that a walk through a source's folder found.
 
     Attributes:
         extra_files: Files that come along unchanged, relative paths, sorted.
-        cameras: Cameras of which a file of an episode was met.
+        cameras: Cameras with a file of an episode.
         tables: Parquet files among the strays.
-        clips: A stray whose name has that of a declared camera in it, by camera.
+        clips: A file of no episode whose name has that of a declared camera in it, by camera.
         strays: Files left behind, by the folder at the top.
         links: Links left behind, as what they lead to is not in the folder.
         undeclared: Files by camera that is not declared.
-        misplaced: Strays that may be an episode's file, by stream and episode.
+        misplaced: Files of no episode that may be one's, by stream and episode.
     """
 
     extra_files: tuple[str, ...] = ()
@@ -92,16 +92,22 @@ class SourceFiles:
             if folder in hidden:
                 continue
             where = f"below {folder}/ " if folder else ""
-            said = f"{count(strays.files, 'file')} {where}that no episode has: "
-            said += f"{_listed(strays)}; left behind."
+            said = (
+                f"Files {where}that belong to no episode are left behind "
+                f"({strays.files:,}): {_listed(strays)}."
+            )
             yield Observation("stray-file", said, path=strays.examples[0])
         if self.links.files:
-            said = f"{count(self.links.files, 'link')} out of the dataset: {_listed(self.links)}"
-            said += "; left behind."
+            said = (
+                f"Links out of the dataset are left behind ({self.links.files:,}): "
+                f"{_listed(self.links)}."
+            )
             yield Observation("stray-file", said, path=self.links.examples[0])
         for camera, strays in sorted(self.undeclared.items()):
-            said = f"{count(strays.files, 'video')} of {shown(camera)}, which info.json does not "
-            said += f"declare: {_listed(strays)}; left behind."
+            said = (
+                f"Videos of {shown(camera)} are left behind ({strays.files:,}), since info.json "
+                f"does not declare this camera: {_listed(strays)}."
+            )
             yield Observation("undeclared-camera", said, path=strays.examples[0])
 
     def stray_near(self, stream: str) -> str | None:
@@ -144,19 +150,20 @@ def survey_folder(
             if has_episode(index):
                 survey.cameras.add(camera or "")
                 continue
-        elif top not in EPISODE_FOLDERS and path not in EPISODE_FOLDERS:
+        is_beside = owner is None and top not in EPISODE_FOLDERS and path not in EPISODE_FOLDERS
+        if is_beside:
             if is_file and _is_replaced(path):
                 continue
             if links.target(path) is None:
                 survey.links.add(path)
                 continue
-            if is_file:
-                extra.append(path)
-                continue
-        survey.strays.setdefault(top, Strays()).add(path)
+        if is_beside and is_file:
+            extra.append(path)
+        else:
+            survey.strays.setdefault(top, Strays()).add(path)
         if owner is None and is_file and (owner := misplaced(path)) and has_episode(owner[1]):
             survey.misplaced.setdefault(owner, []).append(path)
-        if path.endswith(".parquet"):
+        if path.endswith(".parquet") and not is_beside:
             survey.tables.add(path)
         for camera in cameras:
             if path.endswith(".mp4") and camera in path:
@@ -206,7 +213,7 @@ def _listed(strays: Strays) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What tells a file from its replacement and from its own later state.
+    """Facts that tell a file from its replacement and from its own later state.
 
     Attributes:
         size_bytes: Its size.
@@ -282,7 +289,7 @@ def changed_files(
     """Say which source files of a stream differ from the scan.
 
     Args:
-        paths: Those of the files, where they are known.
+        paths: Paths of the files, if they are known.
 
     Returns:
         One line a file that is gone, replaced, or of another size or time.
@@ -349,21 +356,21 @@ def _change(path: str, size_bytes: int, mtime_ns: int, inode: int) -> str | None
     except OSError as error:
         return error.strerror or str(error)
     if now.st_size != size_bytes:
-        return f"{size_bytes} bytes when planned, {now.st_size} now"
+        return f"{size_bytes} bytes in the plan, {now.st_size} now"
     if now.st_mtime_ns != mtime_ns or inode not in {0, signed_inode(now.st_ino)}:
-        return "replaced or touched since it was planned"
+        return "replaced or changed after the plan"
     return None
 
 
 def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
     """Compare every source file with the plan: size, modification time, inode; tables by content.
 
-    The inode counts where the file system keeps it. Of other files only the names count: what is in
-    them is compared with the result.
+    The inode counts if the file system keeps it. Only the names of other files are compared: their
+    content is compared with the result.
 
     Args:
-        root: Where the only source lies now, if not where it was planned; where an overlay
-            exchanges ``meta/`` alone, where that lies.
+        root: The folder of the only source now, if not the planned one; for an overlay that
+            exchanges ``meta/`` alone, the folder of this ``meta/``.
     """
     with _sources_at(run, root) as (planned, sources):
         _check_tables(planned, sources)
@@ -408,13 +415,13 @@ def _changed_tables(source: Source, dataset: Dataset) -> list[str]:
     try:
         with storage_errors(root):
             if meta_digest(root, source.codebase_version) != source.meta_digest:
-                return ["meta/: the tables differ from those that were planned"]
+                return ["meta/: the tables differ from the plan"]
     except OSError as error:
         return [f"{error.filename}: {error.strerror}"]
     planned = set(source.extra_files)
     now = set(extra_files(root, dataset.slice_of))
     return [
-        f"{path}: {'no longer there' if path in planned else 'not there when planned'}"
+        f"{path}: {'missing now' if path in planned else 'new since the plan'}"
         for path in sorted(planned ^ now)
     ]
 
@@ -422,8 +429,8 @@ def _changed_tables(source: Source, dataset: Dataset) -> list[str]:
 def source_changed(root: Path, changes: list[str]) -> SourceChangedError:
     """Return the error that lists what changed in a source after it was planned."""
     return SourceChangedError(
-        f"{root} changed after it was planned, in {count(len(changes), 'place')}.",
+        f"{root} changed after the conversion was planned, in {count(len(changes), 'place')}.",
         path=str(root),
         details=first_few(changes, _CHANGES_SHOWN),
-        next_step="If the new state is the right one, convert it anew with --restart.",
+        next_step="If the new state is right, run the command again with --restart.",
     )

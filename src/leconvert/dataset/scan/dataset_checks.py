@@ -55,7 +55,15 @@ from leconvert.tables.arrow import (
     list_length,
     list_values,
 )
-from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, align_table
+from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, common_type
+
+COMPUTED_BY = dict.fromkeys(DEFAULT_COLUMNS, "") | {
+    "timestamp": "--retime",
+    "frame_index": "--reindex",
+    "episode_index": "--reindex",
+    "index": "--reindex",
+}
+"""The flag that computes a default column whatever is stored; "" where none does."""
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5
@@ -70,9 +78,9 @@ class DataColumns:
     """The columns of a dataset's tables.
 
     Attributes:
-        schema: Those of most tables, left-out ones among them; None where none could be read.
-        lengths: What the types do not say of the lists in them: their lengths, or why there are
-            none that all rows have; see `leconvert.tables.DataFile.lengths`.
+        schema: The columns of most tables, left-out ones included; None if none could be read.
+        lengths: Lengths of the lists in them, which the types do not tell, or the reason why the
+            rows have no common length; see `leconvert.tables.DataFile.lengths`.
         is_common: Whether each table can be joined with these, shape (E,).
         wrapped: Columns that hold lists of one value, in some of these tables at least.
         floating: Default columns of whole numbers that some of these tables hold as floating-point
@@ -101,20 +109,27 @@ def check_files(
         is_misplaced = any(owner[0] == stream.stream for owner in survey.misplaced)
         if there == 0 and not is_misplaced:
             near = survey.stray_near(stream.stream)
-            beside = f"on disk there is {shown(near)}" if near else "nothing like it is on disk"
+            beside = f"the disk has {shown(near)}" if near else ("the disk has nothing like it")
             if camera is not None and near is None:
-                said = f"{shown(camera)} is declared, but has no video: no {example} and so on."
+                said = f"{shown(camera)} is declared, but has no video, such as {example}."
                 # Without a table there is no episode that a flag would keep.
                 helps = () if not is_there[0] else None
                 yield Observation(
                     "phantom-feature", said, stream=stream.stream, feature=camera, helps=helps
                 )
             elif near is None:
-                said = f"There is no table of any episode: no {example} and so on."
+                said = f"No episode has a table, such as {example}."
                 yield Observation("missing-file", said, stream=stream.stream, helps=())
+            elif camera is not None and any(is_there[1:]):  # one template is for all cameras
+                said = f"{shown(camera)} has no video at {example}; {beside}. Move the videos of "
+                said += "this camera to where video_path says."
+                yield Observation("misplaced-file", said, stream=stream.stream, path=near, helps=())
             else:
                 name = "data_path" if camera is None else "video_path"
-                said = f"{name} names no file that exists, such as {example}; {beside}."
+                said = (
+                    f"{name} leads to no existing file. For example, {example} does not "
+                    f"exist; {beside}."
+                )
                 yield Observation(
                     "path-template", said, stream=stream.stream, path="meta/info.json"
                 )
@@ -128,7 +143,9 @@ def check_files(
             if others:
                 yield _misplaced(path, others, episode, stream.stream)
                 continue
-            said = f"{shown(path)} is missing; there are {there} {what} of {num_episodes} episodes."
+            said = (
+                f"{shown(path)} is missing. Only {there} {what} of {num_episodes} episodes exist."
+            )
             yield Observation("missing-file", said, episode, stream.stream, path)
 
 
@@ -136,10 +153,13 @@ def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> O
     listed = " and ".join(map(shown, others))
     helps = SOURCE_CATALOGUE["misplaced-file"].repairs
     if len(others) > 1:
-        said = f"{shown(path)} is missing; {listed} have its name; put the right one there."
+        said = (
+            f"{shown(path)} is missing. Several files have its name: {listed}. Put the right "
+            "one there."
+        )
         helps = tuple(flag for flag in helps if flag != "--locate-files")
     else:
-        said = f"{shown(path)} is missing; {listed} has its name."
+        said = f"{shown(path)} is missing, but {listed} has its name."
     return Observation("misplaced-file", said, episode, stream, path, helps=helps)
 
 
@@ -147,7 +167,7 @@ def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observati
     """Say of which streams files are taken from elsewhere."""
     sightings = RepeatedObservations()
     for (stream, episode), path in sorted(info.located.items()):
-        said = f"{shown(paths.template_path(stream, episode))} lies at {shown(path)}."
+        said = f"{shown(paths.template_path(stream, episode))} is at {shown(path)} instead."
         remark = Observation(
             "misplaced-file", said, stream=stream, path=path, helps=("--locate-files",)
         )
@@ -160,9 +180,16 @@ def common_columns(
     episodes: EpisodeTable,
     data: StreamScan,
     left_out: Sequence[str],
+    computed: Collection[str],
     remarks: list[Observation],
 ) -> DataColumns:
-    """Find the columns that most tables have, and tables that do not fit to them."""
+    """Find the columns that most tables have, and tables that do not fit to them.
+
+    Args:
+        left_out: Columns that the result does not have.
+        computed: Columns that it has whatever is stored.
+        remarks: Receives the observations about tables that do not fit.
+    """
     readable = data.is_readable
     counts = np.bincount(data.group[readable], minlength=len(data.kinds))
     if not counts.any():
@@ -171,7 +198,8 @@ def common_columns(
     schema, lengths = _columns_of(dataset, data, common)
     wrapped = _wrapped(schema, lengths)
     floating = _floating(schema, wrapped)
-    plain = _without(schema, left_out, unwrapped=wrapped)
+    passed_over = {*left_out, *computed}
+    plain = _without(schema, passed_over, unwrapped=wrapped)
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
     reasons: dict[int, list[tuple[str | None, str]]] = {}
@@ -180,18 +208,24 @@ def common_columns(
             continue
         other, their_lengths = _columns_of(dataset, data, kind)
         also_wrapped = _wrapped(other, their_lengths)
-        misfit = _misfit(_without(other, left_out, unwrapped=also_wrapped), plain)
+        joined = _joined(_without(other, passed_over, unwrapped=also_wrapped), plain)
         differing = _other_lengths(
             {**_sizes(schema), **lengths},
             {**_sizes(other), **their_lengths},
-            {*left_out, *wrapped, *also_wrapped},
+            {*passed_over, *wrapped, *also_wrapped},
         )
-        if misfit is not None:
-            reasons[kind] = [(None, misfit)]
+        if not isinstance(joined, pa.Schema):
+            reasons[kind] = joined
         elif differing:
             reasons[kind] = differing
         else:
             fits[kind] = True
+            lengths |= {
+                name: their_lengths[name]
+                for name in their_lengths.keys() & set(plain.names)
+                if not joined.field(name).type.equals(plain.field(name).type)
+            }
+            plain = joined
             wrapped |= also_wrapped
             floating |= _floating(other, also_wrapped)
     is_common: BoolArray = fits[data.group] & readable
@@ -200,13 +234,22 @@ def common_columns(
         episode = int(episodes.index[position])
         path = dataset.relative(DATA_STREAM, int(keys[position]))
         for feature, reason in reasons[int(data.group[position])]:
-            said = f"{shown(path)} has other columns than most: {reason}."
-            helps = None if feature is None else ("--drop-feature", DROP)
+            said = f"{shown(path)} has other columns than the tables of most episodes: {reason}."
+            flag = "" if feature is None else COMPUTED_BY.get(feature, "--drop-feature")
             remarks.append(
                 Observation(
-                    "schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps
+                    "schema-mismatch",
+                    said,
+                    episode,
+                    DATA_STREAM,
+                    path,
+                    feature,
+                    helps=(flag, DROP) if flag else (DROP,),
                 )
             )
+    for number, field in enumerate(schema):
+        if field.name in plain.names and field.name not in {*wrapped, *floating}:
+            schema = schema.set(number, field.with_type(plain.field(field.name).type))
     return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
 
 
@@ -262,7 +305,7 @@ def _told(lengths: tuple[int, ...] | str) -> str:
     return lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths))}"
 
 
-def _without(schema: pa.Schema, names: Sequence[str], *, unwrapped: Set[str]) -> pa.Schema:
+def _without(schema: pa.Schema, names: Collection[str], *, unwrapped: Set[str]) -> pa.Schema:
     floating = _floating(schema, unwrapped)
     return pa.schema(
         [
@@ -293,29 +336,37 @@ def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
     return {name for name, kind in kinds.items() if pa.types.is_floating(kind)}
 
 
-def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
-    """Say why tables cannot be brought to other columns; None where they can."""
+def _joined(found: pa.Schema, wanted: pa.Schema) -> pa.Schema | list[tuple[str | None, str]]:
+    """Return columns to which rows of two kinds of tables can be brought, or why there are none.
+
+    A type of theirs that is wider than the wanted one takes its place: that loses nothing. A reason
+    names the feature that it is about if it is about one alone.
+    """
     missing = sorted(set(wanted.names) - set(found.names))
     extra = sorted(set(found.names) - set(wanted.names))
     if missing or extra:
         said = [f"{shown(name)} is missing" for name in missing]
-        return ", ".join([*said, *(f"{shown(name)} is not expected" for name in extra)])
-    for field in wanted:
-        one_column = pa.schema([found.field(field.name)])
-        with suppress(UnreadableSourceError):
-            align_table(one_column.empty_table(), pa.schema([field]), path="")
-            continue
-        return f"{shown(field.name)} is {found.field(field.name).type} instead of {field.type}"
-    return None
+        said += [f"{shown(name)} is not expected" for name in extra]
+        only = (missing + extra)[0] if len(said) == 1 else None
+        return [(only, ", ".join(said))]
+    reasons: list[tuple[str | None, str]] = []
+    for number, field in enumerate(wanted):
+        theirs = found.field(field.name).type
+        kind = common_type(theirs, field.type)
+        if kind is None:
+            reasons.append((field.name, f"{shown(field.name)} is {theirs} instead of {field.type}"))
+        else:
+            wanted = wanted.set(number, field.with_type(kind))
+    return reasons or wanted
 
 
 def check_global_index(
     episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
 ) -> Iterator[Observation]:
-    """Say where the column ``index`` does not go on from episode to episode.
+    """Find breaks of the column ``index`` between episodes.
 
-    Rows are count as ``length`` says or as the tables have them, where these differ: that one of
-    them is wrong is said elsewhere. Where episodes are missing nobody knows the right numbers.
+    Rows are counted by ``length`` or by the tables; another check reports a difference of the two.
+    If episodes are missing, the right numbers are unknown.
     """
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
@@ -329,7 +380,7 @@ def check_global_index(
     position = int(positions[0])
     first = int(np.cumsum(episodes.length)[position] - episodes.length[position])
     found = int(gathered.first_index[position])
-    what = "does not count its rows" if found == NOT_KNOWN else f"begins with {found}"
+    what = "does not count the rows" if found == NOT_KNOWN else f"begins with {found}"
     sightings = RepeatedObservations()
     said = f"The column index of episode {int(episodes.index[position])} {what} instead of {first}."
     sightings.add(Observation("global-index", said, stream=DATA_STREAM), len(positions))
@@ -355,9 +406,9 @@ def check_tasks(
         unknown = [task for task in found if task not in tasks.first_index]
         if unknown:
             path = dataset.relative(DATA_STREAM, int(keys[position]))
-            what = f"of task {unknown[0]}, which {tasks.path} lacks"
+            what = f"with task {unknown[0]}, which {tasks.path} does not list"
             if unknown[0] == NO_INDEX:
-                what = f"whose task_index names no task of {tasks.path}"
+                what = f"with a task_index that is not in {tasks.path}"
             said = f"{shown(path)} has rows {what}."
             helps = tasks_helps("task-index", bool(episodes.has_one_text[position]))
             yield Observation("task-index", said, episode, DATA_STREAM, path, helps=helps)
@@ -366,10 +417,10 @@ def check_tasks(
         if own is None:
             own = frozenset({int(episodes.task[position])})
         strange = {tasks.first_index[task] for task in found} - own
-        # Of an episode that lists nothing but unknown tasks that is said already.
+        # An episode that lists only unknown tasks has a finding already.
         if strange and own != {NO_TASK}:
-            said = f"Rows of episode {episode} have task {min(strange)}, which {episodes.path} "
-            said += "does not list for it."
+            said = f"Rows of episode {episode} have task {min(strange)}, but {episodes.path} "
+            said += "does not list this task for the episode."
             helps = tasks_helps("task-mismatch", bool(episodes.has_one_text[position]))
             remark = Observation("task-mismatch", said, stream=DATA_STREAM, helps=helps)
             sightings.add(remark)
@@ -386,8 +437,8 @@ def wrong_rate(
     if len(found) == 1 and None not in found and len(off) == told:
         (helps,) = found
         flag = (helps or ("",))[0]
-        said = f"info.json says {float(fps):g} frames a second; the timestamps of "
-        said += f"{count(int(told), 'episode')} step at {flag.split()[-1]}."
+        said = f"info.json says {float(fps):g} frames per second, but the timestamps of "
+        said += f"{count(int(told), 'episode')} are those of {flag.split()[-1]} frames per second."
         severity = off[0].severity
         rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
         return [rate, *remarks]
@@ -399,16 +450,16 @@ def wrong_rate(
 def lost_instructions(
     remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
 ) -> list[Observation]:
-    """Make errors of task mismatches where rows tell nothing and the episodes everything.
+    """Turn task mismatches into errors if the rows have no tasks and the episodes have all.
 
-    Where all rows have one task and the episodes several, the rows were written without them:
-    LeRobot gives an item the task of its row.
+    If all rows have one task and the episodes several, the rows were written without tasks: LeRobot
+    gives an item the task of its row.
     """
     of_rows = np.unique(gathered.task[gathered.has_rows])
     if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
         return list(remarks)
-    said = f" All rows have task {of_rows[0]}, the episodes {episodes.num_texts} tasks, which "
-    said += "items would lack."
+    said = f" All rows have task {of_rows[0]}, but the episodes list {episodes.num_texts} tasks. "
+    said += "Loaded items would have the wrong task."
     return [
         replace(remark, severity="error", message=remark.message + said)
         if remark.code == "task-mismatch"
@@ -504,15 +555,16 @@ def beyond_target(features: Features, to: str) -> Iterator[Observation]:
 
     for name, feature in features.items():
         if feature["dtype"] == "language" or name in tables.LANGUAGE_COLUMNS:
-            what = "annotations, of which LeRobot 0.3.3 loads no row"
+            what = "a column of annotations, which LeRobot 0.3.3 cannot load"
         elif feature["dtype"] in _VISUAL_DTYPES and is_depth_map(feature):
-            what = "a depth map, whose distances LeRobot 0.3.3 reads as colours"
+            what = "a depth map, which LeRobot 0.3.3 would read as colours"
         elif feature["dtype"] == "audio":
             what = "sound"
         else:
             continue
         said = (
-            f"{shown(name)} is {what}: v2.1 has no form for it. Left out, it stays in the source."
+            f"{shown(name)} is {what}. v2.1 cannot store such a feature. If it is left out, "
+            "only the source has it."
         )
         stream = stream_of_camera(name) if feature["dtype"] == "video" else None
         yield Observation("beyond-v21", said, stream=stream, path=INFO_PATH, feature=name)
@@ -541,10 +593,10 @@ def check_declarations(features: Features) -> Iterator[Observation]:
         if not all(isinstance(feature.get(key) or {}, dict) for key in ("info", "video_info")):
             untold.append(name)
     for code, said, found in (
-        ("nested-names", "names of {} are no plain list; they stay as they are.", nested),
+        ("nested-names", "The names of {} are not a plain list. They stay as they are.", nested),
         ("null-names", "{} have no names.", unnamed),
-        ("video-info", "{}: described under video_info instead of info.", old_style),
-        ("video-info", "what describes {} is no table of facts; it is left out.", untold),
+        ("video-info", "{} is described under video_info instead of info.", old_style),
+        ("video-info", "The description of {} is not a table. It is left out.", untold),
     ):
         if found:
             yield Observation(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
@@ -569,7 +621,10 @@ def check_names(features: Features) -> Iterator[Observation]:
         elif twice:
             said = f"has the name {shown(twice[0])} for several values"
         if said:
-            said = f"{shown(name)} {said}, and keeps them; correct {INFO_PATH} before you convert."
+            said = (
+                f"{shown(name)} {said}. The result keeps these names; to correct them, edit "
+                f"{INFO_PATH} before you convert."
+            )
             yield Observation("feature-names", said, path=INFO_PATH, feature=name)
 
 
@@ -599,7 +654,7 @@ def check_columns(
     for name in DEFAULT_COLUMNS:
         if name not in stored:
             several = name == "task_index" and num_tasks != 1
-            how = f"and there are {num_tasks} tasks to choose from" if several else "it is computed"
+            how = f"and {num_tasks} tasks are possible" if several else "it is computed"
             said = f"The tables have no column {name}; {how}."
             helps = tasks_helps("missing-column", several and one_text_each)
             severity = "error" if several else "warning"
@@ -616,7 +671,7 @@ def check_columns(
                 yield Observation("phantom-feature", said, path=INFO_PATH, feature=name)
         elif dtype == "video":
             if name not in left_out:
-                # Of no feature, so that nobody is told to drop it: the camera would go, too.
+                # The remark names no feature, as its remedy would drop the camera, too.
                 said = f"The tables have a column {shown(name)}, which is declared as a camera."
                 yield Observation("undeclared-column", said)
         elif dtype == "image" and _holds_paths(columns.schema.field(name).type):
@@ -661,26 +716,26 @@ def _check_type(
             reason = f"it holds {lengths}"
         said = f"{shown(name)} is stored as {shown(str(kind))}, which LeRobot cannot load"
         yield Observation(
-            "unloadable-feature", f"{said}: {reason or 'it holds no files'}.", feature=name
+            "unloadable-feature", f"{said}: {reason or 'it contains no files'}.", feature=name
         )
         return
     if name in columns.wrapped:
         yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
     dtype, shape = feature["dtype"], feature.get("shape")
     if declared["dtype"] != dtype and name not in columns.floating:
-        said = f"{shown(name)} is stored as {declared['dtype']}, {shown(dtype)} is declared."
+        said = f"{shown(name)} is stored as {declared['dtype']}, but declared as {shown(dtype)}."
         yield Observation("dtype-mismatch", said, path=INFO_PATH, feature=name)
     if declared["shape"] != shape and _is_shape(shape):
-        said = f"{shown(name)} is stored in the shape {declared['shape']}, {shape} is declared."
+        said = f"{shown(name)} is stored in the shape {declared['shape']}, but declared in {shape}."
         yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
 
 
 def _readable_declaration(
     name: str, feature: Mapping[str, Any], columns: DataColumns
 ) -> dict[str, Any] | None:
-    """Return dtype and shape with which LeRobot reads a column, as far as possible the declared.
+    """Return dtype and shape with which LeRobot reads a column, the declared ones if possible.
 
-    Of a column that holds lists of one value they are those of the value.
+    A column with lists of one value has the dtype and shape of the value.
     """
     assert columns.schema is not None
     kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
@@ -724,7 +779,9 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
             place = kind.get_field_index("bytes")
             held = kind.field(place).type if place >= 0 else pa.null()
         if not is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
-            said = f"The images {shown(name)} are stored as {shown(str(kind))} and not as files: "
+            said = (
+                f"The images {shown(name)} are stored as {shown(str(kind))}, not as image files: "
+            )
             said += "no statistics can be computed."
             yield Observation("uncomputable-stats", said, feature=name)
 
@@ -753,7 +810,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 
 def _holds_paths(kind: pa.DataType) -> bool:
-    """Whether a column of images can hold nothing but the paths of files."""
+    """Whether a column of images can hold only the paths of files."""
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_struct(kind):
@@ -771,7 +828,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{said} and {count(more, 'other')}" if more > 0 else said
 
 
-# What columns that ``info.json`` does not declare would be declared as: as they are stored.
+# Declarations for columns that ``info.json`` does not declare, as the columns are stored.
 
 
 def declare_columns(
@@ -815,7 +872,7 @@ def _shape(field: pa.Field, files: Iterator[str]) -> tuple[list[int], list[str] 
     if pa.types.is_struct(kind) or is_binary(kind):
         return _image_shape(next(_read(files, field.name))), ["height", "width", "channels"]
     if not (is_number(held) or is_text(kind)):
-        raise ValueError(f"LeRobot reads no {shown(str(kind))}")
+        raise ValueError(f"LeRobot cannot read {shown(str(kind))}")
     shapes = {_value_shape(values) for values in _read(files, field.name)}
     if len(shapes) > 1:
         raise ValueError("its values differ in shape from episode to episode")
@@ -845,16 +902,16 @@ def _value_shape(values: pa.Array) -> tuple[int, ...]:
 
 
 def _image_shape(values: pa.Array) -> list[int]:
-    from leconvert.media import decode_image  # only where there are such columns
+    from leconvert.media import decode_image  # only for image columns
 
     first = values[0].as_py()
     data = first.get("bytes") if isinstance(first, dict) else first
     if not isinstance(data, bytes):
-        raise ValueError("its values are no image files")
+        raise ValueError("its values are not image files")
     try:
         return list(decode_image(data).shape)
     except (ValueError, UnreadableSourceError):
-        raise ValueError("its values are no image files") from None
+        raise ValueError("its values are not image files") from None
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""What a look at every file of a source found: numbers in arrays, never files.
+"""The results of looking at every file of a source: numbers in arrays, never files.
 
 A scanner looks at one piece of a source and returns a `Look`; pieces are looked at side by side.
 `gather` puts the looks together. It is the same for v2.x, where a piece is some episodes with all
@@ -41,18 +41,18 @@ SLICE_NUMBERS = np.dtype(
         )
     ]
 )
-"""What a scan learns of a slice: of its file as in `FileTable`, of itself as in `StreamScan`."""
+"""The facts of a slice: about its file as in `FileTable`, about itself as in `StreamScan`."""
 
 
 class SeenSlices(NamedTuple):
-    """Some slices of one stream, n of them.
+    """n slices of one stream.
 
     Attributes:
         stream: The stream.
         places: Place of each slice's episode among those of the source, shape (n,).
-        numbers: What was learned of each: `SLICE_NUMBERS`, shape (n,).
-        kinds: What equal slices share: columns and types of a table, the decoder configuration of
-            a clip; "" where a file cannot be read.
+        numbers: The facts of each: `SLICE_NUMBERS`, shape (n,).
+        kinds: The kind of each: columns and types of a table, the decoder configuration of a
+            clip; "" if a file cannot be read.
     """
 
     stream: str
@@ -63,17 +63,17 @@ class SeenSlices(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Look:
-    """What a look at one piece of a source found.
+    """The result of looking at one piece of a source.
 
     Attributes:
         num_files: Files that were looked at.
         slices: The slices in them, stream by stream.
-        rows: What the rows of each table say, in the order of its slices.
-        remarks: What is to be said about single episodes.
-        sightings: What is to be said about many.
+        rows: The facts of each table's rows, in the order of its slices.
+        remarks: Observations about single episodes.
+        sightings: Observations about many.
         missing_stats: Features whose statistics are missing, and in which episodes.
         stale_stats: Features whose statistics are stale, likewise.
-        clips: What clips of each decoder configuration are.
+        clips: The facts of clips, by decoder configuration.
     """
 
     num_files: int
@@ -89,8 +89,8 @@ class Look:
 class Scanner:
     """A scan's work on one piece of a source.
 
-    Threads may share it, and it can be sent to another process, which makes it anew from its
-    arguments: not with what it remembers to be faster, which another thread may be adding to.
+    Threads may share it, and it can be sent to another process, which makes a new one from its
+    arguments. Its caches are not sent, since another thread may be adding to them.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
@@ -108,7 +108,7 @@ class Scanner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """What was found in all files; arrays have shape (E,).
+    """The results of looking at all files; arrays have shape (E,).
 
     Attributes:
         slices: Data first, then cameras; a group is a kind, see `settled_slices`.
@@ -117,11 +117,11 @@ class Gathered:
         has_rows: Whether the table's rows were looked at.
         task: The only task of a table's rows, `NOT_KNOWN` where there are several or none.
         tasks: The tasks of tables with several, by position.
-        remarks: What was said about single episodes.
-        sightings: What was said about many.
+        remarks: Observations about single episodes.
+        sightings: Observations about many.
         missing_stats: Features whose statistics are missing, and in which episodes.
         stale_stats: Features whose statistics are stale, likewise.
-        clips: What clips of each decoder configuration are.
+        clips: The facts of clips, by decoder configuration.
     """
 
     slices: Sequence[StreamScan]
@@ -159,7 +159,7 @@ class TaskTable(NamedTuple):
         first_index: The first index that stands for the same text, by index: equal texts are one
             task.
         of_text: First index of a text.
-        is_there: Whether there is such a table, and anything in it.
+        is_there: Whether the table exists and is not empty.
         path: The table, relative to the source.
     """
 
@@ -182,7 +182,7 @@ class EpisodeTable:
         tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
             (`NO_TASK`), by position.
         has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
-        num_texts: Different texts of those.
+        num_texts: The number of different texts.
         listed: Indices of all episodes of the source, whether they were asked for or not.
         path: The table, relative to the source.
     """
@@ -222,8 +222,8 @@ class ScannedSource(NamedTuple):
         dataset: It, as it stands.
         episodes: Its episodes.
         tasks: Its tasks.
-        gathered: What was found in its files.
-        remarks: What is to be said of its tables.
+        gathered: The results of looking at its files.
+        remarks: Observations about its tables.
         reads_stats: Whether it has statistics of episodes that were looked at.
     """
 
@@ -252,9 +252,9 @@ def gather(
 
     Args:
         scanner: Looks at a piece; a `Scanner`, so that other processes can.
-        pieces: What it is called with.
+        pieces: The pieces, its arguments.
         keys: `FileTable.key` of each slice by stream, shape (E,), data first.
-        kept: Which episodes are looked at, shape (E,).
+        kept: Whether each episode is looked at, shape (E,).
         weights: Episodes in each piece.
         num_files: Files that are looked at, for the progress.
     """

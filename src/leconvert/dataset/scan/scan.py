@@ -29,6 +29,7 @@ from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
 from leconvert.dataset.formats.v2 import frame_rate, load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
+    COMPUTED_BY,
     DataColumns,
     absent_features,
     beyond_target,
@@ -99,9 +100,9 @@ def scan_source(
     progress: Progress = NO_PROGRESS,
     spread: Spread | None = None,
 ) -> SourceScan:
-    """Look at the files of a dataset, and settle what is done about what is wrong.
+    """Look at the files of a dataset, and settle the repairs of its faults.
 
-    Nothing is said of episodes that are not selected, and none of their files is opened. Errors are
+    Episodes that are not selected have no findings, and their files are not opened. Errors are
     collected, so that one run tells the user about all of them; the caller decides by the findings'
     severity. Episodes that are left out are not in the result.
 
@@ -161,7 +162,10 @@ def _resolved(
         for camera in cameras
         if camera in options.drop_features and has_first_clip(dataset, camera)
     )
-    columns = common_columns(dataset, episodes, gathered.slices[0], options.drop_features, remarks)
+    computed = [name for name, flag in COMPUTED_BY.items() if flag in options.flags()]
+    columns = common_columns(
+        dataset, episodes, gathered.slices[0], options.drop_features, computed, remarks
+    )
     stored = [] if columns.schema is None else columns.schema.names
     check_dropped_features(options.drop_features, [*declared, *stored])
     modality = read_modality(root)
@@ -199,7 +203,7 @@ def _resolved(
         remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
     features = {**declared, **corrected}
     remarks += check_names(features)
-    # Of what turns out to be text nobody wants statistics.
+    # A feature that turns out to be text needs no statistics.
     remarks = [
         remark
         for remark in remarks
@@ -363,7 +367,7 @@ def _whole_remarks(
     columns: DataColumns,
     left_out: Sequence[str],
 ) -> list[Observation]:
-    """Return what was said of single files, and what is to be said now that all are known."""
+    """Return the observations about single files, and those that need all files."""
     declared = dataset.stored_features
     absent = absent_features(declared, columns.schema, gathered.slices)
     remarks = [
@@ -377,12 +381,12 @@ def _whole_remarks(
         if remark.code == "task-index" and remark.episode is not None
         else remark
         for remark in gathered.remarks
-        # Where the column is of no numbers there are no statistics to compute.
+        # A column without numbers has no statistics to compute.
         if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
     ]
     about_files = list(check_files(dataset, episodes, gathered.slices, survey))
     remarks += about_files
-    # Where a template misses every file, all of them are strays.
+    # If a template misses every file, all of them are strays.
     missed = {
         "data" if remark.stream == DATA_STREAM else "videos"
         for remark in about_files
@@ -401,7 +405,7 @@ def _whole_remarks(
     remarks += check_global_index(episodes, gathered, columns)
     remarks += check_tasks(dataset, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)
-    # What the whole source has is not known from some of its episodes.
+    # A selection of episodes does not tell the totals of the source.
     if len(episodes.index) == len(episodes.listed):
         totals = expected_totals(dataset, episodes, tasks, gathered.slices, survey)
         remarks += check_totals(dataset.stored_info, totals)
@@ -458,9 +462,9 @@ def _undeclared_remark(
 
 
 def _computable(gathered: Gathered, remarks: Sequence[Observation]) -> dict[str, list[int]]:
-    """Return features whose statistics are unsound, and in which episodes they can be computed.
+    """Return features with unsound statistics, and the episodes that can compute them.
 
-    Those that are missing have to be.
+    Missing statistics have to be computed.
     """
     never = {
         (remark.feature, remark.episode)
@@ -482,7 +486,10 @@ def _stale_remark(
     name = remark.feature or ""
     if remark.code != "stale-stats" or set(stale.get(name, ())) <= set(computable.get(name, ())):
         return remark
-    said = f"{remark.message} They stay: none can be computed of all of the data."
+    said = (
+        f"{remark.message} The statistics stay as they are, since they cannot be computed "
+        "from all of the data."
+    )
     return replace(remark, message=said, helps=())
 
 

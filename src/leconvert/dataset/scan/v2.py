@@ -77,18 +77,19 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import said_version
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import denied, storage_errors
 from leconvert.support.text import count, shown
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
+from leconvert.workdir.fs import forget_old_names, status_now
 
 _KEPT_SCHEMAS = 256
 # Columns of v3.0's table of episodes that a key of the same name would stand beside.
 _TAKEN_PREFIXES = ("stats/", "meta/episodes/")
 _SHOWN = 5
 _EPISODES_PER_BLOCK = 32
-# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
+# Large datasets have enough blocks, so they are read in larger ones, which are cheaper.
 _MOST_EPISODES_PER_BLOCK = 64
 _BLOCKS = 32
 
@@ -100,9 +101,9 @@ class UnnamedFiles(NamedTuple):
         dataset: It, as it stands.
         episodes: Its episodes.
         tasks: Its tasks.
-        streams: What would have been looked at.
-        remarks: What is to be said of its tables.
-        survey: What lies in its folder.
+        streams: The streams that would have been looked at.
+        remarks: Observations about its tables.
+        survey: The files in its folder.
     """
 
     dataset: Dataset
@@ -149,7 +150,7 @@ def read_v2_source(
         survey = survey_folder(root, lambda _: None, lambda _: True, ())
         near = survey.stray_near(DATA_STREAM)
         said = error.message.removesuffix(".")
-        said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
+        said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
         remarks.append(Observation("path-template", said, path=INFO_PATH))
         return UnnamedFiles(dataset, episodes, tasks, streams, remarks, survey)
     if options.locate_files:
@@ -159,7 +160,10 @@ def read_v2_source(
         remarks += located_remarks(info, paths)
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
-        said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
+        said = (
+            f"{INFO_PATH} has templates with {names}, for which LeRobot uses other names. "
+            "The templates are understood."
+        )
         remarks.append(Observation("template-names", said, path=INFO_PATH))
     look = EpisodeScanner(
         paths,
@@ -229,7 +233,7 @@ def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
         first_index.setdefault(index, of_text.setdefault(text, index))
     if not listed:
         what = "lists no task" if exists else "is missing"
-        said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
+        said = f"{TASKS_PATH} {what}, so the task indices of rows have no text."
         remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
     if conflicts:
         said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
@@ -239,7 +243,7 @@ def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
         remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
     if list(texts) != list(range(len(texts))):
         said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
-        said += "readers of v3.0 find a task by its row."
+        said += "readers of v3.0 find a task by its row number."
         remarks.append(Observation("task-gap", said, path=TASKS_PATH))
     return TaskTable(listed, first_index, of_text, bool(listed))
 
@@ -272,8 +276,8 @@ def read_episode_table(
         taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
         if taken is not None:
             raise SourceError(
-                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the name "
-                "of a column that v3.0 keeps for itself.",
+                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the "
+                "name of a v3.0 column.",
                 path=str(lines.path),
                 next_step="Rename the key in every line, or take it out.",
             )
@@ -283,9 +287,9 @@ def read_episode_table(
             remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(
-                f"{lines.path} gives episode {episode} tasks that are no list of texts.",
+                f"{lines.path} gives episode {episode} tasks that are not a list of texts.",
                 path=str(lines.path),
-                next_step="Mend the line: tasks is a list of the texts in tasks.jsonl.",
+                next_step="Correct the line: tasks is a list of texts from tasks.jsonl.",
             )
         length[position] = frames
         known = [index for text in texts if (index := tasks.of_text.get(text)) is not None]
@@ -300,17 +304,19 @@ def read_episode_table(
             sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
         if len(known) < len(texts) and tasks.is_there:
             unknown = next(text for text in texts if text not in tasks.of_text)
-            said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
+            said = (
+                f"Episode {episode} lists the task {shown(unknown)}, which is not in {TASKS_PATH}."
+            )
             helps = tasks_helps("task-mismatch", len(texts) == 1)
             sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
     remarks.extend(sightings.remarks())
     every = lines.episode_index
     table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
-    # Of a selection the gaps are meant.
+    # The gaps of a selection are meant.
     if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
-        said = f"{EPISODES_PATH} has no episode {gap}: its {count(len(lines), 'episode')} end "
+        said = f"{EPISODES_PATH} has no episode {gap}, but its {count(len(lines), 'episode')} end "
         said += f"with {int(lines.episode_index[-1])}."
         remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
     return table
@@ -331,7 +337,8 @@ def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("codebase_version")
     if stated != info.codebase_version:
         said = (
-            f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
+            f"{INFO_PATH} {said_version(stated)}, but the files are those of "
+            f"{info.codebase_version}."
         )
         helps = (f"--assume-version {info.codebase_version}",)
         yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
@@ -340,7 +347,7 @@ def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
 def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("fps")
     if frame_rate(stated) != info.fps:
-        said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
+        said = f"{INFO_PATH} has fps {shown(stated)}, but {float(info.fps):g} is assumed."
         yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
 
 
@@ -359,11 +366,11 @@ def _stats_lines(
     """Return where each episode's statistics are; None in v2.0, which has none of them."""
     path = root / STATS_PATH
     if not dataset.has_episode_stats:
-        said = "v2.0 has no statistics of episodes; they are computed from the data."
+        said = "v2.0 has no statistics of episodes. The conversion computes them from the data."
         remarks.append(Observation("computed-stats", said))
         return None
     if not path.exists():
-        remarks.append(Observation("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
+        remarks.append(Observation("missing-stats", f"{STATS_PATH} is missing.", path=STATS_PATH))
         return None
     # Each line is parsed when its episode is looked at.
     try:
@@ -382,7 +389,7 @@ def _stats_lines(
 
 
 class _Facts(NamedTuple):
-    """What a scan keeps of one slice, which is a whole file; all zero if it cannot be read."""
+    """The facts of one slice, which is a whole file; all zero if it cannot be read."""
 
     file_bytes: int = 0
     mtime_ns: int = 0
@@ -405,13 +412,13 @@ class EpisodeScanner(Scanner):
     """Looks at one block of episodes after another.
 
     Args:
-        paths: Where the source's files are.
+        paths: The paths of the source's files.
         fps: Frames a second.
         features: Declared features, without those that are left out.
-        streams: What to look at in each episode: data first, then cameras.
+        streams: The streams to look at in each episode: data first, then cameras.
         episode_index: Indices of all episodes, shape (E,).
         length: Their frames, shape (E,).
-        stats: The table of statistics and where in it the episodes' lines begin, -1 for those
+        stats: The table of statistics and the first byte of each episode's line, -1 for those
             without; None in versions that have no such table.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
         checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
@@ -532,7 +539,7 @@ class EpisodeScanner(Scanner):
         try:
             return tables.DataFile(path)
         except UnreadableSourceError:
-            # What is no regular file, or cannot be opened, says so when its status is asked for.
+            # Another kind of file, or one that cannot be opened, raises when its status is read.
             facts_of_opened(path, status_now(path), self._fleeting_inodes)
             raise
 
@@ -551,11 +558,12 @@ class EpisodeScanner(Scanner):
     ) -> list[_Facts]:
         found: list[_Facts] = []
         clips = media.read_clips(paths)
-        for path, index, length, (status, clip) in zip(paths, indices, lengths, clips, strict=True):
+        for path, index, length, (stored, clip) in zip(paths, indices, lengths, clips, strict=True):
             notes.episode, notes.file = index, path
             try:
                 # A file that cannot be read says why when its status is asked for.
-                file = facts_of_opened(path, status or status_now(path), self._fleeting_inodes)
+                status = status_now(path) if stored is None else stored.status
+                file = facts_of_opened(path, status, self._fleeting_inodes)
                 found.append(self._clip_facts(clip, file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))
@@ -577,8 +585,9 @@ class EpisodeScanner(Scanner):
             elif late := _frames_off_their_place(clip, seconds, self._fps):
                 notes.sight(
                     "frame-times",
-                    f"{shown(notes.path)} shows {late} of {length} frames half a frame or more "
-                    "from frame / fps; they are placed by their order.",
+                    f"{shown(notes.path)} shows {late} of {length} frames half a frame or "
+                    "more away from frame / fps. The result places all frames by their "
+                    "order.",
                 )
         self._check_clip[notes.stream](clip, notes)
         if clip.config_key not in kinds:
@@ -676,9 +685,9 @@ def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) ->
 def _refuse_if_the_file_may_be_sound(
     error: OSError | UnreadableSourceError, notes: ObservationLog
 ) -> None:
-    """Raise what is no fault of the episode, which would be lost if it were dropped for it.
+    """Raise errors that are not the episode's fault: dropping the episode would lose good data.
 
-    An input/output error is not among it: that is how a damaged disk answers, too.
+    Input/output errors are not raised here: a damaged disk answers with them, too.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError) or cause.errno == errno.EIO:
@@ -709,7 +718,11 @@ def usable_clip(
     """
     seconds = None
     if isinstance(found, media.UnsupportedClipError):
-        notes.sight("remux", f"{shown(notes.path)} will be remuxed: {found.reason}.")
+        notes.sight(
+            "remux",
+            f"{shown(notes.path)} is first written into a plain MP4, without "
+            f"encoding: {found.reason}.",
+        )
         found, seconds = index_of_remuxed(notes.file, fps)
     elif isinstance(found, UnreadableSourceError):
         raise found
@@ -717,7 +730,7 @@ def usable_clip(
         media.check_decodes(found)
     if found.other_tracks:
         tracks = ", ".join(map(shown, found.other_tracks))
-        said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
+        said = f"{shown(notes.path)} also has {tracks} tracks, which are left out."
         notes.sight("other-tracks", said)
     return found, seconds
 

@@ -63,24 +63,15 @@ from leconvert.model.values import (
     v3_file_key,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
+from leconvert.workdir.fs import forget_old_names, status_now
 
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
-# What the rows of an episode are checked for, and the finding of each.
-_ROW_CODES = {
-    "episode_index": "episode-index",
-    "frame_index": "frame-index",
-    "timestamp": "timestamps",
-}
-# With these an episode may have another file than ``meta/episodes`` says.
-_FILES_IN_DOUBT = frozenset(
-    {"missing-file", "shared-frames", "frame-count", "row-count", "episode-index"}
-)
 _ONLY_V2 = (
     ("locate_files", "--locate-files"),
     ("tasks_from", "--tasks-from"),
@@ -101,14 +92,16 @@ def read_v3_source(
     """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in.
 
     Args:
-        located: Where files are that are not where the dataset says.
+        located: The places of files that are not where the dataset says.
     """
     raw = {**read_info(root), **located.info}
     for name, flag in _ONLY_V2:
         if getattr(options, name):
+            repairs = f"`leconvert repair {shlex.quote(str(root))}` finds the files of v3.0, where "
+            repairs += "all are there. Then run this command again without --locate-files."
             raise UsageError(
-                f"{flag} is for v2.x datasets; {root} is {raw['codebase_version']}.",
-                next_step="Leave it out.",
+                f"{flag} works only for v2.x datasets; {root} is {raw['codebase_version']}.",
+                next_step=repairs if name == "locate_files" else "Leave this option out.",
             )
     refuse_pointers(root)
     _refuse_special_tables(root)
@@ -119,15 +112,18 @@ def read_v3_source(
     streams = [stream for stream in every if camera_of(stream) not in options.drop_features]
     remarks = list(check_declarations(declarations))
     if left_over := left_over_tables(root):
-        said = f"{', '.join(left_over)}: v3.0 does not read tables of v2.x; left behind."
+        said = (
+            f"{', '.join(left_over)}: these tables of v2.x are left behind, since v3.0 does "
+            "not read them."
+        )
         remarks.append(Observation("stray-file", said, path=left_over[0]))
     features = {key: ft for key, ft in declarations.items() if key not in options.drop_features}
     tasks, task_rows = _read_tasks(root, raw, remarks)
     table = _read_episodes(root, every, streams, task_rows)
     table = replace(table, placed={**table.placed, **located.places})
     if tasks.listed and not len(table.task_ends):
-        said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, and neither will the "
-        said += "result; rows keep theirs."
+        said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, so the result will not "
+        said += "list them either; rows keep their tasks."
         remarks.append(
             Observation("missing-tasks", said, path=v3.EPISODES_DIR, severity="warning", helps=())
         )
@@ -197,20 +193,17 @@ def _locate_files(
     routes: Sequence[v3.RoutedFile],
     remarks: Iterable[Observation],
 ) -> tuple[v3.Located, list[Observation]]:
-    """Return where files are that are not where the dataset says, and what to say of them."""
-    wrong: dict[str, str] = {}
-    for routed in routes:
+    """Return the places of files that are not where the dataset says, and the observations."""
+    wrong = v3.streams_in_doubt(remarks)
+    for routed in routes:  # missing files are reported later, for all versions alike
         if not (root / routed.path).exists():
-            wrong.setdefault(routed.stream, f"{routed.path} is not there.")
-    for each in remarks:
-        if each.code in _FILES_IN_DOUBT and each.stream and each.stream in table.placed:
-            wrong.setdefault(each.stream, each.message)
+            wrong.setdefault(routed.stream, (None, f"{routed.path} is missing."))
     located = v3.locate_files(root, declared, table, lengths, sorted(wrong)) if wrong else None
     if not located:
         return v3.NOTHING_LOCATED, []
     said = [
         Observation("wrong-files", message, stream=stream, path=path)
-        for path, stream, message in located.told(declared.raw, wrong)
+        for path, stream, _, message in located.told(declared.raw, wrong)
     ]
     return located, said
 
@@ -222,7 +215,7 @@ def _refuse_special_tables(root: Path) -> None:
             raise SourceError(
                 f"{root / path} is a pipe, a socket or a device.",
                 path=str(root / path),
-                next_step="Put the file itself there, or move what is there out of the dataset.",
+                next_step="Put the file itself there, or move this out of the dataset.",
             )
 
 
@@ -236,7 +229,9 @@ def _read_tasks(
     for finding in found:
         code = told.get(finding.code)
         if code == "task-gap":
-            said = f"{v3.TASKS_PATH}: {finding.message} Readers find a task by its row, and so "
+            said = (
+                f"{v3.TASKS_PATH}: {finding.message} Readers find a task by its row number, and so "
+            )
             said += f"does this conversion; `leconvert repair {shlex.quote(str(root))}` tells "
             said += "whether the rows or the numbers are right."
             remarks.append(Observation(code, said, path=v3.TASKS_PATH, severity="warning"))
@@ -265,7 +260,7 @@ def _read_episodes(
     errors = [finding.message for finding in found if finding.severity == "error"]
     if table is None or not set(needed) <= table.placed.keys():
         raise SourceError(
-            f"{root / v3.EPISODES_DIR} does not say where the episodes lie: "
+            f"{root / v3.EPISODES_DIR} does not say where the episodes are: "
             f"{errors[0] if errors else 'it has no rows.'}",
             path=str(root / v3.EPISODES_DIR),
             details=errors[1:],
@@ -278,11 +273,12 @@ def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation
     for finding in found:
         if finding.code == "episode-order":
             raise SourceError(
-                f"{root / v3.EPISODES_DIR} is not sorted by episode: {finding.message} Readers go "
-                "by the row.",
+                f"{root / v3.EPISODES_DIR} is not sorted by episode: {finding.message} "
+                "Readers find an episode by its row number.",
                 path=str(root / v3.EPISODES_DIR),
-                next_step=f"`leconvert repair {shlex.quote(str(root))}` sorts or numbers its rows, "
-                "where the dataset says how; otherwise sort them by episode_index over all files.",
+                next_step=f"`leconvert repair {shlex.quote(str(root))}` sorts or numbers the "
+                "rows if the dataset says how. Otherwise sort the rows of all files by "
+                "episode_index.",
             )
         if finding.code == "episode-range":
             yield Observation("episode-range", finding.message, path=v3.EPISODES_DIR)
@@ -434,16 +430,18 @@ class FileScanner(Scanner):
             kind = self._kinds(table)
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
         with pq.ParquetFile(notes.file) as file:
-            if rows == int(lengths.sum()):
-                first, frames = np.cumsum(lengths) - lengths, lengths
-            else:
-                first, frames = v3.rows_by_column(file, routed.episodes)
-                self._say_wrong_rows(routed, lengths, rows, first, frames, notes)
-            is_whole = (first >= 0) & (frames == lengths) & (lengths > 0)
-            look.rows = self._check_rows(file, routed, first, is_whole, notes)
+            placed = v3.place_rows(file, routed, lengths)
+            for code, episode, said in placed.wrong:
+                if episode is None:
+                    notes.sight(code, f"{said} They are left behind.")
+                else:
+                    notes.episode = episode
+                    notes.say(code, said)
+            look.rows = self._check_rows(file, routed, placed, notes)
         if lengths.tolist() != [rows]:
             numbers["misfit"] = Misfit.SHARED
-        numbers["first"], numbers["frames"] = np.maximum(first, 0), frames
+        frames = placed.rows
+        numbers["first"], numbers["frames"] = np.maximum(placed.first, 0), frames
         numbers["size_bytes"] = numbers["file_bytes"] * frames // max(1, rows)
         if group_rows == lengths.tolist():
             numbers["roll_bytes"] = group_bytes
@@ -451,47 +449,23 @@ class FileScanner(Scanner):
             numbers["roll_bytes"] = sum(group_bytes) * frames // max(1, rows)
         return kind
 
-    def _say_wrong_rows(
-        self,
-        routed: v3.RoutedFile,
-        lengths: IntArray,
-        rows: int,
-        first: IntArray,
-        frames: IntArray,
-        notes: ObservationLog,
-    ) -> None:
-        said = f"{shown(notes.path)} has {count(rows, 'row')}, its episodes have "
-        said += f"{int(lengths.sum())}; the rows of each are found by their episode_index"
-        said += f", rows of episodes that {v3.EPISODES_DIR} does not list are left behind."
-        notes.sight("rows-by-column", said)
-        for place in np.flatnonzero((frames != lengths) | (first < 0)).tolist():
-            notes.episode = int(routed.episodes[place])
-            has = count(int(frames[place]), "row")
-            where = "" if first[place] >= 0 or not frames[place] else ", not side by side"
-            notes.say(
-                "row-count",
-                f"{shown(notes.path)} has {has} of episode {notes.episode}{where}; "
-                f"{v3.EPISODES_DIR} says {int(lengths[place])}.",
-            )
-
     def _check_rows(
         self,
         file: pq.ParquetFile,
         routed: v3.RoutedFile,
-        first: IntArray,
-        is_whole: BoolArray,
+        placed: v3.PlacedRows,
         notes: ObservationLog,
     ) -> list[RowFacts]:
         """Compare the rows of the episodes that are found whole."""
-        order = np.argsort(first[is_whole], kind="stable")
-        among = replace(routed, episodes=routed.episodes[is_whole][order])
+        among, first = placed.whole(routed)
         check = v3.RowCheck(
-            among, self._table, self._ranges, self._declared, self._num_tasks,
-            first[is_whole][order],
-        )  # fmt: skip
-        if len(among.episodes):
+            among, self._table, self._ranges, self._declared, self._num_tasks, first
+        )
+        if len(first):
             check.read(file)
-        for column, code in _ROW_CODES.items():
+        for column, code in v3.ROW_CODES.items():
+            if column in ("index", "task_index"):
+                continue  # told by `RowFacts`
             mild = column == "timestamp" and not self._has_cameras
             for episode, said in check.wrong_in(column).items():
                 notes.episode = episode
@@ -501,11 +475,13 @@ class FileScanner(Scanner):
                     severity="warning" if mild else "",
                 )
         if self._is_for_v21 and "timestamp" in file.schema_arrow.names:
-            self._check_steps(file, among, first[is_whole][order], notes)
+            self._check_steps(file, among, first, notes)
         unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
         facts = []
-        for episode, compared in zip(routed.episodes.tolist(), is_whole.tolist(), strict=True):
+        for episode, compared in zip(
+            routed.episodes.tolist(), placed.is_whole.tolist(), strict=True
+        ):
             begins = int(self._ranges.start[episode])
             facts.append(
                 RowFacts(
@@ -580,8 +556,9 @@ class FileScanner(Scanner):
             elif sound[place] and begins[place] < 0:
                 notes.say(
                     "no-keyframe",
-                    f"{shown(notes.path)}: episode {episode} does not begin with a keyframe, or "
-                    "needs frames of its neighbours; without encoding it cannot be cut out.",
+                    f"{shown(notes.path)}: episode {episode} cannot be cut out without "
+                    "encoding, since it does not begin with a keyframe or needs frames "
+                    "of its neighbours.",
                 )
         placed = sound & (np.rint(begin_seconds * float(fps)) == first)
         seconds = seconds if stored is None else stored
@@ -605,16 +582,16 @@ def _frames_begin(
     """Return the first frame of each episode of a file, in the order of presentation."""
     first, is_counted = v3.first_frames(clip.num_samples, begin_seconds, lengths, fps)
     if not is_counted:
-        said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, its episodes have "
-        said += f"{int(lengths.sum())}: they are found by from_timestamp."
+        said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, but its episodes have "
+        said += f"{int(lengths.sum())}. The frames of each episode are found by from_timestamp."
         notes.sight("frames-by-time", said)
         return first
     off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != first)
     if len(off):
         place = int(off[0])
         said = f"{shown(notes.path)}: from_timestamp of {count(len(off), 'episode')} is wrong, "
-        said += f"first {begin_seconds[place]:.6f}, where counting frames says "
-        said += f"{first[place] / float(fps):.6f}; the count decides."
+        said += f"the first is {begin_seconds[place]:.6f}, but counting frames gives "
+        said += f"{first[place] / float(fps):.6f}. The result goes by the count."
         notes.sight("from-timestamp", said)
     return first
 
@@ -664,5 +641,5 @@ def _say_drift(
         worst = max(worst, float(distance.max(initial=0.0)))
     if off:
         said = f"{shown(notes.path)}: {off:,} of {int(lengths.sum()):,} frames lie 0.1 ms or more "
-        said += f"from their time, by up to {worst:.6f} s; in the result all times are exact."
+        said += f"from their time, by up to {worst:.6f} s. In the result all times are exact."
         notes.sight("drifted-times", said)

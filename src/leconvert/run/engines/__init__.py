@@ -64,8 +64,8 @@ _HOME = {
 class Engine(Protocol):
     """Something that starts workers on a work dir and notices that they ended.
 
-    What workers do, and how far they are, is in the work dir alone: an engine that lies, hangs or
-    is killed can delay a run and never change its result.
+    The work dir alone tells the workers' work and progress: an engine that lies, hangs or is killed
+    can delay a run and never change its result.
     """
 
     @property
@@ -101,13 +101,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What there is to be started of a run that is left behind.
+    """The jobs to start for a run whose command does not stay.
 
     Attributes:
-        workers: How many workers; 0 where every batch is done.
-        work_arguments: What follows ``leconvert work``: the work dir and options.
-        pack_arguments: What follows ``leconvert pack``, likewise. The packer begins when every
-            worker has ended, however that was; with ``--no-wait`` it says what is missing. None
+        workers: The number of workers; 0 if every batch is done.
+        work_arguments: The arguments of ``leconvert work``: the work dir and options.
+        pack_arguments: The arguments of ``leconvert pack``, likewise. The packer begins when every
+            worker has ended, in any way; with ``--no-wait`` it reports missing batches. None
             for no packer: the workers of a fleet pack.
     """
 
@@ -142,7 +142,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# What engines of this package say and write down alike.
+# Messages and records that the engines of this package share.
 
 
 _LAST_LINES = 3
@@ -188,7 +188,7 @@ _METHODS = ("start", "running", "failures", "stop")
 
 
 class EngineNames:
-    """Which names ``--engine`` takes: some of leconvert's own, and all that packages add.
+    """The names that ``--engine`` takes: some of leconvert's own, and all that packages add.
 
     Packages are looked through when a name is asked for that is not among ``own``, or all are
     listed; a command that names a known engine pays nothing for it.
@@ -218,8 +218,9 @@ def make_submitter(name: str, options: Mapping[str, str] | None = None) -> Submi
     engine, called = _made(name, options or {})
     if _lacks(engine, ("submit", "script")):
         raise UsageError(
-            f"{called} cannot leave a run behind.",
-            next_step=f"Use it with `leconvert convert --engine {shlex.quote(name)}`, which stays.",
+            f"{called} cannot run jobs after this command has ended.",
+            next_step=f"Use `leconvert convert --engine {shlex.quote(name)}`, which runs until all "
+            "is done.",
         )
     _check_workers(engine, called, or_none=False)
     found: Submitter = engine
@@ -230,8 +231,8 @@ def check_engine(engine: object, *, called: str = "What is given as engine") -> 
     """Check that something has what an engine needs."""
     if lacks := _lacks(engine, _METHODS):
         raise EngineError(
-            f"{called} is no engine: {type(engine).__name__} lacks {', '.join(lacks)}.",
-            next_step="leconvert.run.engines.Engine says what each of them does.",
+            f"{called} is not an engine: {type(engine).__name__} has no {', '.join(lacks)}.",
+            next_step="leconvert.run.engines.Engine describes what an engine needs.",
         )
     _check_workers(engine, called, or_none=True)
 
@@ -244,7 +245,7 @@ def parse_engine_options(given: Collection[str]) -> dict[str, str]:
         if not key or not equals:
             raise UsageError(
                 f"--engine-option {word} is not of the form KEY=VALUE.",
-                next_step="Write --engine-option queue=long, once an option.",
+                next_step="Write for example --engine-option queue=long, once for each option.",
             )
         if key in options:
             raise UsageError(f"--engine-option {key} is given twice.")
@@ -274,13 +275,13 @@ def _made(name: str, options: Mapping[str, str]) -> tuple[Any, str]:
     except Exception as error:
         raise EngineError(
             f"{called} cannot be imported: {_said(error)}.",
-            next_step="Install that package anew with what it needs, or choose another engine.",
+            next_step="Install that package again with its requirements, or choose another engine.",
             details=[f"Its entry point names {entry.value}."],
         ) from error
     if not callable(factory):
         raise EngineError(
-            f"{called} names {entry.value}, which cannot be called.",
-            next_step="Its entry point must name a class or a function that returns an engine.",
+            f"{called} has the entry point {entry.value}, which is not a class or a function.",
+            next_step="The entry point must be a class or a function that returns an engine.",
         )
     given = {key.replace("-", "_"): value for key, value in options.items()}
     _check_options(factory, given, called)
@@ -290,8 +291,8 @@ def _made(name: str, options: Mapping[str, str]) -> tuple[Any, str]:
         raise
     except Exception as error:
         raise EngineError(
-            f"{called} could not be made: {_said(error)}.",
-            next_step="Check --engine-option against what that package says of its options.",
+            f"{called} could not be created: {_said(error)}.",
+            next_step="Check --engine-option with the documentation of that package.",
         ) from error
 
 
@@ -302,13 +303,14 @@ def _entry(name: str) -> EntryPoint:
     }
     if len(found) > 1:
         raise UsageError(
-            f"Several packages add an engine {name}: {', '.join(sorted(found))}.",
+            f"Several packages provide an engine {name}: {', '.join(sorted(found))}.",
             next_step="Uninstall all but one of them.",
         )
     if not found:
         raise UsageError(
-            f"No package here adds an engine {name}; added are: {', '.join(_added()) or 'none'}.",
-            next_step=f"Install the package that adds {name}, or choose another engine.",
+            f"No installed package provides an engine {name}. Engines of installed packages: "
+            f"{', '.join(_added()) or 'none'}.",
+            next_step=f"Install the package that provides {name}, or choose another engine.",
         )
     return found.popitem()[1]
 
@@ -329,9 +331,7 @@ def _check_options(factory: Any, given: Mapping[str, str], called: str) -> None:
         ]
         raise UsageError(
             f"{called} does not take these options: {error}.",
-            next_step=f"It knows --engine-option with {', '.join(known)}."
-            if known
-            else "It knows no --engine-option.",
+            next_step=f"Its options are: {', '.join(known)}." if known else "It has no options.",
         ) from error
 
 
@@ -345,7 +345,8 @@ def _check_workers(engine: object, called: str, *, or_none: bool) -> None:
         return
     if not (isinstance(workers, int) and workers >= 1):
         raise EngineError(
-            f"{called} does not say how many workers it {'wants' if or_none else 'submits'}.",
+            f"{called} gives no valid number of workers that it "
+            f"{'wants' if or_none else 'submits'}.",
             next_step="Its `workers` must be a number from 1"
             f"{', or None for as many as fit here' * or_none}.",
         )

@@ -1,7 +1,7 @@
-"""What workers ask SLURM for, and who asks: plain values, without what talks to SLURM.
+"""The resources that workers ask SLURM for, as plain values.
 
-Every command line with flags of SLURM needs these values; who talks to SLURM writes records of the
-work dir, and their module loads NumPy and pyarrow.
+Every command line with flags of SLURM needs these values. The module that talks to SLURM is apart:
+it writes records of the work dir, whose module loads NumPy and pyarrow.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field, replace
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, whole
 
-# What SLURM's --mem and --time take; anything else would be refused when it is submitted.
+# Values that SLURM's --mem and --time take; `sbatch` would refuse any other.
 _MEMORY = re.compile(r"\d+[KMGT]?")
 _TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a cluster wants to know of whoever submits, and how the program is found on a node.
+    """The submitter's account and limits on a cluster, and the way to the program on a node.
 
     Attributes:
-        account: Who pays.
-        partition: Which nodes.
+        account: The account that is charged.
+        partition: The group of nodes.
         qos: Quality of service.
         conda_env: A conda environment to activate, by name or folder.
         program: The program's command line on a node.
@@ -34,13 +34,13 @@ class Site:
     account: str | None = flag(None, "SLURM account (default: $ACCOUNT)", "NAME")
     partition: str | None = flag(None, "SLURM partition (default: $PARTITION)", "NAME")
     qos: str | None = flag(None, "SLURM quality of service (default: $QOS)", "NAME")
-    conda_env: str | None = flag(None, "a conda environment to activate on a node", "NAME")
+    conda_env: str | None = flag(None, "the conda environment to activate on each node", "NAME")
     program: str = flag(
-        "leconvert", "what starts leconvert on a node (default: leconvert)", "COMMAND"
+        "leconvert", "the command that starts leconvert on a node (default: leconvert)", "COMMAND"
     )
 
     def sbatch_options(self) -> tuple[str, ...]:
-        """Return what ``sbatch`` is told of it."""
+        """Return the options of ``sbatch`` for it."""
         named = (("account", self.account), ("partition", self.partition), ("qos", self.qos))
         return tuple(f"--{name}={value}" for name, value in named if value is not None)
 
@@ -52,7 +52,7 @@ class Site:
 def site_from(environment: Mapping[str, str], given: Site) -> Site:
     """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment."""
     if not shlex.split(given.program):
-        raise UsageError("--program needs the command that starts leconvert on a node.")
+        raise UsageError("--program is empty. Give the command that starts leconvert on a node.")
     return replace(
         given,
         account=given.account or environment.get("ACCOUNT") or None,
@@ -73,7 +73,7 @@ def check_time(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What workers ask SLURM for.
+    """The resources that workers ask SLURM for.
 
     Each worker is one element of a job array, which SLURM starts, preempts and starts again by
     itself, on whatever node has room.
@@ -100,17 +100,17 @@ class SlurmOptions:
     # Four times what `leconvert.run.worker_pool.worker_bytes` gives a worker without large tables.
     mem: str = flag("1G", "memory per worker (default: 1G)", "SIZE")
     time: str = flag("04:00:00", "the longest run time of a worker (default: 04:00:00)", "HH:MM:SS")
-    constraint: str | None = flag(None, "features that a node must have", "FEATURES")
+    constraint: str | None = flag(None, "features that the nodes must have", "FEATURES")
     signal_seconds: int = flag(
         120,
-        "stop S seconds before the time limit, and hand the batch back (default: 120)",
+        "seconds before the time limit when workers stop and return their batches (default: 120)",
         "S",
         whole(1),
         names=("--signal",),
     )
     extra: Sequence[str] = flag(
         (),
-        "a further option of sbatch, such as --slurm-extra=--exclusive; may be given again",
+        "a further option of sbatch, such as --slurm-extra=--exclusive; may be given several times",
         "OPTION",
         names=("--slurm-extra",),
     )
@@ -122,16 +122,20 @@ class SlurmOptions:
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} must be at least 1, not {getattr(self, name)}.")
         if not check_memory(self.mem):
-            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+            raise UsageError(
+                f"--mem {self.mem} is not an amount of memory.",
+                next_step="Write for example --mem 4G.",
+            )
         if not check_time(self.time):
             raise UsageError(
-                f"--time {self.time} makes no sense.", next_step="Write --time 04:00:00."
+                f"--time {self.time} is not a duration.",
+                next_step="Write for example --time 04:00:00.",
             )
         for option in self.extra:
             if not option.startswith("-"):
                 raise UsageError(
-                    f"--slurm-extra {option!r} is no option of sbatch.",
-                    next_step="Write --slurm-extra=--exclusive, once an option.",
+                    f"--slurm-extra {option!r} is not an option of sbatch.",
+                    next_step="Write for example --slurm-extra=--exclusive, once for each option.",
                 )
 
     @property

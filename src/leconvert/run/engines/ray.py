@@ -19,7 +19,6 @@ link is cut, and an end of the whole process when the cluster's head is gone.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -41,9 +40,10 @@ from typing import Any, NamedTuple, TextIO
 from leconvert.run.engines import how_a_worker_failed, last_words, note_job
 from leconvert.support.errors import EngineError, LeconvertError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.support.machine import end_with_parent
 from leconvert.workdir.records import RunPaths
 
-# What workers ask a Ray cluster for; plain values.
+# The resources that workers ask a Ray cluster for; plain values.
 
 
 _WORKERS_A_NODE = 4
@@ -55,7 +55,7 @@ _UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """What workers ask a Ray cluster for, and how many there are.
+    """The resources that workers ask a Ray cluster for, and their number.
 
     Without numbers there are four workers on every node that has room for one, also on those that
     join later.
@@ -101,12 +101,16 @@ class RayOptions:
                 option = "num-workers" if name == "workers" else name.replace("_", "-")
                 raise UsageError(f"--{option} must be at least 1, not {number}.")
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
-            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+            raise UsageError(
+                f"--mem {self.mem} is not an amount of memory.",
+                next_step="Write for example --mem 4G.",
+            )
         for name, amount in self.resources.items():
             if not name or not amount > 0:
                 raise UsageError(
-                    f"--ray-resource {name}={amount:g} makes no sense.",
-                    next_step="Write --ray-resource NAME=1, with a name that nodes offer.",
+                    f"--ray-resource {name}={amount:g} is not a resource and an amount.",
+                    next_step="Write --ray-resource NAME=1 with the name of a resource that the "
+                    "nodes offer.",
                 )
 
     @property
@@ -127,22 +131,18 @@ class RayOptions:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What ``mem`` says, in bytes; a plain number counts MiB, as SLURM's does."""
+        """The value of ``mem`` in bytes; a plain number counts MiB, as SLURM's does."""
         found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
         return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
-# What a Ray task does on a node: one worker, as a process of its own.
+# The Ray task on a node: one worker, as a process of its own.
 #
-# Ray is sent `work_on_this_node` as it stands here, so that nodes need no matching version of this
-# module: all it uses is imported inside it. The worker is a child of Ray's process, not that
-# process itself: its signals, its memory and its log are then its own, and what kills it does not
+# Ray gets the code of `work_on_this_node`, so that nodes need no matching version of leconvert: the
+# function imports all that it uses. The worker is a child of Ray's process, not that
+# process itself: its signals, its memory and its log are then its own, and its death does not
 # look like a crash of Ray's. Ray ends its own processes when a driver, a node or a link is lost,
-# and nobody is left to ask their children to hand back; the kernel does (``PR_SET_PDEATHSIG``, see
-# prctl(2)).
-
-
-_PR_SET_PDEATHSIG = 1
+# and nobody is left to ask their children to hand back; the kernel does (`end_with_parent`).
 
 
 def work_on_this_node(
@@ -198,7 +198,7 @@ def work_on_this_node(
 
 def _work_tied(parent: int, arguments: Sequence[str]) -> None:
     """Run ``leconvert`` so that it is asked to stop when its parent process is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != parent:  # it ended before we were tied to it
         sys.exit(130)
     sys.argv = ["leconvert", *arguments]
@@ -213,10 +213,11 @@ _WORKER_GRACE_SECONDS = 20.0
 # Results are a few words that come with the news that they are there.
 _FETCH_SECONDS = 10.0
 _TCP_SECONDS = 10.0
-# What a Ray that is started here keeps for objects, of which there are none; its least.
+# The memory for objects of a Ray that is started here. There are no objects; this is the minimum.
 _OBJECT_STORE_BYTES = 75 * 2**20
 _WHERE_TO_FIND_ONE = (
-    "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
+    "Give a cluster with --ray-address HOST:PORT, or start one on this machine with --ray-address "
+    "local."
 )
 _WORKER = ("-P", "-m", "leconvert.run.engines.ray")
 
@@ -349,7 +350,7 @@ class RayCluster:
         except ConnectionError as error:
             if address == "auto":
                 raise EngineError(
-                    "No Ray runs on this machine, and $RAY_ADDRESS names none.",
+                    "No Ray cluster runs on this machine, and $RAY_ADDRESS is not set.",
                     next_step=_WHERE_TO_FIND_ONE,
                 ) from error
             raise _no_cluster(address, _first_line(error)) from error
@@ -357,22 +358,24 @@ class RayCluster:
             # Versions that differ, a wrong token, a runtime environment that is none: Ray says it
             # well.
             raise EngineError(
-                f"The Ray cluster at {address} did not take this process ({_first_line(error)}).",
+                f"The Ray cluster at {address} refused this process ({_first_line(error)}).",
                 details=[line for line in str(error).splitlines()[1:] if line.strip()],
-                next_step="Use the cluster's own versions of Ray and Python on one of its nodes, "
-                "and check --ray-runtime-env if there is one.",
+                next_step="Run the command on a node of the cluster, with the cluster's versions "
+                "of Ray and Python. Check --ray-runtime-env if you use it.",
             ) from error
 
 
 def ray_is_missing() -> EngineError:
     """Return the error that says how Ray is installed."""
-    return EngineError("Ray is not installed here.", next_step=f"Run `{command_for_extra('ray')}`.")
+    return EngineError(
+        "Ray is not installed on this machine.", next_step=f"Run `{command_for_extra('ray')}`."
+    )
 
 
 def _no_cluster(address: str, why: str) -> EngineError:
     """Return the error that says that there is no cluster."""
     return EngineError(
-        f"There is no Ray cluster at {address} ({why}).",
+        f"No Ray cluster answers at {address} ({why}).",
         next_step=_WHERE_TO_FIND_ONE,
     )
 
@@ -382,7 +385,7 @@ def _check_somebody_listens(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise EngineError(
-            f"--ray-address {address} makes no sense.",
+            f"--ray-address {address} is not an address.",
             next_step="Write auto, local, or HOST:PORT, such as 10.0.0.1:6379.",
         )
     try:
@@ -429,11 +432,11 @@ _HANDED_BACK = frozenset((130, -15, -2))
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a driver is told."""
+    """The order to a driver."""
 
     options: RayOptions
     count: int
-    arguments: Sequence[str]  # what follows `leconvert work`
+    arguments: Sequence[str]  # the arguments of `leconvert work`
     logs_dir: Path
     name: str  # begins the names of logs, unique in the folder
 
@@ -714,13 +717,13 @@ class DriverProcess:
                 f"{seconds:g} s.",
                 path=str(self._log),
                 details=[last_words(self._log)],
-                next_step="Check the address, and that this machine is a node of the cluster.",
+                next_step="Check the address. This machine must be a node of the cluster.",
             )
         if self._begun is None:
             raise self._refusal or EngineError(
                 f"The Ray driver ended: {last_words(self._log)}",
                 path=str(self._log),
-                next_step=f"Its log is {self._log}.",
+                next_step=f"The log of the driver is {self._log}.",
             )
         return self._begun
 
@@ -844,7 +847,7 @@ class RayEngine:
     leases expire.
 
     Args:
-        options: Which cluster, and what workers ask for.
+        options: The cluster, and the resources that workers ask for.
 
     Attributes:
         workers: As many as the options say at most.

@@ -37,11 +37,11 @@ _END = "JOB"
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """What ``sbatch`` is given."""
+    """The input of ``sbatch``."""
 
     name: str  # names the job
     words: tuple[str, ...]  # the command line, ``sbatch`` itself included
-    script: str  # what comes on standard input
+    script: str  # the standard input
     # The position, in a list of jobs, of the one that must have ended before, however it ended;
     # None for none.
     after: int | None = None
@@ -139,13 +139,13 @@ def cancel(job_ids: Sequence[str]) -> None:
         )
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise EngineError(
-            "The scheduler does not answer, so its jobs could not be ended.",
-            next_step=f"End them later: scancel {' '.join(job_ids)}",
+            "The scheduler does not answer, so the jobs could not be ended.",
+            next_step=f"End the jobs later with: scancel {' '.join(job_ids)}",
         ) from error
     if done.returncode:
         raise EngineError(
             f"scancel failed ({_last_line(done.stderr)}).",
-            next_step=f"End the jobs later: scancel {' '.join(job_ids)}",
+            next_step=f"End the jobs later with: scancel {' '.join(job_ids)}",
         )
 
 
@@ -154,8 +154,8 @@ def _sbatch(words: Sequence[str], script: str, queued: Sequence[str]) -> str:
         done = subprocess.run(words, input=script, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise EngineError(
-            "There is no sbatch on this machine.",
-            next_step="Run this on a login node of a SLURM cluster, or see with --dry-run what "
+            "This machine has no sbatch, the command of SLURM that submits jobs.",
+            next_step="Run the command on a login node of a SLURM cluster. --dry-run shows what "
             "would be submitted.",
         ) from error
     answer = done.stdout.strip()
@@ -163,9 +163,9 @@ def _sbatch(words: Sequence[str], script: str, queued: Sequence[str]) -> str:
         raise EngineError(
             f"sbatch refused a job ({_last_line(done.stderr)}).",
             details=done.stderr.strip().splitlines()[:-1],
-            next_step=f"Already queued: `scancel {' '.join(queued)}` takes them back."
+            next_step=f"`scancel {' '.join(queued)}` ends the jobs that are queued already."
             if queued
-            else "Check --account, --partition, --qos and what each job asks for.",
+            else "Check --account, --partition, --qos and the resources that each job asks for.",
         )
     return answer.partition(";")[0]  # with several clusters the answer is ID;CLUSTER
 
@@ -174,7 +174,7 @@ def _last_line(said: str) -> str:
     return (said.strip().splitlines() or ["no reason given"])[-1]
 
 
-# What a cluster wants to know of whoever submits, and how the program is found on a node.
+# The submitter's account on a cluster, and the way to the program on a node.
 
 
 def script_head(site: Site) -> list[str]:
@@ -205,9 +205,9 @@ def sbatch_words(
     """Return the ``sbatch`` command line of a job, but for what it writes where.
 
     Args:
-        tasks: How many processes SLURM starts, and where.
-        can_restart: Whether SLURM may start it anew, after a preemption or a node's failure; it
-            then goes on in its old log.
+        tasks: The number of processes that SLURM starts, and their nodes.
+        can_restart: Whether SLURM may start it again, after a preemption or a node's failure; it
+            then continues its old log.
     """
     return (
         "sbatch",
@@ -225,7 +225,7 @@ def sbatch_words(
     )
 
 
-# Which jobs workers and a packer are for SLURM; plain values in, plain values out.
+# The SLURM jobs of workers and a packer; plain values in, plain values out.
 
 
 _WORKERS, _PACKER = "leconvert-work", "leconvert-pack"
@@ -305,7 +305,7 @@ class SlurmEngine:
     That is for ``convert``, whose own process packs. `submit` hands over the packer too.
 
     Args:
-        options: What workers ask for.
+        options: The resources that workers ask for.
         clock: A monotonic clock in seconds.
 
     Attributes:
@@ -372,7 +372,7 @@ class SlurmEngine:
             for state in bad[:_FAILURES_SHOWN]
         ]
         if len(bad) > _FAILURES_SHOWN:
-            lines.append(f"and {len(bad) - _FAILURES_SHOWN} more; their logs: {self._logs_dir}")
+            lines.append(f"and {len(bad) - _FAILURES_SHOWN} more; the logs are in {self._logs_dir}")
         return lines
 
     def stop(self) -> None:

@@ -121,8 +121,8 @@ class Board:
             if lease is not None:
                 self._leap = 1
                 return lease
-            # Another worker is on its way through here. What follows is probably taken as well:
-            # leave out twice as much each time. What was free after all shows at the next refresh.
+            # Another worker is on its way through here. The next batches are probably taken too:
+            # leave out twice as many each time. The next refresh shows those that were free.
             del self._stretch[self._place : self._place + self._leap]
             self._leap *= 2
 

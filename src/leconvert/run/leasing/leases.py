@@ -1,8 +1,8 @@
 """Leases on disk: the log of claims, the claim on one batch, and the heartbeat that keeps it.
 
 `LeaseStore` reads and writes the log and claims batches, a `Lease` is one worker's claim up to its
-end, and a `HeartbeatKeeper` keeps it alive while its holder works. Which transitions there are is
-decided in `leconvert.run.leasing.state`.
+end, and a `HeartbeatKeeper` keeps it alive while its holder works. `leconvert.run.leasing.state`
+decides on the transitions.
 
     leases/000042/0001         the first claim; comes into being by an exclusive link
     leases/000042/0001.beat    the holder's heartbeat: a random nonce, replaced again and again
@@ -99,9 +99,9 @@ def read_done(
     folder = run.attempts_of(batch_id).relative_to(run.root).as_posix()
     if not isinstance(attempt, str) or not re.fullmatch(rf"{folder}/{_ATTEMPT}", attempt):
         raise DamagedRecordError(
-            f"{path} names no attempt at batch {batch_id}.",
+            f"{path} is damaged: it names no attempt at batch {batch_id}.",
             path=str(path),
-            next_step="Run the command of the run again; the batch is then done anew.",
+            next_step="Run the same command again. It does the batch again.",
         )
     return record
 
@@ -116,7 +116,7 @@ def read_failed(
 class LeaseLogFiles:
     """Reads and extends the lease logs of one run.
 
-    What it returns was true when it was read. Ends and claims are remembered, since neither
+    A returned value was true when it was read. Ends and claims are remembered, since neither
     changes once written (a void only ever follows a claim without an end).
     """
 
@@ -432,15 +432,15 @@ class Lease:
             newest = self._log.newest_claim(self.batch_id)
         except FileNotFoundError as error:
             raise LeaseLostError(
-                f"{self._log.run.lease_dir(self.batch_id)} is gone: the run was removed.",
+                f"The run was removed: {self._log.run.lease_dir(self.batch_id)} does not exist.",
                 path=str(self._log.run.lease_dir(self.batch_id)),
                 next_step="Start the worker again on the work dir's current run.",
             ) from error
         if newest > self.generation:
             raise LeaseLostError(
-                f"Batch {self.batch_id} was taken over by claim {newest}.",
+                f"Another worker took over batch {self.batch_id} (claim {newest}).",
                 path=str(self._log.run.lease(self.batch_id, newest)),
-                next_step="Nothing: the other worker does it.",
+                next_step="There is nothing to do: the other worker does the batch.",
             )
         nonce = encode_record(
             "heartbeat",
@@ -535,7 +535,8 @@ class Lease:
             self._ended = True
             return "won"
         raise OutcomeUnknownError(
-            f"{run.done(self.batch_id)} appears and vanishes, so it is unknown whether it is ours.",
+            f"Another process creates and removes {run.done(self.batch_id)}, so it is "
+            "unknown whose result counts.",
             path=str(run.done(self.batch_id)),
             next_step="Check that only one packer runs, then run the same command again.",
         )
@@ -582,10 +583,10 @@ class Lease:
 
 
 class Observed(NamedTuple):
-    """What one look at a batch's lease log showed."""
+    """One look at a batch's lease log."""
 
     log: LeaseLog  # the claims
-    # The latest claim's heartbeat, or None where no claim is open.
+    # The latest claim's heartbeat, or None if no claim is open.
     observation: LeaseObservation | None
     decision: Decision  # what this observer may do
     seen_at: float  # the observer's clock when it began to look, in seconds

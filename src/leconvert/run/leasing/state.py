@@ -1,4 +1,4 @@
-"""What the log of a batch's leases means: pure decisions, no clock, no disk.
+"""The meaning of the log of a batch's leases: pure decisions, no clock, no disk.
 
 A batch's lease log is a list of *generations*, numbered from 1. Each was claimed by one worker and
 may have an end: handed back, an error, or void (its result was found wrong later). A generation
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class BatchState(StrEnum):
-    """What a batch is; derived from files, stored nowhere."""
+    """The state of a batch; derived from files, stored nowhere."""
 
     PENDING = "pending"
     LEASED = "leased"

@@ -8,7 +8,7 @@ parts of files (batches of episode ranges) are joined here.
 A packer may be killed at any moment; the next one goes on. The tree is built beside the target
 under a name that carries the packer's generation, and a packer that takes over first renames it to
 its own generation's name, so that a predecessor that still lives finds its tree gone and can swap
-nothing. What a predecessor proved is proven again: a proof is good for the process that made it.
+nothing. A predecessor's proof is repeated: a proof is good for the process that made it.
 """
 
 from leconvert.run.packer.assembly import check_all_done, taken_over

@@ -25,11 +25,12 @@ from leconvert.support.errors import (
     UnreadableSourceError,
     VerificationError,
 )
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.support.text import first_few, json_record, shown
 from leconvert.workdir.former import TreeFacts
-from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
+from leconvert.workdir.fs import remove_tree, sync_dir
 from leconvert.workdir.locks import LockWait
 from leconvert.workdir.records import Journal
 from leconvert.workdir.run import OpenedRun
@@ -51,10 +52,10 @@ class Packing:
     Attributes:
         run: The run.
         journal: Its journal, under this packer's generation.
-        options: What is proven, replaced and removed.
+        options: The depth of the proof, and the datasets to replace and remove.
         lock_wait: How to wait for the target's lock.
         stop: Set from outside to end the work.
-        progress: Where to report.
+        progress: Receives the progress.
     """
 
     run: OpenedRun
@@ -67,11 +68,11 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What the packer did.
+    """The report of the packer.
 
     Attributes:
         target: The result.
-        kept: Where the replaced dataset is, or None.
+        kept: The folder of the replaced dataset, or None.
         linked: Files that were linked into the tree.
         copied: Shards that had to be copied, because the work dir is on another file system
             or on one without hard links.
@@ -110,11 +111,11 @@ def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What this process compared.
+    """A comparison that this process made.
 
     Attributes:
         depth: ``structure``, ``bytes``, or ``none`` for nothing.
-        outcome: What came of it, for the journal's notes, where a report finds it; None for
+        outcome: Its outcome, for the journal's notes, where a report finds it; None for
             ``none``. No process goes by what it reads there.
         trees: The tree and the source that it replaces as they were when their bytes began to be
             compared; None where they were not.
@@ -138,10 +139,10 @@ def prove_tree(
 
     Args:
         packing: The run.
-        tree: The tree, of an overlay in place its ``meta/``.
-        place: Where the only source lies now, if not where it was planned; likewise.
+        tree: The tree; for an overlay in place its ``meta/``.
+        place: The folder of the only source now, if not the planned one; likewise.
         depth: ``structure`` or ``bytes``.
-        clip_digests: What the workers of this run found of its clips; None to read them.
+        clip_digests: Digests of its clips by the workers of this run; None to read the clips.
     """
     run, journal = packing.run, packing.journal
     roots = [place or Path(source.root) for source in run.manifest.sources]
@@ -191,13 +192,14 @@ def _differs(
     verify = shlex.join(["leconvert", "verify", str(tree), *given, "--bytes"])
     if tree != target:
         return VerificationError(
-            f"The new dataset does not match {source}; nothing was replaced.",
+            f"The new dataset does not match its source {source}. Nothing was replaced.",
             path=str(tree),
             details=details,
-            next_step="The new tree stays for inspection"
+            next_step="The new dataset stays for inspection"
             + ("" if run.manifest.is_overlay_in_place else f": {verify}")
-            + ". If somebody overwrote a file of the source meanwhile and gave it its times back "
-            f"(`cp -p`, `rsync -t`), --restart converts its new state. If nobody did: {REPORT_IT}.",
+            + ". If a file of the source was overwritten during the conversion by a tool that "
+            "keeps file times (`cp -p`, `rsync -t`), run the command again with --restart. "
+            f"Otherwise: {REPORT_IT}.",
         )
     return does_not_match(target, roots, details, in_place=run.manifest.in_place)
 
@@ -208,12 +210,12 @@ def does_not_match(
     """Return the error for a result in its place that differs from its sources.
 
     Args:
-        target: The result; of an overlay in place its ``meta/``.
-        sources: Where they lie now.
-        differences: The first of them.
+        target: The result; for an overlay in place its ``meta/``.
+        sources: Their folders now.
+        differences: The first differences.
         in_place: Whether the only source was replaced by the result, and is kept beside it.
     """
-    # Of an overlay `meta/` alone was exchanged, and the dataset is what can be compared.
+    # An overlay exchanged `meta/` alone; only the whole dataset can be compared.
     result = target.parent if overlaid_meta(target.parent) == sources[0] else target
     named = [word for source in sources for word in ("--source", str(source))]
     verify = shlex.join(["leconvert", "verify", str(result), *named, "--bytes"])
@@ -224,10 +226,10 @@ def does_not_match(
             "puts the source back; then convert again."
         )
     else:
-        helps = "--force-conversion converts anew and keeps what is there beside it."
+        helps = "--force-conversion converts again and keeps the present result beside the new one."
     return VerificationError(
-        f"{target} does not match {', '.join(map(str, sources))}: one of them was changed since "
-        "the conversion. It was left as it is, and nothing was removed.",
+        f"{target} no longer matches its source {', '.join(map(str, sources))}: one of them was "
+        "changed after the conversion. Nothing was changed or removed now.",
         path=str(target),
         details=differences,
         next_step=f"{helps} `{verify}` lists every difference.",
@@ -286,7 +288,7 @@ class TreePair:
         trees = ("the result's", self.result, result), ("its", self.source, source)
         for whose, before, tree in trees:
             if (name := first_change(before, tree)) is not None:
-                return f"{whose} {shown(name)} was changed while the two were compared"
+                return f"{whose} {shown(name)} was changed during the comparison"
         return None
 
 
@@ -301,13 +303,13 @@ def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
     """Raise if the source of a result is not what it was when the two began to be compared.
 
     Args:
-        proof: What was compared; nothing is said where that were not all bytes.
-        tree: Where the source lies at this moment.
-        source: Where people find it.
+        proof: The comparison; unless it was of all bytes, nothing is raised.
+        tree: The folder of the source at this moment.
+        source: The folder where people find it.
     """
     name = None if proof.trees is None else first_change(proof.trees.source, tree)
     if name is not None:
-        raise source_changed(source, [f"{shown(name)}: changed since it was compared"])
+        raise source_changed(source, [f"{shown(name)}: changed after the comparison"])
 
 
 def tree_facts(tree: Path) -> TreeFacts:
@@ -325,8 +327,8 @@ def kept_source(target: Path) -> Path | None:
 def rest_of_removal(doomed: Path) -> str:
     """Say why what an interrupted removal left is kept, and where."""
     return (
-        "its removal was interrupted, and what is left of it cannot be compared: it stays as "
-        f"{doomed}, and nothing reads it"
+        f"its removal was interrupted; the remaining part {doomed} cannot be compared and stays, "
+        "and no program reads it"
     )
 
 
@@ -339,18 +341,18 @@ def remove_compared(
 
     Args:
         result: The result.
-        old: Where it was put aside.
+        old: The folder of the replaced dataset.
         compared: Both, as they were when their comparison began.
-        kept: Where it is by now, if its removal began; None for there.
+        kept: Its folder by now, if its removal began; None for ``old``.
 
     Returns:
-        Why it was kept, with its name given back; None where it is gone.
+        The reason why it was kept, with its name given back; None if it is gone.
     """
     kept, doomed = kept or old, removed_dir(old)
     if kept != doomed:
         with storage_errors(kept):
             if doomed.exists():
-                return f"what an earlier removal left is in the way: move {doomed} elsewhere"
+                return f"{doomed}, the rest of an earlier removal, is in the way: move it elsewhere"
             kept.rename(doomed)
             sync_dir(doomed.parent)
     reason = compared.changed(result, doomed)

@@ -1,4 +1,4 @@
-"""What a verification reports, and when two things are the same.
+"""Differences that a verification reports, and the comparisons that find them.
 
 One function compares bytes (`first_difference`), one a column's values (`same_values`), one JSON
 values and one statistics; every proof of this package and of repairs uses them.
@@ -27,10 +27,10 @@ class Difference:
     Attributes:
         what: The property that differs, in a few words.
         path: The file of the result, relative to it.
-        expected: What the source demands.
-        found: What is there.
-        episode: Index of the episode, where it is about one.
-        stream: The stream, where it is about one.
+        expected: The value that the source demands.
+        found: The value in the result.
+        episode: Index of the episode, if it concerns one.
+        stream: The stream, if it concerns one.
     """
 
     what: str
@@ -123,11 +123,11 @@ def first_difference(
         expected: One file.
         found: The other.
         expected_runs: The ranges of the one; None for all of it.
-        found_runs: Those of the other.
+        found_runs: The ranges of the other.
 
     Returns:
         Place of the first byte that differs, counted from the first byte of the first range; None
-        where all are the same. Where a file or its ranges end early, that is the place.
+        if all are the same. If a file or its ranges end early, the place of that end.
     """
     if expected_runs is None and found_runs is None:
         with naming(found.path):
@@ -262,9 +262,12 @@ def first_differing_row(expected: pa.Array, found: pa.Array) -> int:
     return low
 
 
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
+
+
 def same_json(expected: object, found: object) -> bool:
     """Tell whether two JSON values are the same: 1 is neither 1.0 nor true."""
-    return json.dumps(expected, sort_keys=True) == json.dumps(found, sort_keys=True)
+    return _sorted_json(expected) == _sorted_json(found)
 
 
 def differing_keys(expected: Mapping[str, object], found: Mapping[str, object]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a result must hold: the episodes of its sources, and where it says that they lie."""
+"""The content that a result must hold: the episodes of its sources, and their stated places."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Expected:
         number: Number of each episode's source, shape (E,).
         index: Number of each episode in its source, shape (E,).
         length: Their frames, shape (E,).
-        slices: Where their files are, by stream of the result: one a source; of a trimmed episode
-            the frames that stay.
+        slices: The places of their files, by stream of the result: one a source; for a trimmed
+            episode the frames that stay.
         trimmed: Positions of trimmed episodes.
     """
 
@@ -126,7 +126,7 @@ class Expected:
 
     @property
     def totals(self) -> Totals:
-        """What the result's ``info.json`` says of it as a whole."""
+        """The totals of the result's ``info.json``."""
         return Totals(
             fps=self.fps,
             episodes=len(self),
@@ -249,7 +249,7 @@ def _trimmed(
             cut = clip.cut_around(
                 own + begin, own + stop, begin=own - lead[position], end=end + tail[position]
             )
-        # Where there is no such cut nothing is expected beside the frames, which are not there.
+        # Without such a cut the frames cannot be there, and nothing is expected beside them.
         cut_from, cut_to = cut or (own + begin, own + stop)
         lead[position], tail[position] = own + begin - cut_from, cut_to - own - stop
     return replace(slices, first=first, lead=lead, tail=tail)

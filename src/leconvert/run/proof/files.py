@@ -1,7 +1,7 @@
-"""What lies in a result besides the files of its episodes, and what it lacks of its source.
+"""Files of a result besides those of its episodes, and files of the source that it lacks.
 
 The tables of a result and the files that came along are compared; and before a source is removed,
-`reason_to_keep` says what would be lost with it.
+`reason_to_keep` names the files that would be lost.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ _EPISODE_FOLDERS = ("data/", "videos/")
 def compare_other_files(
     tables: ResultTables, expected: Expected, *, read_bytes: bool, keeps_further: bool = False
 ) -> Iterator[Difference]:
-    """Yield what is missing, left over, or not as the source has it.
+    """Yield files that are missing, left over, or differ from the source.
 
-    Of the files of episodes this only says which are links into the source: whether they are there
-    and hold what they should is for others to say.
+    Among the files of episodes this only finds links into the source. Other functions compare their
+    presence and content.
 
     Args:
         keeps_further: Whether the result may have further files, as after an append.
@@ -83,7 +83,7 @@ def compare_other_files(
     repairs = len(expected.sources) == 1 and expected.sources[0].repairs
     found = {path: at for path, at in files_below(result) if path not in GIT_FILES}
     wanted = {*tables.own_files(found), *along, *([REPAIRS_PATH] if repairs else [])}
-    # What selected episodes before there was such a table has none.
+    # Results that selected episodes before this table existed have none.
     if has_provenance(expected.sources) and (len(expected.sources) > 1 or PROVENANCE_PATH in found):
         wanted.add(PROVENANCE_PATH)
     if is_pushed_card(result):
@@ -196,11 +196,11 @@ _SHOWN = 3
 
 
 def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
-    """Say what would be lost with a source; None where its result holds all of it.
+    """Name a file that would be lost with a source; None if its result holds all of it.
 
-    What `verify_pair` compares to the byte is not looked at again; every other file of the source,
-    strays included, must be in the result with the same bytes, and of the files of episodes nothing
-    may be left behind: no rows or frames of no episode, no sound.
+    Files that `verify_pair` compares to the byte are not read again. Every other file of the
+    source, strays included, must be in the result with the same bytes. The files of episodes must
+    be in the result whole: a source with rows or frames of no episode, or with sound, is kept.
 
     Returns:
         Half a sentence, such as ``2 episodes of it are not in the result``.

@@ -90,11 +90,11 @@ def compare_info(
 def compare_cameras(
     features: Mapping[str, Any], cameras: Mapping[str, Mapping[ClipFacts, int]], fps: Fraction
 ) -> Iterator[Difference]:
-    """Compare what is declared of each camera with what the result's own files are.
+    """Compare the declaration of each camera with the result's own files.
 
     Args:
-        cameras: Of each stream in how many episodes pictures are what; nothing is said of files
-            whose header cannot be read.
+        cameras: The facts of the pictures of each stream, with the number of episodes that have
+            them. Files whose header cannot be read are left out.
     """
     for camera, feature in features.items():
         clips = cameras.get(stream_of_camera(camera))
@@ -362,10 +362,9 @@ def _tables(source: Dataset) -> Iterator[str]:
 
 
 def compare_provenance(result: Path, expected: Expected) -> Iterator[Difference]:
-    """Yield where a result tells of other episodes of its sources than it must have.
+    """Yield differences in the table that tells the source episode of each episode.
 
-    Nothing is said of one that has no such table: whether there must be one is for the comparison
-    of files to say.
+    A result without this table passes here: the comparison of files knows whether it must exist.
     """
     provenance = read_provenance(result)
     if provenance is None or not has_provenance(expected.sources):

@@ -80,9 +80,9 @@ def verify_pair(
 
     Args:
         result: The dataset that was written, v3.0 or v2.1.
-        source: The dataset that it was made from, or all that were merged; which is which says
-            what the result tells of their tables, else of their folders, else their order. Of an
-            overlay in place the ``meta/`` that it replaced.
+        source: The dataset that it was made from, or all that were merged. The result's record of
+            their tables tells which is which, else its record of their folders, else their order.
+            For an overlay in place the ``meta/`` that it replaced.
         depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
             ``bytes`` also compares every coded packet and every row's values.
         progress: Where to report.
@@ -160,11 +160,11 @@ def verify_pair(
 
 
 def compare_tables(result: Path, sources: Sources) -> list[Difference]:
-    """Compare what stands beside the files of a result's episodes with what a conversion writes.
+    """Compare the files beside the episodes' own with those that a conversion writes.
 
-    That is ``info.json``, statistics, what is said of each episode, and the files that come along,
-    to the byte. No video is opened, and of a data file its rows where quantiles are counted. Tasks
-    are not compared, nor is what tells of repairs; further files are none of it.
+    These are ``info.json``, statistics, the tables of episodes, and the files that come along, to
+    the byte. No video is opened, and rows of data files are read only to count quantiles. Tasks,
+    records of repairs and further files are not compared.
     """
     tables, expected = tables_of(result), Expected.of(sources)
     found = [
@@ -180,22 +180,23 @@ def _check_deep(tables: ResultTables) -> None:
     """Raise if no sample can be loaded through LeRobot: before the work, not after it."""
     if tables.target.version != "v3.0":
         raise UsageError(
-            f"--deep loads samples through a LeRobot that reads v3.0; {tables.root} is "
+            f"--deep works only for v3.0 datasets, which LeRobot can load; {tables.root} is "
             f"{tables.target.version}.",
-            next_step="Leave it out: --bytes compares every packet and row, --decode pictures.",
+            next_step="Use --bytes to compare every packet and row, and --decode to compare "
+            "pictures.",
         )
     check_lerobot()
 
 
 @dataclass(slots=True)
 class _Metadata:
-    """What was found in the tables of a result.
+    """The comparison of the tables of a result.
 
     Attributes:
-        differences: What differs.
+        differences: The differences.
         num_of_info: How many of them are about ``info.json`` and what comes before.
-        expected: What the result must hold; None where files cannot be compared.
-        routes: Where it says that its episodes are; None likewise.
+        expected: The content that the result must hold; None if files cannot be compared.
+        routes: The stated places of its episodes; None likewise.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -314,7 +315,7 @@ def _declared(result: Path, num_sources: int) -> list[Repairs]:
             f"{result} was made from {of} {'dataset' if of == 1 else 'datasets'}, not from "
             f"{num_sources}.",
             path=str(result),
-            next_step="Give that one alone as --source."
+            next_step="Give this dataset as the only --source."
             if provenance is None
             else f"Give each as --source: {', '.join(each.name for each in provenance.sources)}.",
         )
@@ -331,8 +332,8 @@ def _compare_pieces(
     """Compare every piece.
 
     Returns:
-        What differs, in order, that of whole files last; and of each stream of a camera in how many
-        episodes its pictures are what.
+        The differences in order, those of whole files last; and the facts of the pictures of each
+        camera's stream, with the number of episodes that have them.
     """
     found: list[Difference] = []
     of_files: list[Difference] = []
@@ -381,8 +382,8 @@ def _look_closer(
 def _check_stop(stop: threading.Event | None) -> None:
     if stop is not None and stop.is_set():
         raise InterruptedRunError(
-            "Verification was interrupted.",
-            next_step="Run the same command again; it compares everything anew.",
+            "The comparison was interrupted.",
+            next_step="Run the same command again. It compares everything from the start.",
         )
 
 

@@ -1,7 +1,7 @@
 """A result against its source in pieces: some consecutive episodes of one output file, or of some.
 
-What a piece finds depends on the files and on the piece alone, so the differences of all pieces, in
-the order of the pieces, are the same however many threads or processes share them.
+The differences of a piece depend on the files and the piece alone. All differences, in the order
+of the pieces, are therefore the same for any number of threads or processes.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Compared:
-    """What was found in a piece.
+    """The comparison of a piece.
 
     Attributes:
-        differences: Of its episodes.
-        of_files: Of the headers or footers of the files that it begins.
-        facts: What the pictures of each video file are that it begins, and of how many episodes.
+        differences: Differences of its episodes.
+        of_files: Differences in the headers or footers of the files that it begins.
+        facts: Facts of the pictures of each video file that it begins, with the number of episodes.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -102,7 +102,7 @@ class _File[Where](NamedTuple):
         first: Its first episode.
         stop: The one behind the last.
         lengths: Rows or samples of each of its episodes.
-        spans: Where those of its episodes that are compared are on both sides.
+        spans: The places, on both sides, of its episodes that are compared.
     """
 
     path: str
@@ -159,7 +159,7 @@ type _Index = media.ClipIndex | UnreadableSourceError
 
 
 class _Opened(threading.local):
-    """What this thread read last: the next piece is mostly of the same files."""
+    """Files that this thread read last: the next piece mostly needs them again."""
 
     def __init__(self) -> None:
         self._table: StoredGroups | None = None
@@ -189,11 +189,11 @@ class Comparer:
     Attributes:
         tables: The result.
         expected: The source, as the result must hold it.
-        routes: Where the result says that its episodes are.
+        routes: The stated places of the result's episodes.
         read_bytes: Compare coded bytes and rows, not only headers.
         clip_digests: See `leconvert.run.proof.pair.verify_pair`.
         read_rows: Likewise.
-        chosen: Which episodes to compare, shape (E,); None for all.
+        chosen: The episodes to compare, shape (E,); None for all.
     """
 
     tables: ResultTables
@@ -292,11 +292,11 @@ class Comparer:
                 self._compare_table(piece, table, rules, compared)
         else:
             videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
-            indexes = self._opened.videos.read([f"{self.result}/{file.path}" for file in videos])
-            found = list(zip(videos, indexes, strict=True))
-            sources = self._alike_sources(piece.stream, found)
-            for video, index in found:
-                self._compare_video(piece, video, index, sources.get(video.path), compared)
+            read = [*self._opened.videos.read([f"{self.result}/{file.path}" for file in videos])]
+            sources = self._alike_sources(piece.stream, videos, [index for _, index in read])
+            for video, (head, index) in zip(videos, read, strict=True):
+                source = sources.get(video.path)
+                self._compare_video(piece, video, head, index, source, compared)
         return compared
 
     def _files[Where](
@@ -304,7 +304,7 @@ class Comparer:
     ) -> Iterator[_File[Where]]:
         """Yield the files of a piece that it begins or compares episodes of.
 
-        What is asked of arrays is asked once for all of them.
+        Arrays are asked once for all files.
 
         Args:
             spans_of: Called with the positions of episodes, the place of each among those of its
@@ -376,14 +376,14 @@ class Comparer:
             )
 
     def _alike_sources(
-        self, stream: str, files: Sequence[tuple[_File[Span], _Index]]
+        self, stream: str, files: Sequence[_File[Span]], indexes: Sequence[_Index]
     ) -> dict[str, media.ClipIndex]:
         """Return the source's index of each file of one episode that is as long as its clip.
 
         By their paths in the result. Only such a file can be the clip as it is.
         """
         sources: dict[str, str] = {}
-        for file, index in files:
+        for file, index in zip(files, indexes, strict=True):
             if isinstance(index, media.ClipIndex) and self._is_one(file):
                 source = self._first_source(stream, file)
                 if is_as_long(source, index.file_size_bytes):
@@ -395,6 +395,7 @@ class Comparer:
         self,
         piece: Piece,
         file: _File[Span],
+        head: bytes,
         index: _Index,
         source: media.ClipIndex | None,
         compared: Compared,
@@ -423,7 +424,15 @@ class Comparer:
         if begins and not found:
             first = self._first_source(stream, file)
             compared.of_files += compare_header(
-                path, stream, index, file.lengths, first, fps, clips, may_be_free=self._may_be_free
+                path,
+                stream,
+                index,
+                file.lengths,
+                first,
+                fps,
+                clips,
+                head=head,
+                may_be_free=self._may_be_free,
             )
 
     def _say_unreadable(
@@ -483,7 +492,7 @@ def _seconds(
 
 
 class _Seconds(NamedTuple):
-    """What is compared of a table or a video costs, in seconds.
+    """The cost of comparing a table or a video, in seconds.
 
     Attributes:
         a_slice: An episode's own, besides its bytes.

@@ -2,7 +2,8 @@
 
 A file is proven in one of three ways. A file that is the source's as it is (`KeptTable`) must only
 serve the result. A row group that was copied as it stood is compared as bytes. Rows that were
-encoded anew or repaired are read on both sides, and repaired here in another way than the worker's.
+encoded again or repaired are read on both sides; here they are repaired in another way than the
+worker's.
 
 The columns of a file and what its footer states are compared as well. Readers go by these without
 looking at a row: `datasets` takes types and images from the schema, and whoever filters rows skips
@@ -69,7 +70,7 @@ class DataSchemas:
         self._lock = threading.Lock()
         self._known: list[pa.Schema] = []
         self._is_complete = False
-        # Of the source's file that was read last: many episodes in a row may be in it, and mostly
+        # The source's file that was read last: many consecutive episodes may be in it, and mostly
         # the next file has the same columns.
         self._last_path: tuple[str, pa.Schema] | None = None
         self._last: tuple[pa.Schema, Repairs, pa.Schema] | None = None
@@ -136,7 +137,10 @@ class DataSchemas:
                 yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
 
     def allow(self, found: pa.Schema) -> bool:
-        """Tell whether any episode of the source gives a schema."""
+        """Tell whether episodes of the source give a schema, each column by one of them.
+
+        If files of the source hold a column in two types, the result has the wider one.
+        """
         with self._lock:
             if not self._is_complete:
                 for position in range(len(self._expected)):
@@ -144,7 +148,10 @@ class DataSchemas:
                     if not any(_same(schema, known) for known in self._known):
                         self._known.append(schema)
                 self._is_complete = True
-        return any(_same(found, known) for known in self._known)
+        alike = [known for known in self._known if _same_but_types(found, known)]
+        return bool(alike) and all(
+            any(_same_column(found, known, name) for known in alike) for name in found.names
+        )
 
 
 def compare_footer(
@@ -155,9 +162,9 @@ def compare_footer(
     positions: Sequence[int],
     first_indices: Sequence[int],
 ) -> Iterator[Difference]:
-    """Yield where a data file has other columns or types, or row groups of other places.
+    """Yield differences in a data file's columns and types, and in the places of its row groups.
 
-    Nothing is said of a file whose row groups are not its episodes: `compare_rows` says that.
+    A file whose row groups are not its episodes passes here: `compare_rows` reports it.
     """
     schema, expected = file.schema, schemas.of(positions[0])
     if not schemas.had_right(schema, expected, is_kept=False):
@@ -249,6 +256,21 @@ def _same(left: pa.Schema, right: pa.Schema) -> bool:
     )
 
 
+def _same_but_types(left: pa.Schema, right: pa.Schema) -> bool:
+    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    return (
+        left.names == right.names
+        and told.keys() == tells.keys()
+        and _other_metadata(left) == _other_metadata(right)
+    )
+
+
+def _same_column(left: pa.Schema, right: pa.Schema, name: str) -> bool:
+    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    is_told = told.get(name) == tells.get(name)
+    return is_told and _same_field(left.field(name), right.field(name))
+
+
 def _plain(schema: pa.Schema) -> pa.Schema:
     fields = [
         field.with_metadata(
@@ -296,12 +318,12 @@ class RowSpan(NamedTuple):
 
 
 class RowRules(NamedTuple):
-    """What rows must be, beside copies.
+    """Rules for rows that are not copies.
 
     Attributes:
         fps: Frames a second.
-        features: Those that the source declares.
-        repairs: What the conversion changed.
+        features: The features that the source declares.
+        repairs: The changes of the conversion.
         computed_stats: Gives the statistics that the result has of the episode at a position,
             columns ``stats/<feature>/<name>``.
         task_of: Gives the result's index of the task that ``episodes.jsonl`` lists for an episode
@@ -337,9 +359,9 @@ class RowRules(NamedTuple):
 class KeptTable:
     """A data file of a result that is the source's as it is; both files are open.
 
-    Both files alone show this: they have the same size and the same footer. Then nothing in the
-    file was written anew. What is left to compare is whether it serves the result: its columns and
-    the range of ``index``; and with ``--bytes`` the number of each row and every byte.
+    Both files alone show this: they have the same size and the same footer. Then no part of
+    the file was rewritten. It remains to compare whether it serves the result: its columns and the
+    range of ``index``; and with ``--bytes`` the number of each row and every byte.
 
     Args:
         ours: The file of the result.
@@ -354,7 +376,7 @@ class KeptTable:
     def found(cls, path: str, source: str, repairs: Repairs) -> Self | None:
         """Return the file at a path if it is the source's, and no repair was to change its rows.
 
-        What is wrong with a file that cannot be read is said by whoever reads it.
+        A file that cannot be read is reported by its reader.
         """
         if changes_rows(repairs):
             return None
@@ -546,10 +568,10 @@ def _compare_columns(
 
 
 def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
-    """Return rows in the types of a schema where that loses nothing, and else as they are.
+    """Return rows in the types of a schema if that loses nothing, else as they are.
 
-    An episode that was recorded with narrower types than the others is written with theirs. Which
-    types a result may have is what `leconvert.run.proof.rows` compares.
+    An episode that was recorded with narrower types than the others is written with theirs. This
+    module compares the types of the result.
     """
     try:
         return tables.align_table(rows, schema, path=path)
@@ -561,7 +583,7 @@ _MOST_CHARACTERS = 200
 
 
 def shown_value(values: pa.Array, row: int) -> str:
-    """Return a value as text: the beginning of a long one, and something for what is no text."""
+    """Return a value as text: the beginning of a long one, a placeholder if it has no text form."""
     if row >= len(values):
         return "no such row"
     try:

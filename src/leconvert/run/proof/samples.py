@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What is looked at beside, or instead of, everything.
+    """A sample that is compared beside, or instead of, everything.
 
     Attributes:
         share: Share of the episodes whose files are compared, above 0 and up to 1; one at least.
@@ -227,8 +227,8 @@ def check_lerobot() -> None:
         import lerobot.datasets.lerobot_dataset  # noqa: F401
     except ImportError as error:
         raise InstallationError(
-            f"--deep loads samples through lerobot, which cannot be imported: {error}.",
-            next_step=f"Run `{command_for_extra('deep')}`, or verify without --deep.",
+            f"--deep needs lerobot, which cannot be imported: {error}.",
+            next_step=f"Install it with `{command_for_extra('deep')}`, or leave --deep out.",
         ) from error
 
 

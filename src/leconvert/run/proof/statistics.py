@@ -117,8 +117,8 @@ def _stats_rows(
 ) -> Iterator[tuple[Mapping[str, Any], tuple[Repairs, int, dict[str, Any]]]]:
     """Yield what must be compared episode by episode; blocks that are equal are aggregated here.
 
-    Of each episode that is yielded there are the result's columns; repairs, number and statistics
-    of the source, of features that stay and are not computed.
+    Each yielded episode comes with the result's columns, and with the repairs, number and
+    statistics of the source, for features that stay and are not computed.
     """
     blocks = iter(found)
     have, first = ResultStats(0, None, list), 0
@@ -153,13 +153,14 @@ def _stats_rows(
 
 
 def _check_computed(source: SourceView, episode: int) -> None:
-    """Raise if statistics of a source were wanted of an episode that has no table of them."""
+    """Raise if the statistics of an episode are wanted and its source has no table with them."""
     repairs = source.repairs
     if not any(repairs.computes_stats(name, episode) for name in repairs.computed_stats):
         raise SourceError(
-            f"{v2.STATS_PATH} of the source has no table of statistics for episode {episode}.",
+            f"{v2.STATS_PATH} of the source has no statistics for episode {episode}.",
             path=str(source.root / v2.STATS_PATH),
-            next_step="Mend the line, or restore the table from another copy of the dataset.",
+            next_step="Correct the line of this episode, or restore the file from another copy of "
+            "the dataset.",
         )
 
 
@@ -221,7 +222,7 @@ def _compare_aggregate(
         name: found[name] for name in columns_with_quantiles(expected, features) if name in both
     }
     counted: Mapping[str, Sequence[str]] = {}
-    # What is wrong with a data file is said where it is compared.
+    # Faults of a data file are reported by its own comparison.
     with suppress(UnreadableSourceError):
         counted = wrong_quantiles(data_files(), of_rows) if of_rows else {}
     for feature in sorted(expected.keys() | found.keys()):

@@ -44,7 +44,7 @@ _LARGEST_GAP_BYTES = 1 << 20
 
 
 class Span(NamedTuple):
-    """What ``meta/episodes`` says of one episode in one video file.
+    """The entry of ``meta/episodes`` about one episode in one video file.
 
     Attributes:
         episode: The episode's index.
@@ -142,19 +142,24 @@ class ClipReader:
     """
 
     def __init__(self) -> None:
-        self._last: media.ClipIndex | None = None
+        self._last: tuple[bytes, media.ClipIndex] | None = None
 
     def read(
         self, paths: Sequence[str], *, read_ahead: bool = False
-    ) -> Iterator[media.ClipIndex | UnreadableSourceError]:
-        """Yield the index of each file, or why there is none."""
-        last = self._last
-        if last is not None and paths and paths[0] == last.path:
-            yield last
+    ) -> Iterator[tuple[bytes, media.ClipIndex | UnreadableSourceError]]:
+        """Yield the first bytes of each file, as far as they were read, and its index.
+
+        An error that says why there is no index takes its place.
+        """
+        if self._last is not None and paths and paths[0] == self._last[1].path:
+            yield self._last
             paths = paths[1:]
-        for found in media.read_clip_indexes(paths, read_ahead=read_ahead):
-            self._last = found if isinstance(found, media.ClipIndex) else None
-            yield found
+            if not paths:
+                return
+        for stored, found in media.read_clips(paths, read_ahead=read_ahead):
+            head = b"" if stored is None else stored.head
+            self._last = (head, found) if isinstance(found, media.ClipIndex) else None
+            yield head, found
 
 
 def compare_clips(
@@ -187,7 +192,8 @@ def compare_clips(
                 if span.source != source:
                     last.close()
                     source = span.source
-                    clip = last.enter_context(joinable(next(clips), source, fps))
+                    _, answer = next(clips)
+                    clip = last.enter_context(joinable(answer, source, fps))
                 theirs = _part_of(clip, span)
                 found += _against_source(index, part, lead, clip, theirs)
                 if result is not None and theirs.stop - theirs.start == span.num_samples:
@@ -355,17 +361,18 @@ def compare_header(
     fps: Fraction,
     clips_of: ClipReader,
     *,
+    head: bytes = b"",
     may_be_free: bool = False,
 ) -> Iterator[Difference]:
-    """Yield where a video file's header is not the one that its samples and the source demand.
+    """Yield differences of a video file's header from the one that samples and source demand.
 
-    What decoders go by beside the packets (decoder configuration, dimensions, edit list, durations)
-    stands in ``ftyp`` and ``moov``. A file's own packets give one header and no other, once the
-    source says how to decode them: so that header is written again and compared byte by byte.
-    Nothing is said of a file whose samples are not as they should be: `check_video` and
-    `compare_clips` say that.
+    ``ftyp`` and ``moov`` hold everything else that decoders use (decoder configuration, dimensions,
+    edit list, durations). With the source's decoder configuration, a file's packets determine
+    exactly one header: that header is written again and compared byte by byte. A file with wrong
+    samples passes here: `check_video` and `compare_clips` report it.
 
     Args:
+        head: The first bytes of the file, as far as they were read with its index.
         may_be_free: Whether parts of the header may be a box that means nothing, as in a file
             that was repaired.
     """
@@ -393,7 +400,7 @@ def compare_header(
     )
     if start != index.num_samples or overlaps:
         return
-    (found_clip,) = clips_of.read([first_clip])
+    ((_, found_clip),) = clips_of.read([first_clip])
     with joinable(found_clip, first_clip, fps) as clip:
         expected = media.build_header(
             samples,
@@ -413,8 +420,9 @@ def compare_header(
     size = len(expected.content)
     # Up to the first sample; no alignment asks for more than this.
     stop = max(size, begins[0] if may_be_free else min(begins[0], size + _LARGEST_GAP_BYTES))
-    with open_file(index.path) as file, naming(index.path):
-        head = os.pread(file.descriptor, stop, 0)
+    if len(head) < stop:
+        with open_file(index.path) as file, naming(index.path):
+            head = os.pread(file.descriptor, stop, 0)
     if may_be_free and _without_room(head[: begins[0]]) == _without_room(expected.content):
         return
     found, gap = head[:size], head[size:stop]
@@ -469,7 +477,7 @@ def _boxes(header: bytes) -> list[tuple[str, bytes]]:
             continue
         kind = header[position + 4 : position + 8]
         size = int.from_bytes(header[position : position + 4], "big")
-        # Of the media data, the last box, only the header is here.
+        # Only the header of the media data, the last box, is here.
         end = min(position + size, stop) if size >= 8 and kind != b"mdat" else stop
         name = f"{around}{kind.decode('latin-1')}"
         open_boxes.append((around, end, stop))

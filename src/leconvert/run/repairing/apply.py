@@ -44,12 +44,13 @@ import pyarrow.parquet as pq
 from leconvert import media, tables
 from leconvert.dataset.check import DatasetCheck, checked
 from leconvert.dataset.files import names_to_keep
+from leconvert.dataset.findings import all_named
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import read_info, refuse_pointers
+from leconvert.dataset.formats.v2 import read_info, refuse_pointers, version_of_files
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
 from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
-from leconvert.model.versions import V3_VERSION, unreadable
+from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version, unreadable
 from leconvert.run.packer import facts_of_tree
 from leconvert.run.planner import PlannedRepairs, plan_repairs
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
@@ -97,16 +98,16 @@ _BLOCK_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair did, or would do.
+    """The report of a repair, or of its dry run.
 
     Attributes:
         dataset: The dataset that was repaired.
-        target: Where the repaired dataset is.
-        kept: Where the dataset is kept that it replaced; None where there is none.
+        target: The folder of the repaired dataset.
+        kept: The folder of the dataset that it replaced; None if there is none.
         dry_run: Whether nothing was written.
-        was_repaired: Whether the output was this already, proven anew; then nothing was written.
-        plan: What was changed.
-        written_bytes: Bytes of indices of videos and of files that were written anew.
+        was_repaired: Whether the output existed already and was proven again; nothing was written.
+        plan: The changes.
+        written_bytes: Bytes of indices of videos and of files that were rewritten.
         copied_bytes: Bytes that were copied as they are.
         cloned_bytes: Bytes that the two datasets share.
         seconds: How long it took.
@@ -155,7 +156,7 @@ def repair_dataset(
         raise source_as_output(root)
     if output is not None and (output.is_relative_to(root) or root.is_relative_to(output)):
         raise UsageError(
-            f"The output {output} and the dataset {root} lie inside each other.",
+            f"One of the two folders lies inside the other: output {output}, dataset {root}.",
             path=str(output),
             next_step="Choose folders side by side.",
         )
@@ -191,10 +192,10 @@ def repair_dataset(
         def unchanged(tree: Path) -> None:
             if facts_of_tree(tree) != before:
                 raise SourceChangedError(
-                    f"{root} was changed while it was repaired.",
+                    f"{root} was changed during the repair.",
                     path=str(root),
-                    next_step="Nothing was moved. Run the same command again when nobody writes "
-                    "to it.",
+                    next_step="Nothing was moved. Run the same command again when no other program "
+                    "writes to the dataset.",
                 )
 
         with storage_errors(plan.staging):
@@ -227,20 +228,31 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
     raw: Mapping[str, Any] = read_info(root)
     refuse_pointers(root)
     is_called_other = v3.says_another_version(root, raw)
+    files = version_of_files(root)
+    if files is not None and raw.get("codebase_version") not in SOURCE_VERSIONS:
+        raise SourceError(
+            f"{root / v3.INFO_PATH} {said_version(raw.get('codebase_version'))}; the files are "
+            f"those of {files}.",
+            path=str(root / v3.INFO_PATH),
+            next_step=f"`leconvert convert {shlex.quote(str(root))} --assume-version {files}` "
+            "converts them.",
+        )
     if not is_called_other and (wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH))):
         raise wrong
     if raw.get("codebase_version") != V3_VERSION and not is_called_other:
         raise SourceError(
-            f"{root} is {raw['codebase_version']}; {V3_VERSION} datasets are repaired.",
+            f"{root} is {raw['codebase_version']}. `leconvert repair` works only on {V3_VERSION} "
+            "datasets.",
             path=str(root / v3.INFO_PATH),
-            next_step="Convert it, with the repairs as options: `leconvert convert "
-            f"{shlex.quote(str(root))}`.",
+            next_step="A conversion repairs a v2.x dataset, with the repairs as options: "
+            f"`leconvert convert {shlex.quote(str(root))}`.",
         )
     with checked(root, raw, progress) as check:
         if check.derived is not None:
             raw = check.derived.raw
         plan = plan_repair(check, raw, retime=retime, progress=progress)
-        yield replace(plan, root=root), check.root
+        mended, left = all_named(plan.mended, root), all_named(plan.left, root)
+        yield replace(plan, root=root, mended=mended, left=left), check.root
 
 
 def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
@@ -260,10 +272,10 @@ def _check_room(root: Path, target: Path) -> None:
     free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise StorageError(
-            f"{target.parent} has {amount(free)} free, and the repaired dataset needs "
+            f"{target.parent} has only {amount(free)} free, but the repaired dataset needs "
             f"{amount(needed)}.",
             path=str(target.parent),
-            next_step="Make room, or repair into another file system with --output.",
+            next_step="Free disk space, or give a folder on another file system with --output.",
         )
 
 
@@ -322,7 +334,7 @@ class _TreeWriter:
             for path in names:
                 if self._stop.is_set():
                     raise InterruptedRunError(
-                        "The repair was interrupted; nothing was changed.",
+                        "The repair was interrupted. Nothing was changed.",
                         next_step="Run the same command again.",
                     )
                 with storage_errors(self._tree / path):
@@ -432,7 +444,7 @@ def _prove(
         ]
     if differences:
         raise VerificationError(
-            f"The repair of {root} is not what was planned; nothing was replaced.",
+            f"The repaired copy of {root} is not as planned. Nothing was replaced.",
             path=str(root),
             details=differences[:_DIFFERENCES_SHOWN],
             next_step=f"{REPORT_IT}. `leconvert check {shlex.quote(str(root))}` lists what is "
@@ -444,13 +456,13 @@ def _kind(finding: Finding) -> tuple[str, str | None, str | None]:
     return finding.code, finding.stream, finding.path
 
 
-# Which repairs make a dataset right: what follows from its own files, else a conversion's.
-# A conversion leaves files out that are gone, declares columns and computes statistics, as it does
-# for v2.x; it makes right in passing what follows from the files.
+# The repairs that make a dataset right: by its own files if they are enough, else by a conversion.
+# A conversion leaves out missing files, declares columns and computes statistics, as it does for
+# v2.x; on the way it also mends everything that the files are enough for.
 
 
 _RETIME = RepairOptions(retime=True)
-# What statistics that are computed mend.
+# Findings that computed statistics mend.
 _FILLED = frozenset({"episode-stats", "stats-missing"})
 
 
@@ -483,7 +495,7 @@ def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRe
     planned = plan_anew(root, None, progress=progress)
     if planned.flags or not planned.changes:
         return planned
-    # Whatever is declared as it is stored; without a flag a repair writes nothing anew.
+    # Declare everything as it is stored: without a flag a repair rewrites nothing.
     return plan_anew(root, RepairOptions(declare_features=True), progress=progress)
 
 
@@ -492,16 +504,15 @@ def plan_anew(
 ) -> PlannedRepairs:
     """Plan the conversion of a v3.0 dataset that makes it right, with some repairs or the best.
 
-    Columns that only count are counted anew wherever `repair_dataset` would count them.
+    Counting columns are counted again wherever `repair_dataset` would count them.
     """
     plan = repair_dataset(root, dry_run=True, progress=progress).plan
     if plan.puts_in_order:
         raise SourceError(
-            f"Tables of {root} have rows that are not where their numbers say, which a conversion "
-            "would take as they stand.",
+            f"Rows of {root} are in the wrong order. This command would copy them in that order.",
             path=str(root),
-            next_step=f"`leconvert repair {shlex.quote(str(root))}` puts them in order. Then run "
-            "this command again.",
+            next_step=f"`leconvert repair {shlex.quote(str(root))}` puts the rows in order. Then "
+            "run this command again.",
             details=[f"{f.code}: {f.message}" for f in plan.mended if f.code.endswith("-order")],
         )
     if options is not None and any(finding.code in INDEX_COLUMNS for finding in plan.mended):

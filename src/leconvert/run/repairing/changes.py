@@ -1,10 +1,10 @@
-"""What a repair changed, as ``meta/repaired.json``, and the proof that it changed nothing else.
+"""The changes of a repair, as ``meta/repaired.json``, and the proof that it changed nothing else.
 
-The record names every file whose content the repair changed, and in what. `compare_trees` holds two
-trees against it: what it does not name has the same bytes, of a video file every packet is the
-same, in the same order, and every frame at its exact time, and of a table all columns but those
-that are named hold the same values. `leconvert undo` reads it to tell which of two trees is the
-repaired one, and makes the same comparison before it moves anything.
+The record names every file that the repair changed, and the kind of change. `compare_trees`
+compares two trees with it: a file that it does not name has the same bytes; every packet of a video
+file is the same, in the same order, and every frame is at its exact time; all columns of a table
+that it does not name hold the same values. `leconvert undo` reads it to tell which of two trees is
+the repaired one, and makes the same comparison before it moves anything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a repair changed.
+    """The changes of a repair.
 
     Attributes:
         number: 1 for the first repair of a dataset, one more for each later one.
@@ -169,7 +169,7 @@ def compare_trees(
         for path in sorted(names & there):
             if stop is not None and stop.is_set():
                 raise InterruptedRunError(
-                    "The comparison was interrupted; nothing was moved.",
+                    "The comparison was interrupted. Nothing was moved.",
                     next_step="Run the same command again.",
                 )
             try:
@@ -261,7 +261,7 @@ def _is_of_episodes(path: str) -> bool:
 def _compare_moved(
     source: Path, result: Path, paths: Sequence[str], rows: tuple[int, ...], changed: Sequence[str]
 ) -> Iterator[str]:
-    """Compare the rows of some files, together, each with that which it was before."""
+    """Compare the rows of some files, together, each row with its former self."""
     before = [pq.read_table(source / path) for path in paths]
     after = [pq.read_table(result / path) for path in paths]
     for path, one, other in zip(paths, before, after, strict=True):

@@ -1,20 +1,19 @@
-"""What of a v3.0 dataset is made right, and how: decided from what a check found.
+"""The plan of a repair of a v3.0 dataset, decided from the findings of a check.
 
-A repair takes nothing for wrong that `leconvert.dataset.check` does not find, and its plan says of
-every finding whether it is mended. What a file's frames or a feature's statistics will be is put to
-the same check before anything is written: a change after which it would find the same is not
-planned.
+A repair mends only findings of `leconvert.dataset.check`, and its plan tells for every finding
+whether it is mended. The new times of a file and the new statistics of a feature go through the
+same check before anything is written: a change that would leave the finding is not planned.
 
-Where an episode's frames begin in a video file is the one thing that cannot be read off: its
-``from_timestamp`` may be what is wrong. Frames are counted where the episodes of the file have as
-many as the file, in the order of their times or, where these are in none, of the episodes. They
-must begin at keyframes no more rarely than the stored times make them begin. Elsewhere (a file
-that was cut holds frames of no episode) the stored time decides, and episodes may not overlap.
+Only the place of an episode's frames in a video file cannot be read off: its ``from_timestamp`` may
+be wrong. If the episodes of the file have as many frames as the file, the frames are counted, in
+the order of the episodes' times or, if these have no order, of the episodes. They must begin at
+keyframes at least as often as by the stored times. In other files (a file that was cut holds frames
+of no episode) the stored time decides, and episodes may not overlap.
 
-Readers find rows of ``meta/episodes`` and ``meta/tasks.parquet`` by the row, writers by the number
-that stands in it. Where the two differ, another column decides: for episodes the rows of the data
-that each says are its, for tasks those that the episodes list. Where that fits neither, nobody
-knows, and nothing is changed.
+Readers find rows of ``meta/episodes`` and ``meta/tasks.parquet`` by the position of the row,
+writers by the number in it. If the two differ, another column decides: for episodes their ranges of
+rows in the data, for tasks the tasks that the episodes list. If that fits neither, nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -53,21 +52,19 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.support.text import count
 
-_TIMES = frozenset(
-    {"frame-times", "shared-frames", "video-end", "video-neighbours", "video-frames"}
-)
-# What the check says of a file whose times are exact, too.
-_OF_EXACT_TIMES = frozenset({"float32-reach", "video-keyframe"})
+_TIMES = frozenset({"frame-times", "shared-frames", "video-end", "video-neighbours", "frame-count"})
+# Findings that a file with exact times may have, too.
+_OF_EXACT_TIMES = frozenset({"float32-reach", "no-keyframe"})
 INDEX_COLUMNS = {
-    "index-column": "index",
-    "episode-column": "episode_index",
-    "frame-column": "frame_index",
+    "global-index": "index",
+    "episode-index": "episode_index",
+    "frame-index": "frame_index",
 }
 """Findings about columns that only count, and the column of each."""
-_RETIMED = {"timestamp-column": "timestamp"}
+_RETIMED = {"timestamps": "timestamp"}
 _STATS = frozenset({"stats-aggregate", "stats-missing", "stats-shape", "stats-value"})
 # With these nobody knows how long episodes are, or which rows are whose.
-_ROWS_IN_DOUBT = frozenset({"rows", "episode-order", "file-order", "stray-data"})
+_ROWS_IN_DOUBT = frozenset({"row-count", "stray-rows", "episode-order", "file-order", "stray-data"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class DataRepair:
         episodes: Its episodes, shape (K,).
         start: First row of each in the dataset.
         length: Rows of each, which become its row groups.
-        task_numbers: What rows call each task now, ascending, where they shall call it by its row.
+        task_numbers: The present number of each task in the rows, ascending; None to keep numbers.
     """
 
     path: str
@@ -144,7 +141,7 @@ class RepairPlan:
         derived: Tables below ``meta/`` that are new, relative to the dataset.
         mended: Findings that will be gone.
         left: Findings that will stay.
-        remarks: What else to know, one sentence each.
+        remarks: Further remarks, one sentence each.
         extent: Episodes, frames and features of the dataset; None where they are not known.
     """
 
@@ -265,10 +262,10 @@ def plan_repair(
     Files are read, nothing is written.
 
     Args:
-        check: What a check found.
+        check: The report of a check.
         raw: The dataset's ``info.json``.
         retime: Whether timestamps of rows become ``frame_index / fps``, where they are not.
-        progress: Where another check reports, of the dataset with its tables in another order.
+        progress: Receives the progress of another check, of the dataset with reordered tables.
     """
     order, ordered = _find_order(check, raw, progress)
     if ordered.declared is None or ordered.table is None or ordered.ranges is None:
@@ -377,7 +374,7 @@ class _Planner:
             }
             self._episodes |= wanted
             self._mend({"episode-range"})
-        if "totals" in codes:
+        if "stale-total" in codes:
             totals = {
                 "total_episodes": len(self._table),
                 "total_frames": int(length.sum()),
@@ -386,7 +383,7 @@ class _Planner:
             for key, value in totals.items():
                 if value is not None and self._declared.raw.get(key) != value:
                     self._info[key] = value
-            self._mend({"totals"})
+            self._mend({"stale-total"})
 
     def _plan_locations(self, codes: set[str]) -> None:
         reader = v3.EpisodesReader(self._check.root)
@@ -431,7 +428,7 @@ class _Planner:
                 )
             )
             self._mend({*codes, "row-groups"}, routed.path)
-            if "timestamp-column" in codes:
+            if "timestamps" in codes:
                 self._untimed[routed.episodes] = False
 
     def _plan_tasks(self) -> None:
@@ -459,7 +456,7 @@ class _Planner:
                 listed[episode] = [*listed[episode], *(texts[task] for task in tasks)]
             if added:
                 is_changed = True
-                self._mend({"episode-tasks"}, path)
+                self._mend({"task-mismatch"}, path)
                 rest = {episode: told for episode, told in other.items() if episode not in added}
                 if rest:
                     self._findings.append(v3.episode_tasks_finding(path, rest))
@@ -495,15 +492,16 @@ class _Planner:
         try:
             index = media.read_clip_index(path)
         except UnreadableSourceError as error:
-            self._remarks.append(f"{routed.path} is left as it is: {error.message}")
+            self._remarks.append(f"{routed.path} is not repaired: {error.message}")
             return
         placed, fps = self._table.placed[stream], self._declared.fps
         frames = frames_of(index)
         spans = _located(frames, spans_of(frames, routed, placed, self._ranges), fps)
         if spans is None:
             self._remarks.append(
-                f"{routed.path} is left as it is: its episodes begin at no certain frames, since "
-                "their times overlap and they do not have as many frames as the file together."
+                f"{routed.path} is not repaired: the first frames of its episodes are unknown, "
+                "since the times of the episodes overlap and their frames do not add up to "
+                "those of the file."
             )
             return
         exact = _exact_frames(frames, fps)
@@ -519,14 +517,14 @@ class _Planner:
             if index.other_tracks and not index.begins_at(0):
                 # FFmpeg, which copies its tracks, would call the first frame a keyframe.
                 self._remarks.append(
-                    f"{routed.path} is left as it is: it has sound or another track, and does not "
-                    "begin with a keyframe."
+                    f"{routed.path} is not repaired: it has sound or another further track "
+                    "and does not begin with a keyframe."
                 )
                 return
             try:
                 self._videos.append(self._video_repair(routed.path, index, spans))
             except UnreadableSourceError as error:  # FFmpeg cannot copy its tracks
-                self._remarks.append(f"{routed.path} is left as it is: {error.message}")
+                self._remarks.append(f"{routed.path} is not repaired: {error.message}")
                 return
         for name, stored, exact_seconds in (
             ("from_timestamp", placed.begin_seconds, spans.from_seconds),
@@ -552,8 +550,8 @@ class _Planner:
         )
         if lost:
             self._remarks.append(
-                f"{path} has {count(lost, 'other track')} that cannot be brought along; the "
-                "dataset that is kept has them."
+                f"{count(lost, 'further track')} of {path} cannot be copied. The kept "
+                "dataset still has all tracks."
             )
         if index.other_tracks:
             return VideoRepair(path, "remux", index.num_samples, ())
@@ -583,7 +581,7 @@ class _Planner:
         if not wanted or DATA_STREAM not in self._check.files:
             return
         tables = [str(self._check.root / each.path) for each in self._check.files[DATA_STREAM]]
-        # Of columns that are counted anew the stored rows are not what the result has.
+        # The stored rows of columns that are counted again are not the result's.
         as_stored = wanted.keys() - (DEFAULT_COLUMNS.keys() if self._data else ())
         fresh = _aggregated(self._check.root, wanted, as_stored, tables)
         stored = self._stored_stats(is_gone=is_gone)
@@ -598,7 +596,8 @@ class _Planner:
                 if kept:
                     names = ", ".join(kept)
                     self._remarks.append(
-                        f"{names} of {key} stay as they are: the episodes hold none to add up."
+                        f"{names} of {key} are not repaired: the episodes have no such statistics "
+                        "to add up."
                     )
                 entry |= {name: old[name] for name in kept}
             added_up = self._check.stats.get(key)
@@ -625,7 +624,7 @@ class _Planner:
             return {}
         if is_gone:
             raise StorageError(
-                f"{path} could not be read at first, and then it could.",
+                f"{path} could not be read at first, but could be read later.",
                 path=str(path),
                 next_step=CHECK_DISK,
             )

@@ -38,9 +38,10 @@ from tests.dataset_damage import (
 import leconvert
 from leconvert import media
 from leconvert.cli.main import main
-from leconvert.dataset.check import check_dataset
+from leconvert.dataset.check import check_dataset, checked
 from leconvert.dataset.check.dataset import DatasetReport
 from leconvert.dataset.findings import V3_CATALOGUE, grouped
+from leconvert.dataset.formats.v2 import read_info
 from leconvert.dataset.formats.v3 import rows
 from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import Finding, LayoutOptions, Slice
@@ -248,6 +249,12 @@ def both(*damages: Damage) -> Damage:
     return damage
 
 
+def too_many_rows(table: pa.Table) -> pa.Table:
+    """Give the file a row of an episode that is in no file."""
+    more = set_cells("episode_index", r0=99)(table.slice(0, 1))
+    return pa.concat_tables([table, more])
+
+
 DEFECTS: dict[str, tuple[str, Damage]] = {
     "a video that is gone": ("error missing-file", remove(TOP)),
     "data that is gone": ("error missing-file", remove(DATA)),
@@ -316,6 +323,12 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "warning stray-file",
         lambda root: shutil.copy(root / TOP, (root / TOP).with_name("file-001.mp4")),
     ),
+    "videos of a camera that is not declared": (
+        "warning undeclared-camera",
+        lambda root: shutil.copytree(
+            root / "videos/observation.images.top", root / "videos/observation.images.back"
+        ),
+    ),
     "a desktop's file": (
         "info stray-file", lambda root: (root / "videos/.DS_Store").write_bytes(b""),
     ),
@@ -323,10 +336,10 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a frame rate of zero": ("error info-value", edit_info(fps=0)),
     "no files a chunk": ("error info-value", edit_info(chunks_size=0)),
     "features that are a list": ("error info-value", edit_info(features=[])),
-    "a wrong number of frames": ("error totals", edit_info(total_frames=43)),
-    "a wrong number of episodes": ("error totals", edit_info(total_episodes=6)),
-    "a wrong number of tasks": ("warning totals", edit_info(total_tasks=3)),
-    "no tasks by the total": ("error totals", edit_info(total_tasks=0)),
+    "a wrong number of frames": ("error stale-total", edit_info(total_frames=43)),
+    "a wrong number of episodes": ("error stale-total", edit_info(total_episodes=6)),
+    "a wrong number of tasks": ("warning stale-total", edit_info(total_tasks=3)),
+    "no tasks by the total": ("error stale-total", edit_info(total_tasks=0)),
     "a split beyond the end": ("info splits", edit_info(splits={"train": "0:6"})),
     "a template of other names": (
         "error path-template", edit_info(data_path="data/{episode_chunk}/{episode_index}.parquet"),
@@ -358,7 +371,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error tasks-order", rewrite(TASKS, lambda table: table.take(pa.array([1, 0]))),
     ),
     "a task twice": (
-        "warning tasks-duplicate", rewrite(TASKS, set_cells("task", r1="Pick up the cube.")),
+        "warning task-duplicate", rewrite(TASKS, set_cells("task", r1="Pick up the cube.")),
     ),
     "no rows of episodes": (
         "error no-episodes",
@@ -399,58 +412,62 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         rewrite(EPISODES, set_cells("meta/episodes/file_index", r4=1)),
     ),
     "a task that is not in the table": (
-        "warning episode-tasks", rewrite(EPISODES, set_cells("tasks", r1=["Dance."])),
+        "warning task-mismatch", rewrite(EPISODES, set_cells("tasks", r1=["Dance."])),
     ),
     "a task that no row has": (
-        "warning episode-tasks", rewrite(EPISODES, set_cells("tasks", r1=["Pick up the cube."])),
+        "warning task-mismatch", rewrite(EPISODES, set_cells("tasks", r1=["Pick up the cube."])),
     ),
     "a task that only rows have": (
-        "warning episode-tasks", rewrite(EPISODES, set_cells("tasks", r1=[])),
+        "warning task-mismatch", rewrite(EPISODES, set_cells("tasks", r1=[])),
     ),
     "a lost column": (
-        "error data-columns", rewrite(DATA, lambda table: table.drop_columns(["action"])),
+        "error phantom-feature", rewrite(DATA, lambda table: table.drop_columns(["action"])),
+    ),
+    "no column that all have": (
+        "error missing-column", rewrite(DATA, lambda table: table.drop_columns(["frame_index"])),
     ),
     "a column too many": (
-        "error data-columns",
+        "error undeclared-column",
         rewrite(DATA, lambda table: table.append_column("more", table.column("index"))),
     ),
     "a column twice": (
-        "error data-columns",
+        "error unreadable-file",
         rewrite(DATA, lambda table: table.append_column("index", table.column("index"))),
     ),
     "a text as a number": (
-        "error data-types",
+        "error dtype-mismatch",
         both(
             add_feature("note", {"dtype": "string", "shape": [1]}),
             rewrite(DATA, lambda table: table.append_column("note", table.column("index"))),
         ),
     ),
     "a wider number": (
-        "warning data-types", cast("observation.state", pa.list_(pa.float64(), 6)),
+        "warning dtype-mismatch", cast("observation.state", pa.list_(pa.float64(), 6)),
     ),
-    "another number of joints": ("error data-types", rewrite(DATA, five_joints)),
-    "a scalar as text": ("error task-column", rewrite(DATA, as_text)),
-    "images as text": ("error data-types", cast("next.done", pa.string())),
-    "columns in another order": ("warning data-schema", second_schema),
+    "another number of joints": ("error dtype-mismatch", rewrite(DATA, five_joints)),
+    "a scalar as text": ("error task-index", rewrite(DATA, as_text)),
+    "images as text": ("error dtype-mismatch", cast("next.done", pa.string())),
+    "columns in another order": ("warning schema-mismatch", second_schema),
     "images that do not say so": (
         "warning image-metadata", rewrite(DATA, lambda table: table.replace_schema_metadata()),
     ),
     "one row group": ("warning row-groups", rewrite(DATA, lambda table: table, row_groups=False)),
+    "a row of nobody": ("error stray-rows", rewrite(DATA, too_many_rows, row_groups=False)),
     "a row too few": (
-        "error rows", rewrite(DATA, drop_last_row),
+        "error row-count", rewrite(DATA, drop_last_row),
     ),
-    "a wrong index": ("error index-column", rewrite(DATA, set_cells("index", r20=21))),
-    "no index": ("error index-column", rewrite(DATA, set_cells("index", r20=None))),
-    "a wrong episode": ("error episode-column", rewrite(DATA, set_cells("episode_index", r20=0))),
-    "a wrong frame": ("error frame-column", rewrite(DATA, set_cells("frame_index", r20=1))),
+    "a wrong index": ("error global-index", rewrite(DATA, set_cells("index", r20=21))),
+    "no index": ("error global-index", rewrite(DATA, set_cells("index", r20=None))),
+    "a wrong episode": ("error episode-index", rewrite(DATA, set_cells("episode_index", r20=0))),
+    "a wrong frame": ("error frame-index", rewrite(DATA, set_cells("frame_index", r20=1))),
     "a time off its place": (
-        "error timestamp-column", rewrite(DATA, set_cells("timestamp", r1=0.034)),
+        "error timestamps", rewrite(DATA, set_cells("timestamp", r1=0.034)),
     ),
     "a time that is no number": (
-        "error timestamp-column", rewrite(DATA, set_cells("timestamp", r1=float("nan"))),
+        "error timestamps", rewrite(DATA, set_cells("timestamp", r1=float("nan"))),
     ),
-    "a task beyond the table": ("error task-column", rewrite(DATA, set_cells("task_index", r3=2))),
-    "a video without its last frame": ("error video-frames", drop_last_frame),
+    "a task beyond the table": ("error task-index", rewrite(DATA, set_cells("task_index", r3=2))),
+    "a video without its last frame": ("error frame-count", drop_last_frame),
     "an episode between two frames": (
         "error frame-times", rewrite(EPISODES, set_cells(FROM, r2=19 / 30 + 0.001)),
     ),
@@ -475,12 +492,13 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a pause between episodes": ("warning video-neighbours", pause),
     "an end that is no end": ("warning video-end", rewrite(EPISODES, set_cells(TO, r1=0.7))),
     "a timescale that is off": ("error frame-times", edit_box(TOP, b"mdhd", 15, bit=4)),
-    "a keyframe less": ("warning video-keyframe", edit_box(TOP, b"stss", 8 + 6 * 4 + 3)),
+    "a keyframe less": ("warning no-keyframe", edit_box(TOP, b"stss", 8 + 6 * 4 + 3)),
     "another size of frames": (
-        "warning video-shape", edit_feature("observation.images.top", shape=[48, 32, 3]),
+        "warning shape-mismatch", edit_feature("observation.images.top", shape=[48, 32, 3]),
     ),
     "another codec": (
-        "warning video-codec", edit_feature("observation.images.top", info={"video.codec": "av1"}),
+        "warning codec-mismatch",
+        edit_feature("observation.images.top", info={"video.codec": "av1"}),
     ),
     "a fragmented video": ("info video-index", fragment),
     "no statistics": ("warning stats-missing", remove("meta/stats.json")),
@@ -562,16 +580,16 @@ def test_one_defect_gives_the_one_finding_that_names_it(broken: Path, defect: st
     ("defect", "episode", "said"),
     [
         ("a wrong length", 1, "length 8, rows 12 to 19"),
-        ("a wrong index", 3, "1 rows, first frame 0 of episode 3, where it is 21 and not 20"),
-        ("a row too few", 4, "episode 4 has 14 of 15"),
+        ("a wrong index", 3, "1 rows, first frame 0 of episode 3, where it is 21 instead of 20"),
+        ("a row too few", 4, "has 14 rows of episode 4, but meta/episodes says 15"),
         ("an episode a frame late", 2, "episodes 1 and 2 share 1 frame (1 such place)"),
         ("episodes on the frames of another", 1, "episodes 0 and 1 share 7 frames (2 such places)"),
-        ("episodes a frame late", 1, "1 frames between episodes 0 and 1 belong to none"),
+        ("episodes a frame late", 1, "1 frames between episodes 0 and 1 belong to no episode"),
         ("a task beyond the table", 0, "first frame 3 of episode 0, where it is 2"),
         ("an episode between two frames", 2, "at least 1 of 44 frames, in 1 episodes"),
         ("episodes that share a frame", 1, "episodes 0 and 1 share 1 frame (1 such place)"),
-        ("a pause between episodes", 3, "episode 3 comes 1.000 s late after 2"),
-        ("a frame more than its episodes have", 4, "1 frames at its end belong to no episode"),
+        ("a pause between episodes", 3, "episode 3 begins 1.000 s after the end of episode 2"),
+        ("a frame more than its episodes have", 4, "belong to no episode"),
     ],
 )
 def test_a_finding_says_where_and_what(broken: Path, defect: str, episode: int, said: str) -> None:
@@ -581,30 +599,27 @@ def test_a_finding_says_where_and_what(broken: Path, defect: str, episode: int, 
     assert said in finding.message
 
 
-def too_many_rows(table: pa.Table) -> pa.Table:
-    """Give the file a row of an episode that is in no file."""
-    more = set_cells("episode_index", r0=99)(table.slice(0, 1))
-    return pa.concat_tables([table, more])
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (too_many_rows, "45 rows, its episodes have 44."),
-        (lambda table: drop_last_row(table).drop_columns(["episode_index"]), "have 44."),
+        (
+            lambda table: drop_last_row(table).drop_columns(["episode_index"]),
+            [(n, f"has 0 rows of episode {n}, but") for n in range(5)],
+        ),
         (
             lambda table: set_cells("episode_index", r42=None)(drop_last_row(table)),
-            "43 rows, its episodes have 44.",
+            [(4, "has 13 rows of episode 4, but meta/episodes says 15.")],
         ),
     ],
 )
-def test_rows_are_counted_where_their_column_does_not_tell(
-    broken: Path, change: Callable[[pa.Table], pa.Table], said: str
+def test_rows_are_counted_by_their_column(
+    broken: Path, change: Callable[[pa.Table], pa.Table], said: list[tuple[int, str]]
 ) -> None:
     rewrite(DATA, change, row_groups=False)(broken)
-    (finding,) = [each for each in check_dataset(broken).findings if each.code == "rows"]
-    assert finding.episode is None
-    assert finding.message.endswith(said)
+    with checked(broken, read_info(broken)) as check:
+        found = [each for each in check.findings if each.code == "row-count"]
+    assert [each.episode for each in found] == [episode for episode, _ in said]
+    assert all(text in each.message for each, (_, text) in zip(found, said, strict=True))
 
 
 def test_wrong_rows_are_counted_over_blocks_and_the_first_is_told(
@@ -613,20 +628,20 @@ def test_wrong_rows_are_counted_over_blocks_and_the_first_is_told(
     monkeypatch.setattr(rows, "ROWS_AT_A_TIME", 8)
     rewrite(DATA, set_cells("frame_index", r13=0, r43=0))(broken)
     (finding,) = check_dataset(broken).findings
-    assert "2 rows, first frame 1 of episode 1, where it is 0 and not 1" in finding.message
+    assert "2 rows, first frame 1 of episode 1, where it is 0 instead of 1" in finding.message
 
 
 @pytest.mark.parametrize("column", ["timestamp", "index"])
 def test_a_column_that_is_gone_is_told_once(broken: Path, column: str) -> None:
     rewrite(DATA, lambda table: table.drop_columns([column]))(broken)
     (finding,) = check_dataset(broken).findings
-    assert finding.message == f"There is no column {column!r}."
+    assert finding.message == f"The column {column!r} is missing."
 
 
 def test_times_that_are_missing_say_nothing_of_the_video(broken: Path) -> None:
     rewrite(DATA, set_cells("timestamp", r13=None))(broken)
     (finding,) = check_dataset(broken).findings
-    assert (finding.code, finding.severity) == ("timestamp-column", "error")
+    assert (finding.code, finding.severity) == ("timestamps", "error")
     assert "44 rows, first frame 0 of episode 0, where values are missing" in finding.message
 
 
@@ -638,7 +653,7 @@ def test_a_second_file_of_episodes_lacks_columns_and_places_too(broken: Path) ->
     pq.write_table(first.slice(3).drop_columns(["length"]), second)
     found = check_dataset(broken).findings
     assert [finding.code for finding in found] == ["episodes-column", "episodes-location"]
-    assert found[1].message.startswith("meta/episodes/file_index is 0; the row is in")
+    assert found[1].message.startswith("meta/episodes/file_index is 0, but the row is in")
 
 
 def test_statistics_of_one_shape_here_and_another_there_cannot_be_used(broken: Path) -> None:
@@ -660,7 +675,7 @@ def test_ranges_are_believed_where_lengths_do_not_add_up(broken: Path) -> None:
     rewrite(EPISODES, set_cells("length", r1=0))(broken)
     (finding,) = check_dataset(broken).findings
     assert finding.code == "episode-range"
-    assert "first 1: length 0, rows 12 to 19; the lengths before it add up to 12" in finding.message
+    assert "but the lengths before it add up to" in finding.message
 
 
 def test_lengths_are_believed_where_ranges_leave_gaps(broken: Path) -> None:
@@ -685,7 +700,10 @@ def test_an_image_without_a_bracket_of_types_is_no_image(broken: Path) -> None:
 
     rewrite(DATA, forget)(broken)
     (finding,) = check_dataset(broken).findings
-    assert (finding.code, finding.message) == ("image-metadata", f"The entry of {IMAGE!r} is None.")
+    assert (finding.code, finding.message) == (
+        "image-metadata",
+        (f"The `huggingface` metadata of column {IMAGE!r} is None."),
+    )
 
 
 def test_frames_beyond_single_precision_are_those_that_the_plan_reckons(tmp_path: Path) -> None:
@@ -756,7 +774,7 @@ def test_findings_that_are_alike_are_one_with_a_count() -> None:
     )
     (kept,) = grouped(many)
     assert (kept.count, kept.episode, kept.path) == (100_000, 0, "a/0.mp4")
-    assert kept.message == "a/0.mp4 has 0 frames. 100,000 findings are like this."
+    assert kept.message == "a/0.mp4 has 0 frames. The same holds for 100,000 findings in all."
     assert grouped([kept, kept])[0].count == 200_000
 
 
@@ -770,14 +788,14 @@ def test_findings_of_other_features_are_not_alike_and_all_are_counted() -> None:
 
 def test_every_code_of_the_catalogue_is_tested() -> None:
     tested = {wanted.split()[1] for wanted, _ in DEFECTS.values()}
-    elsewhere = {"float32-reach", "streaming-video", "provenance"}
+    elsewhere = {"float32-reach", "streaming-video", "provenance", "misplaced-file"}
     assert set(V3_CATALOGUE) == tested | elsewhere
 
 
 # Of these the remedy says what to correct by hand, since no command can know it.
 BY_HAND = {
-    "info-value", "splits", "feature-names", "tasks-layout", "tasks-duplicate",
-    "tasks-order", "no-episodes", "episodes-column", "episodes-null", "episode-tasks",
+    "info-value", "splits", "feature-names", "tasks-layout", "task-duplicate",
+    "tasks-order", "no-episodes", "episodes-column", "episodes-null", "task-mismatch",
 }  # fmt: skip
 # What else the dataset says is enough for these.
 MENDED = {"a task that only rows have", "tasks out of order"}
@@ -803,14 +821,14 @@ TRIED = sorted(
 def commands_of(finding: Finding, root: Path) -> list[list[str]]:
     """Return the command lines that a remedy names; a flag alone goes with the first."""
     assert finding.remedy is not None
-    missing = {"CAMERA": "observation.images.top", "NAME": "action", "DATASET": str(root)}
+    missing = {"CAMERA": "observation.images.top", "NAME": "action"}
     told = [shlex.split(text) for text in re.findall(r"`([^`]*)`", finding.remedy)]
     commands = []
     for told_words in told:
         if told_words[0] == "git":
             continue
         is_whole = told_words[0] == "leconvert"
-        words = told_words[1:] if is_whole else ["repair", "DATASET", *told_words]
+        words = told_words[1:] if is_whole else ["repair", str(root), *told_words]
         commands.append([missing.get(word, word) for word in words])
     return [[f"{root}_new" if word == "NEW" else word for word in words] for words in commands]
 
@@ -823,9 +841,9 @@ def test_a_command_that_a_finding_names_makes_it_right(
     code = DEFECTS[defect][0].split()[1]
     (finding,) = check_dataset(broken).findings
     helped = []
-    for number, command in enumerate(commands_of(finding, tmp_path / "N")):
+    for number, command in enumerate(commands_of(finding, broken)):
         root = Path(shutil.copytree(broken, tmp_path / str(number)))
-        words = [word.replace(str(tmp_path / "N"), str(root)) for word in command]
+        words = [word.replace(str(broken), str(root)) for word in command]
         if main([*words, "--json"]) == 0:
             made = Path(f"{root}_new") if f"{root}_new" in words else root
             if code not in {each.code for each in check_dataset(made).findings}:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from leconvert.dataset.findings import SOURCE_CATALOGUE, check_accepted
+import pytest
+
+from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, check_accepted
 
 ROOT = Path(__file__).parents[4]
 
@@ -20,7 +22,7 @@ def test_every_finding_is_made_somewhere_and_tested_somewhere() -> None:
         path.read_text()
         for path in [
             *(ROOT / "src/leconvert/dataset/scan").glob("*.py"),
-            ROOT / "src/leconvert/dataset/formats/v2.py",
+            *(ROOT / "src/leconvert/dataset/formats").rglob("*.py"),
             ROOT / "src/leconvert/dataset/findings/resolve.py",
             planner,
         ]
@@ -57,3 +59,14 @@ def test_the_how_to_names_for_each_symptom_the_flags_of_its_findings() -> None:
     # None: `--accept` is the way out of the last.
     without_a_flag = {"path-template", "task-conflict", "uncomputable-stats", "robot-type"}
     assert errors - told == without_a_flag
+
+
+@pytest.mark.parametrize("page", ["check", "repair"])
+def test_the_tables_of_a_page_name_findings_that_are_there(page: str) -> None:
+    text = (ROOT / f"docs/{page}.md").read_text("utf-8")
+    tables = re.findall(r"^\| finding \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    named = {code for row in rows for code in re.findall(r"`([a-z0-9-]+)`", row)}
+    # Beside codes, a row may name a feature in backticks.
+    assert named - {"action"} <= SOURCE_CATALOGUE.keys() | V3_CATALOGUE.keys()
+    assert named

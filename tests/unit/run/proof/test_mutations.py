@@ -25,7 +25,7 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 EVERY = [mutation for mutations in MUTATIONS.values() for mutation in mutations]
 DEPTHS = (STRUCTURE, BYTES)
-DOCS = Path(__file__).resolve().parents[4] / "docs/reference/damages.md"
+README = Path(__file__).resolve().parents[4] / "README.md"
 
 # Frames that are shown in another order than they are decoded.
 _REORDERED = {"bf": "2"}
@@ -152,11 +152,5 @@ def test_every_mutation_has_a_title_of_its_own() -> None:
     assert len(EVERY) >= 75
 
 
-def test_the_documentation_lists_what_is_found_and_at_which_depth() -> None:
-    lines = DOCS.read_text("utf-8").splitlines()
-    listed = [line for line in lines if line.startswith(("## ", "| "))]
-    expected: list[str] = []
-    for heading, mutations in MUTATIONS.items():
-        expected += [f"## {heading}", "| damage | found by |"]
-        expected += [f"| {mutation.title} | `--{mutation.depth}` |" for mutation in mutations]
-    assert listed == expected
+def test_the_readme_says_how_many_there_are() -> None:
+    assert str(len(EVERY)) in README.read_text("utf-8").split()

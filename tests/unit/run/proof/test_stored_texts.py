@@ -32,4 +32,4 @@ def test_texts_are_texts_in_every_form_that_datasets_takes_them_in(kind: pa.Data
     "kind", [pa.dictionary(pa.int32(), pa.int64()), pa.binary(), pa.list_(pa.string())], ids=str
 )
 def test_what_is_no_text_is_an_error(kind: pa.DataType) -> None:
-    assert codes(kind) == [("error", "data-types")]
+    assert codes(kind) == [("error", "dtype-mismatch")]

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.conformance.test_walks import read_dataset
-from tests.dataset_damage import edit_info, remove
+from tests.dataset_damage import edit_info, edit_json, remove
 from tests.trees import snapshot
 from tests.v3_by_hand import CAMERA, DERIVED, LOCATED, make_sound
 
 import leconvert
+from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats.v3.located import fitted
 from leconvert.dataset.scan import scan_source
 from leconvert.loading import EpisodeStream
+from leconvert.model.repairs import RepairOptions
 from leconvert.run.repairing import choose_repairs, compare_trees, read_changes, repair_dataset
 from leconvert.run.upkeep import undo_conversion
 from leconvert.support.errors import LeconvertError
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+WRIST = "observation.images.wrist"
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +50,10 @@ def test_files_that_are_named_wrongly_are_found(
     found = [each for each in check_dataset(broken).findings if each.severity != "info"]
     assert {each.code for each in found} <= {"wrong-files", "path-template"}
     assert found
-    assert all("`leconvert repair DATASET`" in (each.remedy or "") for each in found)
+    assert all(f"`leconvert repair {broken}`" in (each.remedy or "") for each in found)
     with pytest.raises(LeconvertError) as refused:
         leconvert.convert(broken, output=tmp_path / "converted")
-    assert "`leconvert repair DATASET`" in str(refused.value.next_step)
+    assert f"`leconvert repair {broken}`" in str(refused.value.next_step)
     assert "--drop-feature" not in str(refused.value.next_step)
     plan = choose_repairs(broken)
     assert (plan.command, plan.keeps) == (f"leconvert repair {broken}", plan.of)
@@ -130,23 +137,6 @@ def test_two_templates_are_no_answer(broken: Path) -> None:
     assert not [each for each in check_dataset(broken).findings if each.severity != "info"]
 
 
-def test_a_template_that_finds_one_camera_stays(small_source: Path, tmp_path: Path) -> None:
-    """It is one for all cameras: what lies elsewhere is missing."""
-    root = tmp_path / "two"
-    leconvert.convert(small_source, output=root)
-    one, other = sorted((root / "videos").iterdir())
-    (root / "clips").mkdir()
-    other.rename(root / "clips" / other.name)
-    found = [each for each in check_dataset(root).findings if each.severity == "error"]
-    assert [(each.code, each.stream) for each in found] == [
-        ("missing-file", f"videos/{other.name}")
-    ]
-    plan = choose_repairs(root)
-    assert plan.command == f"leconvert repair {root} --drop-feature {other.name}"
-    assert plan.lossless
-    assert one.exists()
-
-
 def test_files_fit_where_each_begins_and_ends_with_an_episode() -> None:
     lengths = np.array([3, 2, 4, 1])
     for frames, file, first in (
@@ -159,3 +149,83 @@ def test_files_fit_where_each_begins_and_ends_with_an_episode() -> None:
         assert [each.tolist() for each in found] == [file, first]
     for frames in ([4, 6], [3, 2, 4], [3, 2, 4, 1, 1], [5, 0, 5], []):
         assert fitted(lengths, np.array(frames, np.int64)) is None
+
+
+@pytest.fixture
+def two_cameras(tmp_path: Path) -> Path:
+    """A v3.0 dataset in which the videos of one of two cameras lie elsewhere."""
+    spec = DatasetSpec(
+        episodes=2,
+        frames=4,
+        cameras=(CameraSpec("observation.images.top", 32, 32), CameraSpec(WRIST, 32, 32)),
+    )
+    root = tmp_path / "two"
+    leconvert.convert(make_dataset(tmp_path / "two_v21", spec), output=root)
+    (root / "video").mkdir()
+    (root / "videos" / WRIST).rename(root / "video" / WRIST)
+    return root
+
+
+def test_one_camera_of_several_that_lies_elsewhere_is_told_and_not_dropped(
+    two_cameras: Path,
+) -> None:
+    for findings in (check_dataset(two_cameras).findings, scan_source(two_cameras).findings):
+        (error,) = [each for each in findings if each.severity == "error"]
+        assert (error.code, error.stream) == ("misplaced-file", f"videos/{WRIST}")
+        assert f"on disk there is video/{WRIST}/chunk-000/file-000.mp4" in error.message
+        assert "drop" not in f"{error.remedy} {error.remedies}"
+    with pytest.raises(LeconvertError, match="cannot be converted as it is"):
+        choose_repairs(two_cameras)
+    (two_cameras / "video" / WRIST).rename(two_cameras / "videos" / WRIST)
+    assert check_dataset(two_cameras).count("error") == 0
+
+
+def test_videos_of_a_camera_that_is_not_declared_are_a_warning_of_both(two_cameras: Path) -> None:
+    (two_cameras / "video" / WRIST).rename(two_cameras / "videos" / WRIST)
+    edit_json("meta/info.json", lambda info: info["features"].pop(WRIST))(two_cameras)
+    for findings in (check_dataset(two_cameras).findings, scan_source(two_cameras).findings):
+        (seen,) = [each for each in findings if each.severity in ("error", "warning")]
+        assert (seen.code, seen.severity) == ("undeclared-camera", "warning")
+        assert f"1 video of {WRIST}, which info.json does not declare" in seen.message
+    EpisodeStream(two_cameras)
+
+
+def test_a_v21_dataset_that_calls_itself_v30_is_led_to_the_conversion(
+    files_of_episodes: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(files_of_episodes.parent / "v21", tmp_path / "v21"))
+    edit_info(codebase_version="v3.0")(root)
+    with pytest.raises(LeconvertError, match=r"the files are those of v2\.1") as refused:
+        repair_dataset(root)
+    command = f"leconvert convert {root} --assume-version v2.1"
+    assert f"`{command}`" in str(refused.value.next_step)
+    assert main(shlex.split(command)[1:]) == 0
+    assert read_dataset(root) == read_dataset(files_of_episodes)
+
+
+@pytest.mark.parametrize("name", ["videos lie in another folder", *DERIVED])
+def test_what_convert_advises_of_v30_ends(name: str, broken: Path, tmp_path: Path) -> None:
+    """Its commands, and then the same conversion, with the flags that it names: two tries."""
+    (LOCATED | DERIVED)[name](broken)
+    with pytest.raises(LeconvertError) as refused:
+        leconvert.convert(broken, output=tmp_path / "result")
+    told = str(refused.value.next_step)
+    for command in re.findall("`leconvert (.+?)`", told):
+        assert main(shlex.split(command)) == 0
+    repairs = RepairOptions.of_flags(re.findall("with (--[a-z-]+)", told))
+    leconvert.convert(broken, output=tmp_path / "result", repairs=repairs)
+
+
+def test_locate_files_leads_to_the_repair_of_v30(
+    broken: Path, files_of_episodes: Path, tmp_path: Path
+) -> None:
+    LOCATED["videos lie in another folder"](broken)
+    flag = RepairOptions(locate_files=True)
+    with pytest.raises(LeconvertError) as refused:
+        leconvert.convert(broken, output=tmp_path / "result", repairs=flag)
+    told = str(refused.value.next_step)
+    (command,) = re.findall("`leconvert (.+?)`", told)
+    assert main(shlex.split(command)) == 0
+    assert "without --locate-files" in told
+    leconvert.convert(broken, output=tmp_path / "result")
+    assert read_dataset(tmp_path / "result") == read_dataset(files_of_episodes)

@@ -105,22 +105,22 @@ DAMAGES: dict[str, tuple[Damage, set[str]]] = {
         set_cells(EPISODES, camera("from_timestamp"), r1=11 / 30, r3=19 / 30),
         {"shared-frames"},
     ),
-    "totals": (edit_info(total_episodes=7, total_frames=1, total_tasks=9), {"totals"}),
+    "stale-total": (edit_info(total_episodes=7, total_frames=1, total_tasks=9), {"stale-total"}),
     "a range": (set_cells(EPISODES, "dataset_from_index", r2=3), {"episode-range"}),
     "a length": (set_cells(EPISODES, "length", r2=0), {"episode-range"}),
     "a location": (
         set_cells(EPISODES, "meta/episodes/file_index", r0=4), {"episodes-location"}
     ),
-    "index": (set_cells(DATA, "index", r3=99), {"index-column"}),
-    "episode_index": (set_cells(DATA, "episode_index", r3=4), {"episode-column"}),
-    "frame_index": (set_cells(DATA, "frame_index", r3=4), {"frame-column"}),
+    "index": (set_cells(DATA, "index", r3=99), {"global-index"}),
+    "episode_index": (set_cells(DATA, "episode_index", r3=4), {"episode-index"}),
+    "frame_index": (set_cells(DATA, "frame_index", r3=4), {"frame-index"}),
     "numbers of episodes": (
         set_cells(EPISODES, "episode_index", r1=2, r2=1, r4=9), {"episode-order"}
     ),
     "tasks in another order": (reorder(TASKS, 1, 0), {"tasks-order"}),
     "numbers of tasks": (set_cells(TASKS, "task_index", r0=4), {"tasks-order"}),
-    "tasks with a gap": (leave_a_gap, {"tasks-order", "task-column"}),
-    "a task that is not listed": (set_cells(EPISODES, "tasks", r1=[]), {"episode-tasks"}),
+    "tasks with a gap": (leave_a_gap, {"tasks-order", "task-index"}),
+    "a task that is not listed": (set_cells(EPISODES, "tasks", r1=[]), {"task-mismatch"}),
     "statistics": (edit_stats, {"stats-aggregate"}),
     "no statistics": (lambda root: (root / "meta/stats.json").unlink(), {"stats-missing"}),
 }  # fmt: skip
@@ -210,8 +210,8 @@ def test_rows_of_episodes_are_sorted_over_all_files(
         ([reorder(TASKS, 1, 0), set_cells(EPISODES, "tasks", r1=["Dance."])], "tasks-order"),
         ([reorder(TASKS, 1, 0), set_cells(TASKS, "task", r1="Put it down.")], "tasks-order"),
         # Somebody may have known better what the episode shows.
-        ([set_cells(EPISODES, "tasks", r1=["Dance."])], "episode-tasks"),
-        ([set_cells(EPISODES, "tasks", r1=["Pick up the cube.", "Put it down."])], "episode-tasks"),
+        ([set_cells(EPISODES, "tasks", r1=["Dance."])], "task-mismatch"),
+        ([set_cells(EPISODES, "tasks", r1=["Pick up the cube.", "Put it down."])], "task-mismatch"),
     ],
 )
 def test_what_nobody_knows_without_the_original_stays(
@@ -240,7 +240,7 @@ def test_a_table_that_cannot_be_written_is_not_called_one_that_cannot_be_read(
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(StorageError, match="there is no space left") as caught:
         repair_dataset(broken)
-    assert str(caught.value.next_step).startswith("Free space there")
+    assert str(caught.value.next_step).startswith("Free disk space there")
     assert snapshot(broken) == before
     assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 
@@ -300,10 +300,10 @@ def test_timestamps_of_rows_are_set_where_that_is_asked_for(
     set_cells(DATA, "timestamp", r1=7.0)(broken)
     untouched = repair_dataset(broken, output=tmp_path / "out")
     assert not untouched.plan
-    assert [finding.code for finding in untouched.plan.errors_left] == ["timestamp-column"]
+    assert [finding.code for finding in untouched.plan.errors_left] == ["timestamps"]
     assert not (tmp_path / "out").exists()
     report = repair_dataset(broken, output=tmp_path / "out", retime=True)
-    assert codes(report) == {"timestamp-column"}
+    assert codes(report) == {"timestamps"}
     assert tables_of(tmp_path / "out") == tables_of(small_result)
 
 
@@ -313,7 +313,7 @@ def test_a_data_file_that_is_written_again_has_a_row_group_an_episode(
     table = pq.read_table(broken / DATA)
     pq.write_table(table, broken / DATA)
     set_cells(DATA, "index", r0=5)(broken)
-    assert codes(repair_dataset(broken, output=tmp_path / "out")) == {"index-column", "row-groups"}
+    assert codes(repair_dataset(broken, output=tmp_path / "out")) == {"global-index", "row-groups"}
     with pq.ParquetFile(tmp_path / "out" / DATA) as file:
         sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
     assert sizes == LENGTHS
@@ -332,7 +332,7 @@ def test_several_files_a_stream_and_several_things_at_once(
     edit_info(total_frames=3)(broken)
     edit_stats(broken)
     report = repair_dataset(broken, output=tmp_path / "out")
-    assert {"totals", "stats-aggregate", "frame-times"} <= codes(report)
+    assert {"stale-total", "stats-aggregate", "frame-times"} <= codes(report)
     assert check_dataset(tmp_path / "out").count("error") == 0
     assert pq.read_table(tmp_path / "out" / EPISODES) == pq.read_table(
         tmp_path / "sound" / EPISODES
@@ -387,7 +387,7 @@ def test_an_undo_of_what_was_changed_since_moves_nothing(broken: Path) -> None:
     repair_dataset(broken)
     set_cells(DATA, "observation.state", r0=[0.5] * 6)(broken)
     before = snapshot(broken)
-    with pytest.raises(VerificationError, match="is not the source of"):
+    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
         undo_conversion(broken)
     assert snapshot(broken) == before
 
@@ -432,7 +432,7 @@ def test_a_track_that_cannot_come_along_is_named(broken: Path) -> None:
     (broken / TOP).write_bytes(drifted(content))
     report = repair_dataset(broken)
     assert report.plan.remarks == (
-        f"{TOP} has 1 other track that cannot be brought along; the dataset that is kept has them.",
+        f"1 further track of {TOP} cannot be copied. The kept dataset still has all tracks.",
     )
     assert check_dataset(broken).findings == ()
 
@@ -484,7 +484,9 @@ def test_episodes_at_no_certain_frames_are_left_alone(broken: Path) -> None:
     set_cells(EPISODES, camera("from_timestamp"), r0=1.1, r1=0.9, r2=0.5, r3=0.2, r4=0.01)(broken)
     report = repair_dataset(broken)
     assert not report.plan
-    assert any("begin at no certain frames" in remark for remark in report.plan.remarks)
+    assert any(
+        "the first frames of its episodes are unknown" in remark for remark in report.plan.remarks
+    )
     assert report.plan.errors_left
 
 
@@ -527,7 +529,7 @@ def test_what_no_repair_can_mend_is_left_with_what_helps(broken: Path) -> None:
         [edit_info(total_frames=1), lambda root: (root / "meta/stats.json").unlink()],
         [set_cells(DATA, "index", r0=7)],
     ],
-    ids=["times", "meta", "rows"],
+    ids=["times", "meta", "row-count"],
 )
 def test_a_conversion_that_was_repaired_is_proven_against_its_source(
     broken: Path, small_source: Path, damages: list[Damage]
@@ -564,7 +566,7 @@ def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None
     drift_in_place(broken)
     with pytest.raises(UsageError):
         repair_dataset(broken, output=broken)
-    with pytest.raises(UsageError, match="lie inside each other"):
+    with pytest.raises(UsageError, match="One of the two folders lies inside the other"):
         repair_dataset(broken, output=broken / "out")
     (tmp_path / "taken").mkdir()
     with pytest.raises(TargetError, match="exists already"):
@@ -628,7 +630,7 @@ def test_a_dataset_that_changes_meanwhile_is_not_replaced(
         real(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(apply, "try_renames", change_once_more)
-    with pytest.raises(SourceChangedError, match="was changed while it was repaired"):
+    with pytest.raises(SourceChangedError, match="was changed during the repair"):
         repair_dataset(broken)
     assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 

@@ -32,7 +32,12 @@ from leconvert.dataset.formats.v3.episodes import (
     stats_of_rows,
     write_episodes,
 )
-from leconvert.dataset.formats.v3.located import NOTHING_LOCATED, Located, locate_files
+from leconvert.dataset.formats.v3.located import (
+    NOTHING_LOCATED,
+    Located,
+    locate_files,
+    streams_in_doubt,
+)
 from leconvert.dataset.formats.v3.meta import (
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
@@ -46,6 +51,7 @@ from leconvert.dataset.formats.v3.meta import (
     Declared,
     Feature,
     FileNames,
+    check_task_table,
     converted_info,
     declaration,
     episodes_path,
@@ -67,8 +73,10 @@ from leconvert.dataset.formats.v3.meta import (
     write_tasks,
 )
 from leconvert.dataset.formats.v3.rows import (
+    ROW_CODES,
     ROWS_AT_A_TIME,
     OtherTasks,
+    PlacedRows,
     Ranges,
     RoutedFile,
     RowCheck,
@@ -77,6 +85,7 @@ from leconvert.dataset.formats.v3.rows import (
     files_of,
     first_frames,
     order_in_file,
+    place_rows,
     routed_files,
     rows_by_column,
     with_leads,
@@ -92,6 +101,7 @@ __all__ = [
     "REPAIRS_PATH",
     "REQUIRED_STATS",
     "ROWS_AT_A_TIME",
+    "ROW_CODES",
     "STATS_PATH",
     "STATS_PREFIX",
     "SUBTASKS_PATH",
@@ -109,6 +119,7 @@ __all__ = [
     "FileNames",
     "Located",
     "OtherTasks",
+    "PlacedRows",
     "Ranges",
     "RoutedFile",
     "RowCheck",
@@ -116,6 +127,7 @@ __all__ = [
     "StreamPlaces",
     "VideoSpans",
     "check_ranges",
+    "check_task_table",
     "converted_info",
     "declaration",
     "derived_meta",
@@ -129,6 +141,7 @@ __all__ = [
     "order_in_file",
     "output_path",
     "pandas_index",
+    "place_rows",
     "placing_columns",
     "read_episode_table",
     "read_json_object",
@@ -146,6 +159,7 @@ __all__ = [
     "split_findings",
     "stats_of_rows",
     "stream_of",
+    "streams_in_doubt",
     "with_leads",
     "write_episodes",
     "write_info",

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media
+from leconvert.dataset.findings import named
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import Slices
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
@@ -39,7 +41,8 @@ from leconvert.dataset.formats.v3.meta import (
     Declared,
     declaration,
     read_json_object,
-    read_tasks,
+    read_task_table,
+    tasks_in,
 )
 from leconvert.dataset.formats.v3.rows import (
     check_ranges,
@@ -79,10 +82,10 @@ class Dataset(AnyDataset):
     """A v3.0 dataset, see `leconvert.dataset.formats.Dataset`.
 
     Attributes:
-        contradictions: Where `episodes`, once it was read, contradicts itself or ``info.json``.
+        contradictions: Contradictions of `episodes` to itself or ``info.json``, once it was read.
     """
 
-    statistics_help = "; or `leconvert repair {}` adds up those of the episodes"
+    statistics_help = "; or `leconvert repair {}` adds up the statistics of the episodes"
 
     def __init__(
         self,
@@ -112,7 +115,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def declared(self) -> Declared:
-        """What ``info.json`` says; every feature has a dtype, and every stream a path."""
+        """The content of ``info.json``; every feature has a dtype, and every stream a path."""
         declared, findings = declaration(self.stored_info)
         if declared is not None:
             features = declared.raw["features"]
@@ -124,7 +127,7 @@ class Dataset(AnyDataset):
                     return replace(declared, fps=Fraction(self._assumed_fps))
                 return declared
         errors = [finding for finding in findings if finding.severity == "error"]
-        what = f"is no description of a dataset: {errors[0].message.rstrip('.')}"
+        what = f"does not describe a dataset: {errors[0].message.rstrip('.')}"
         raise self._unreadable_info(what, *(finding.remedy or "" for finding in errors))
 
     @cached_property
@@ -151,9 +154,14 @@ class Dataset(AnyDataset):
         return features
 
     @cached_property
+    def stored_tasks(self) -> pa.Table:
+        """``meta/tasks.parquet`` as it stands."""
+        return read_task_table(self.root)
+
+    @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
         """Index and text of each task; the index is the row, which is what readers go by."""
-        return list(enumerate(text for _, text in read_tasks(self.root)))
+        return list(enumerate(text for _, text in tasks_in(self.stored_tasks, self.root)))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -162,9 +170,9 @@ class Dataset(AnyDataset):
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """Where all episodes are, with the places of every stream.
+        """The places of all episodes in every stream.
 
-        Where lengths and ranges of rows differ, the lengths are those that `check_ranges` believes.
+        If lengths and ranges of rows differ, the lengths are those that `check_ranges` believes.
         """
         reader = EpisodesReader(self.root)
         for path in reader.paths:
@@ -176,16 +184,16 @@ class Dataset(AnyDataset):
             return replace(table, length=ranges.length)
         said = fatal[0].message if fatal else "it has no rows."
         raise SourceError(
-            f"{self.name}/{EPISODES_DIR} does not say where its episodes lie: {said}",
+            f"{self.name}/{EPISODES_DIR} does not say where the episodes are: {said}",
             path=f"{self.name}/{EPISODES_DIR}",
             next_step="Convert the dataset again, or restore its metadata.",
         )
 
     @property
     def has_quantiles(self) -> bool:
-        """Whether statistics of episodes have them, without which LeRobot cannot go on recording.
+        """Whether statistics of episodes have quantiles; LeRobot needs them to go on recording.
 
-        What it records has a column for each, and LeRobot loads no tables of different columns.
+        Its new recordings have a column for each, and it loads no tables of different columns.
         """
         reader = EpisodesReader(self.root)
         for path in reader.paths:
@@ -229,9 +237,9 @@ class Dataset(AnyDataset):
         return Slices(paths, file, table.from_index - first_of_file[file])
 
     def counted_slices(self, stream: str) -> Slices:
-        """Return the same, found by what is in the files: see `first_frames`, `rows_by_column`.
+        """Return the same, found in the files: see `first_frames`, `rows_by_column`.
 
-        Of files that are missing or damaged nothing is known.
+        Missing and damaged files have no slices.
         """
         table, stream = self.episodes, self._stored_stream(stream)
         paths, file = files_of(table, self.declared, stream)
@@ -258,7 +266,7 @@ class Dataset(AnyDataset):
         return Slices(paths, file, first, lead=lead, tail=tail)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what is said of each episode beside where it lies; keys without a value are none.
+        """Yield each episode's record without its places and without keys that have no value.
 
         Each has its ``episode_index``.
         """
@@ -290,5 +298,5 @@ class Dataset(AnyDataset):
 
     def _unreadable_info(self, what: str, *helps: str) -> UnreadableSourceError:
         name = f"{self.name}/{INFO_PATH}"
-        advice = " ".join(dict.fromkeys(helps)) or f"{GET_AGAIN}."
+        advice = named(" ".join(dict.fromkeys(helps)), self.root) or f"{GET_AGAIN}."
         return UnreadableSourceError(f"{name} {what}.", path=name, next_step=advice)

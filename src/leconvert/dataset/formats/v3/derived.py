@@ -1,8 +1,8 @@
 """Tables of a v3.0 dataset that are not there, or not in their form, derived from what is there.
 
-What an episode is follows from the rows: its number, its length, its tasks and its data file. Where
-its frames are follows from the count of frames, as in `leconvert.dataset.formats.v3.located`.
-Statistics of episodes do not follow without decoding, and are left out.
+The rows of an episode give its number, its length, its tasks and its data file. The count of frames
+gives the place of its frames, as in `leconvert.dataset.formats.v3.located`. Statistics of episodes
+need decoding, and are left out.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Derived(NamedTuple):
     """A dataset with derived tables.
 
     Attributes:
-        root: A folder of links to the dataset's files, but for what was derived.
+        root: A folder of links to the dataset's files, except the derived tables.
         raw: Its ``info.json``.
-        info: What of that was changed.
+        info: Its changed keys.
         files: The tables that were derived, relative to the dataset.
-        said: What was wrong, one sentence each, by the file that is about.
+        said: The faults, one sentence each, by their file.
     """
 
     root: Path
@@ -94,7 +94,9 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[Derived | None]
         said = []
         if other_version:
             version = raw.get("codebase_version")
-            said.append((INFO_PATH, f"codebase_version is {version!r}; the files are of v3.0."))
+            said.append(
+                (INFO_PATH, f"codebase_version is {version!r}, but the files are those of v3.0.")
+            )
         files = []
         if message := _derive_tasks(root, view):
             files.append(TASKS_PATH)
@@ -125,12 +127,15 @@ def refuse_derivable(root: Path, raw: Mapping[str, Any]) -> None:
     with derived_meta(root, raw) as derived:
         if derived is not None:
             path, message = derived.said[0]
+            again = "Then run this command again"
+            if any(each.startswith(EPISODES_DIR) for each in derived.files):
+                again += " with --fill-stats, which computes the statistics of episodes"
             raise SourceError(
-                f"{root} cannot be read as it is: {message}",
+                f"{root} cannot be read as it is. {message}",
                 path=str(root / path),
                 details=[f"{path}: {said}" for path, said in derived.said[1:]],
-                next_step=f"`leconvert repair {shlex.quote(str(root))}` derives it from rows and "
-                "files. Then run this command again.",
+                next_step=f"`leconvert repair {shlex.quote(str(root))}` computes it from rows and "
+                f"files. {again}.",
             )
 
 
@@ -156,11 +161,13 @@ def _derive_tasks(root: Path, view: Path) -> str | None:
             if pandas_index(table.schema) is not None:
                 return None
             rows = table.to_pylist()
-            message = f"The columns are {table.column_names}, without an index of texts."
+            message = (
+                f"The columns are {table.column_names}. The pandas index with the texts is missing."
+            )
         else:
             lines = (root / _OLD_TASKS).read_text("utf-8").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
-            message = f"{TASKS_PATH} is not there; {_OLD_TASKS} has the tasks."
+            message = f"{TASKS_PATH} is missing, but {_OLD_TASKS} has the tasks."
         tasks = [(row["task_index"], row["task"]) for row in rows]
         if not all(type(index) is int and isinstance(text, str) for index, text in tasks):
             return None

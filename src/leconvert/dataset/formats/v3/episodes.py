@@ -1,7 +1,7 @@
 """``meta/episodes`` of a v3.0 dataset, read and written: one row an episode.
 
-It is read a block of rows at a time. What is kept of an episode is numbers: where its rows are,
-where its frames are, which tasks it names. A million episodes with four cameras take about 200 MB.
+It is read a block of rows at a time. Only numbers are kept of an episode: the places of its rows
+and its frames, and its tasks. A million episodes with four cameras take about 200 MB.
 """
 
 from __future__ import annotations
@@ -210,14 +210,14 @@ def _stats_columns(rows: pa.Table) -> Iterator[tuple[str, str, pa.ChunkedArray]]
             yield feature, statistic, rows.column(name)
 
 
-# Where each episode is, as arrays.
+# The place of each episode, as arrays.
 
 
 _UNKNOWN_TASK = -1
 
 
 class StreamPlaces(NamedTuple):
-    """Where one stream's part of each episode is, arrays of shape (E,).
+    """The place of each episode in one stream, arrays of shape (E,).
 
     Attributes:
         chunk: Number of the chunk folder.
@@ -234,7 +234,7 @@ class StreamPlaces(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeTable:
-    """What meta/episodes says; arrays have shape (E,).
+    """The content of meta/episodes; arrays have shape (E,).
 
     Attributes:
         episode_index: As stored; a reader goes by the row.
@@ -242,7 +242,7 @@ class EpisodeTable:
         from_index: First row in the dataset.
         to_index: Row after the last.
         placed: Each stream's places, for streams whose columns can be used.
-        task_ends: Where each episode's tasks end in ``task_numbers``; empty where unknown.
+        task_ends: The end of each episode's tasks in ``task_numbers``; empty if unknown.
         task_numbers: Rows of tasks.parquet, -1 for a text that is not there.
     """
 
@@ -303,7 +303,7 @@ def read_episode_table(
         The table, None where nothing can be read by it, and what is wrong with it.
     """
     if not reader.is_there:
-        message = f"{EPISODES_DIR} holds no chunk-*/*.parquet."
+        message = f"{EPISODES_DIR} contains no file chunk-*/*.parquet."
         return None, [found("missing-file", message, stream="episodes", path=EPISODES_DIR)]
     gathering = _Gathering(streams, task_rows)
     for path in reader.paths:
@@ -361,16 +361,16 @@ class _Gathering:
             if kind is None:
                 missing.append(name)
             elif not (pa.types.is_integer(kind) or (seconds and pa.types.is_floating(kind))):
-                self.wrong("episodes-column", f"The column {name!r} is {kind}.", path)
+                self.wrong("episodes-column", f"The column {name!r} has the type {kind}.", path)
                 self.unusable.add(name)
         if missing:
-            message = f"There is no column {', '.join(map(repr, missing))}."
+            message = f"The column {', '.join(map(repr, missing))} is missing."
             self.wrong("episodes-column", message, path)
             self.unusable.update(missing)
         optional = {*LOCATION_COLUMNS, "tasks"} - self.unusable - set(schema.names)
         if optional:
             names = ", ".join(map(repr, sorted(optional)))
-            message = f"There is no column {names}; tools that edit datasets need them."
+            message = f"The column {names} is missing. Tools that edit datasets need it."
             self.wrong("episodes-column", message, path, mild=True)
             self.unusable.update(optional)
         if self.task_rows is None:
@@ -406,7 +406,7 @@ class _Gathering:
                 self.unusable.add(name)
                 at = 0 if values is None else int(np.argmax(values != place))
                 have = "no number" if values is None else int(values[at])
-                message = f"{name} is {have}; the row is in {path}."
+                message = f"{name} is {have}, but the row is in {path}."
                 self.wrong("episodes-location", message, path, row=self.rows + at)
 
     def _add_tasks(self, path: str, batch: pa.RecordBatch) -> None:
@@ -415,7 +415,7 @@ class _Gathering:
         listed = batch.column(batch.schema.get_field_index("tasks")).to_pylist()
         if not all(isinstance(tasks, list) for tasks in listed):
             self.unusable.add("tasks")
-            message = "tasks holds something other than lists."
+            message = "tasks does not consist of lists."
             self.wrong("episodes-column", message, path, mild=True)
             return
         numbers = [
@@ -679,7 +679,7 @@ def _no_common_type(column: str, error: Exception) -> SourceError:
     reason = str(error).splitlines()[0]
     return SourceError(
         f"The values of {column} have no common type: {reason}",
-        next_step="Correct the values in the metadata of the source.",
+        next_step="Correct these values in the metadata of the source.",
     )
 
 
@@ -688,7 +688,7 @@ _GROUP_ROWS = 1000
 
 
 class VideoSpans(NamedTuple):
-    """Where one camera's frames of some episodes are; arrays have shape (n,).
+    """The places of some episodes' frames of one camera; arrays have shape (n,).
 
     Attributes:
         key: The video feature.

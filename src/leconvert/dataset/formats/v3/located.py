@@ -1,15 +1,15 @@
-"""Where a v3.0 dataset's files are, found by what lies there, where its tables say it wrongly.
+"""The places of a v3.0 dataset's files, found from the files, if its tables are wrong.
 
-A data file holds the episodes that its column ``episode_index`` names. A file of a camera is an
-episode's by the count of frames: where the frames of all files that the template finds, in the
-order of their numbers, are those of all episodes, and no episode begins in one file and ends in the
-next, each has its place. Anything less is a guess, and none is made.
+A data file holds the episodes that its column ``episode_index`` names. The count of frames
+tells the episodes of a camera's file: if the files that the template finds, in the order of their
+numbers, have together as many frames as all episodes, and no episode begins in one file and ends in
+the next, each episode has its place. Anything less would be a guess.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -23,13 +23,25 @@ import pyarrow.parquet as pq
 
 from leconvert import media
 from leconvert.dataset.files import files_below
+from leconvert.dataset.findings import Observation
 from leconvert.dataset.formats.v3.episodes import EpisodeTable, StreamPlaces
 from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared, template_problem
 from leconvert.dataset.formats.v3.rows import ROWS_AT_A_TIME
-from leconvert.model.values import DATA_STREAM, FloatArray, IntArray, camera_of, stream_of_camera
+from leconvert.model.values import (
+    DATA_STREAM,
+    Finding,
+    FloatArray,
+    IntArray,
+    camera_of,
+    stream_of_camera,
+)
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.arrow import integers
 
+# With these an episode may have another file than ``meta/episodes`` says.
+_FILES_IN_DOUBT = frozenset(
+    {"missing-file", "row-count", "frame-count", "shared-frames", "episode-index", "file-order"}
+)
 _MOST_DIGITS = 18
 
 
@@ -70,8 +82,21 @@ def fitted(lengths: IntArray, frames: IntArray) -> tuple[IntArray, IntArray] | N
     return file, stops - lengths - (ends - frames)[file]
 
 
+InDoubt = Mapping[str, tuple[int | None, str]]
+"""Streams that may have other files than they name: an episode, and the observation."""
+
+
+def streams_in_doubt(seen: Iterable[Finding | Observation]) -> dict[str, tuple[int | None, str]]:
+    """Return the streams of which something was seen that may come of wrong files."""
+    wrong: dict[str, tuple[int | None, str]] = {}
+    for each in seen:
+        if each.stream and each.code in _FILES_IN_DOUBT:
+            wrong.setdefault(each.stream, (each.episode, each.message))
+    return wrong
+
+
 class Located(NamedTuple):
-    """Where files are that are not where a dataset says.
+    """The places of files that are not where a dataset says.
 
     Attributes:
         info: Path templates that find them, by their key in ``info.json``.
@@ -85,19 +110,20 @@ class Located(NamedTuple):
         return bool(self.info or self.places)
 
     def told(
-        self, raw: Mapping[str, Any], wrong: Mapping[str, str]
-    ) -> Iterator[tuple[str, str | None, str]]:
-        """Yield each difference: the file that says it wrongly, the stream or None, a sentence.
+        self, raw: Mapping[str, Any], wrong: InDoubt
+    ) -> Iterator[tuple[str, str | None, int | None, str]]:
+        """Yield each difference: the file that says it wrongly, stream, episode, and a sentence.
 
         Args:
             raw: The dataset's ``info.json``.
-            wrong: What was seen of the files that a stream names.
+            wrong: The observations of the files that a stream names.
         """
         for key, template in self.info.items():
-            said = f"{key} is {raw.get(key)!r}; the files are named {template!r}."
-            yield INFO_PATH, None, said
+            said = f"{key} is {raw.get(key)!r}, but the files are named {template!r}."
+            yield INFO_PATH, None, None, said
         for stream in sorted(self.places):
-            yield EPISODES_DIR, stream, f"{EPISODES_DIR} names wrong files: {wrong[stream]}"
+            episode, seen = wrong[stream]
+            yield EPISODES_DIR, stream, episode, f"{EPISODES_DIR} names wrong files: {seen}"
 
 
 NOTHING_LOCATED = Located()

@@ -36,14 +36,14 @@ from leconvert.tables.arrow import array_of, floats
 from leconvert.tables.data_file import open_parquet, unreadable, with_unique_names
 from leconvert.workdir.fs import make_folders_below
 
-# Where the tables and records of a v3.0 dataset lie, relative to its root.
+# Paths of the tables and records of a v3.0 dataset, relative to its root.
 
 
 INFO_PATH = "meta/info.json"
 TASKS_PATH = "meta/tasks.parquet"
 REPAIRS_PATH = "meta/repairs.json"
 REPAIRED_PATH = "meta/repaired.json"
-"""What `leconvert repair` changed in a v3.0 dataset; `REPAIRS_PATH` tells of a conversion."""
+"""The changes of `leconvert repair` in a v3.0 dataset; `REPAIRS_PATH` has a conversion's."""
 EPISODES_DIR = "meta/episodes"
 
 # The templates that info.json carries; readers fill them with str.format.
@@ -58,7 +58,7 @@ def episodes_path(number: int) -> str:
 
 
 class FileNames(NamedTuple):
-    """What the files of a dataset's streams are called, by their numbers from 0 on.
+    """The names of the files of a dataset's streams, by their numbers from 0 on.
 
     Attributes:
         data_path: Template of data files, as ``info.json`` has it.
@@ -91,7 +91,7 @@ class FileNames(NamedTuple):
 
 
 USUAL_NAMES = FileNames()
-"""Those that leconvert and LeRobot give to files of a new dataset."""
+"""The names that leconvert and LeRobot give to files of a new dataset."""
 
 
 def names_of(info: Mapping[str, Any]) -> FileNames:
@@ -133,13 +133,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
     LeRobot opens these files as UTF-8 text, in which a byte order mark, or UTF-16, is no JSON.
     """
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
     try:
         content = json.loads(path.read_bytes().decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if _is_deeper(content, _MOST_LEVELS):
         raise ValueError("it is nested too deeply")
     return content
@@ -165,16 +165,17 @@ def _inside(value: Any) -> Iterable[Any]:
 
 _NO_DTYPE = "has no dtype"
 _GIVE_DTYPE = (
-    "Write its dtype and shape into meta/info.json, or take it out of the features there: "
-    "`leconvert repair DATASET --declare-features` then declares its column as it is stored."
+    "Write the dtype and the shape into meta/info.json. Or take the feature out of the "
+    "features there: `leconvert repair DATASET --declare-features` then declares its "
+    "column as it is stored."
 )
 _NO_FOLDER_NAMES = {"", ".", ".."}
 _MAX_DIMENSIONS = 5
 _VISUAL = ("image", "video")
-# Whatever else `datasets` has no type for; a typing error here fails only when the data is read.
+# `datasets` has no type for any other; a misspelt type fails only when the data is read.
 _NUMBER = re.compile(r"(bool|u?int(8|16|32|64)|float(16|32|64))")
 _OTHER_DTYPES = ("string", "language", *_VISUAL)
-# What a template may ask of a number: nothing, or a few digits with zeros in front.
+# The format of a number in a template: none, or a few digits with leading zeros.
 _NUMBER_FORMAT = re.compile(r"(0?\d)?d?")
 
 
@@ -212,7 +213,7 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What info.json says, as far as it makes sense.
+    """The content of info.json, as far as it makes sense.
 
     Attributes:
         raw: The file as parsed.
@@ -255,15 +256,15 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
 
     fps = raw.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1_000_000:
-        wrong("info-value", f"fps is {_shown(fps)}, which is no frame rate.")
+        wrong("info-value", f"fps is {_shown(fps)}, which is not a frame rate.")
         return None, findings
     for key in ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb"):
         value = raw.get(key, 1)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            wrong("info-value", f"{key} is {_shown(value)}, which is no positive number.")
+            wrong("info-value", f"{key} is {_shown(value)}, which is not a positive number.")
     declared = raw.get("features")
     if not isinstance(declared, dict):
-        wrong("info-value", "There is no table of features.")
+        wrong("info-value", "info.json has no features.")
         return None, findings
 
     features: dict[str, Feature] = {}
@@ -303,7 +304,7 @@ def split_findings(raw: Mapping[str, Any], num_episodes: int) -> Iterator[Findin
     """Yield the splits that are no ranges of episodes."""
     splits = raw.get("splits") or {}
     if not isinstance(splits, Mapping):
-        yield found("splits", f"splits is {_shown(splits)} and no table.", path=INFO_PATH)
+        yield found("splits", f"splits is {_shown(splits)}, which is not a table.", path=INFO_PATH)
         return
     for name, value in splits.items():
         ends = value.split(":") if isinstance(value, str) else []
@@ -312,13 +313,16 @@ def split_findings(raw: Mapping[str, Any], num_episodes: int) -> Iterator[Findin
             or not all(re.fullmatch(r"\d{1,18}", end) for end in ends)
             or not int(ends[0]) <= int(ends[1]) <= num_episodes
         ):
-            message = f"The split {_shown(name)} is {_shown(value)} of {num_episodes:,} episodes."
+            message = (
+                f"The split {_shown(name)} is {_shown(value)}, but the dataset has "
+                f"{num_episodes:,} episodes."
+            )
             yield found("splits", message, path=INFO_PATH)
 
 
 def _feature_problem(key: str, entry: object) -> str | None:
     if set(key.split("/")) & _NO_FOLDER_NAMES or "\0" in key:
-        return "cannot name a folder"
+        return "has a name that cannot be the name of a folder"
     if not isinstance(entry, Mapping) or not isinstance(entry.get("dtype"), str):
         return _NO_DTYPE
     dtype, shape = entry["dtype"], entry.get("shape")
@@ -327,9 +331,9 @@ def _feature_problem(key: str, entry: object) -> str | None:
     if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
         return f"has the shape {_shown(shape)}"
     if dtype in _VISUAL and len(shape) != 3:
-        return f"is an image of shape {shape} and not of three axes"
+        return f"is an image of shape {shape}, which does not have three axes"
     if dtype not in _OTHER_DTYPES and not 1 <= len(shape) <= _MAX_DIMENSIONS:
-        return f"has {len(shape)} axes; LeRobot stores one to five"
+        return f"has {len(shape)} axes, but LeRobot stores one to five"
     if math.prod(shape) >= 2**40:
         return f"has the impossible shape {shape}"
     return None
@@ -343,26 +347,26 @@ def _has_axis_names(entry: Mapping[str, Any]) -> bool:
 def template_problem(template: object, stream: str) -> str | None:
     """Say why LeRobot's loaders would not find a stream's files by a template."""
     if not isinstance(template, str):
-        return "there is no template"
+        return "the template is missing"
     wanted = {"chunk_index", "file_index"} | (set() if stream == DATA_STREAM else {"video_key"})
     try:
         fields = [part[1:] for part in Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
         return str(error)
     if {name for name, _, _ in fields} != wanted:
-        return f"it must name {', '.join(sorted(wanted))} and nothing else"
+        return f"it must contain exactly {', '.join(sorted(wanted))}"
     for name, form, conversion in fields:
         allowed = not form if name == "video_key" else _NUMBER_FORMAT.fullmatch(form or "")
         if conversion or not allowed:
-            return f"{{{name}}} has a format that is no number of digits"
+            return f"{{{name}}} has a format that is not a number of digits"
     filled = template.format(video_key="camera", chunk_index=1, file_index=2)
     path = PurePosixPath(filled)
     if path.is_absolute() or ".." in path.parts:
-        return "it leaves the dataset"
+        return "it leads out of the dataset"
     if stream == DATA_STREAM and (
         len(path.parts) != 3 or path.parts[0] != "data" or path.suffix != ".parquet"
     ):
-        return "loaders read data/*/*.parquet and nothing else"
+        return "loaders read only data/*/*.parquet"
     return None
 
 
@@ -424,7 +428,7 @@ def converted_info(
 
 
 def _table(splits: object) -> dict[str, Any]:
-    # LeRobot's readers do not look at them: what is no table is no reason to stop.
+    # LeRobot's readers ignore splits: a value that is not a table is no reason to stop.
     return dict(splits) if isinstance(splits, Mapping) else {}
 
 
@@ -487,17 +491,25 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
 
 
 def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
-    """Return index and text of each task, in row order.
+    """Return index and text of each task, in row order."""
+    return tasks_in(read_task_table(root), Path(root))
+
+
+def read_task_table(root: str | os.PathLike[str]) -> pa.Table:
+    """Read ``meta/tasks.parquet`` as it is stored."""
+    return _read_table(Path(root) / TASKS_PATH)
+
+
+def tasks_in(table: pa.Table, root: Path) -> list[tuple[int, str]]:
+    """Return index and text of each row of a dataset's table of tasks.
 
     The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
     """
-    path = Path(root) / TASKS_PATH
-    table = _read_table(path)
     texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
     try:
         columns = table.select(["task_index", texts])
     except (KeyError, pa.ArrowException) as error:
-        raise unreadable(path, error) from error
+        raise unreadable(root / TASKS_PATH, error) from error
     return list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
 
 
@@ -519,18 +531,17 @@ def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | Non
 
     Return the text of each row (None: the table cannot be used), and what is wrong with it.
     """
-    path = root / TASKS_PATH
     try:
-        table = _read_table(path)
+        table = read_task_table(root)
     except UnreadableSourceError as error:
-        code = "unreadable-file" if path.exists() else "missing-file"
+        code = "unreadable-file" if (root / TASKS_PATH).exists() else "missing-file"
         return None, [found(code, str(error), stream="tasks", path=TASKS_PATH)]
-    return _texts_and_findings(table, info)
+    return check_task_table(table, info)
 
 
 def read_task_numbers(root: Path) -> list[object]:
     """Return ``task_index`` of each row as it is stored."""
-    numbers: list[object] = _read_table(root / TASKS_PATH).column("task_index").to_pylist()
+    numbers: list[object] = read_task_table(root).column("task_index").to_pylist()
     return numbers
 
 
@@ -547,9 +558,10 @@ def read_subtasks(root: str | os.PathLike[str]) -> list[str]:
     return [str(row) for row in (table if index is None else table.column(index)).to_pylist()]
 
 
-def _texts_and_findings(
+def check_task_table(
     table: pa.Table, info: Mapping[str, Any]
 ) -> tuple[list[str] | None, list[Finding]]:
+    """Return what `read_task_rows` does, of a table that was read."""
     findings: list[Finding] = []
 
     def wrong(code: str, message: str, severity: str | None = None) -> None:
@@ -557,31 +569,34 @@ def _texts_and_findings(
 
     index = pandas_index(table.schema)
     if index is None or "task_index" not in table.column_names:
-        wrong("tasks-layout", f"The columns are {table.column_names}, without an index of texts.")
+        wrong(
+            "tasks-layout",
+            f"The columns are {table.column_names}. The pandas index with the texts is missing.",
+        )
         return None, findings
     texts = table.column(index).to_pylist()
     if not all(isinstance(text, str) for text in texts):
-        wrong("tasks-layout", f"The index {index!r} does not hold texts alone.")
+        wrong("tasks-layout", f"The index {index!r} does not consist of texts.")
         return None, findings
     numbers = floats(table.column("task_index").combine_chunks())
     rows = list(range(len(texts)))
     if numbers is None:
         kind = table.schema.field("task_index").type
-        wrong("tasks-order", f"task_index is {kind}, or not there for every row.")
+        wrong("tasks-order", f"task_index has the type {kind}, or is missing in some rows.")
     elif numbers.tolist() != rows:
         row = next(row for row in rows if numbers[row] != row)
         wrong("tasks-order", f"Row {row} has task_index {numbers[row]:g}.")
     first_row: dict[str, int] = {}
     for row, text in enumerate(texts):
         if first_row.setdefault(text, row) != row:
-            wrong("tasks-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
+            wrong("task-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
     declared = info.get("total_tasks")
     if declared != len(texts):
         # LeRobot opens the table only where the total says that there are tasks.
-        message = f"total_tasks is {declared!r}; there are {len(texts)}."
+        message = f"total_tasks is {declared!r}, but there are {len(texts)} tasks."
         is_number = isinstance(declared, int | float) and declared > 0
         severity = "warning" if is_number else "error"
-        findings.append(found("totals", message, path=INFO_PATH, severity=severity))
+        findings.append(found("stale-total", message, path=INFO_PATH, severity=severity))
     return texts, findings
 
 

@@ -6,7 +6,7 @@ Nothing is raised for what is wrong: it is a finding, and who looks decides what
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -22,10 +22,10 @@ from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.media import ClipIndex
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
-from leconvert.support.text import count
+from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats, integers
 
-# Which rows of the dataset, and which files, are an episode's.
+# The rows and files of an episode.
 
 
 class Ranges(NamedTuple):
@@ -63,10 +63,10 @@ def files_of(
 
 
 def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
-    """Return the rows of each episode, and where the table contradicts itself or info.json.
+    """Return the rows of each episode, and contradictions of the table to itself or info.json.
 
-    Lengths and ranges say the same thing twice. Where they differ, those are believed that add up
-    to ``total_frames``.
+    Lengths and ranges say the same thing twice. If they differ, the ones that add up to
+    ``total_frames`` count.
     """
     findings: list[Finding] = []
     number = np.arange(len(table))
@@ -87,9 +87,10 @@ def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[
     if wrong.any():
         first = int(np.argmax(wrong))
         message = (
-            f"{np.count_nonzero(wrong):,} episodes, first {first}: length {length[first]}, rows "
-            f"{table.from_index[first]} to {table.to_index[first]}; the lengths before it add up "
-            f"to {ends[first] - length[first]}."
+            f"{np.count_nonzero(wrong):,} episodes, first episode {first}: length "
+            f"{length[first]}, rows {table.from_index[first]} to "
+            f"{table.to_index[first]}, but the lengths before it add up to "
+            f"{ends[first] - length[first]}."
         )
         findings.append(
             found("episode-range", message, episode=first, stream="episodes", path=EPISODES_DIR)
@@ -105,8 +106,8 @@ def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[
     for key, value in totals.items():
         said = declared.raw.get(key)
         if said != value:
-            message = f"{key} is {said!r}; meta/episodes has {value:,}."
-            findings.append(found("totals", message, path=INFO_PATH))
+            message = f"{key} is {said!r}, but meta/episodes has {value:,}."
+            findings.append(found("stale-total", message, path=INFO_PATH))
     return Ranges(np.cumsum(length) - length, length), findings
 
 
@@ -122,7 +123,7 @@ def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[R
     return sorted(files, key=lambda routed: int(routed.episodes[0]))
 
 
-# Where in a file each of its episodes begins.
+# The first row or frame of each episode in its file.
 
 
 def first_frames(
@@ -153,11 +154,10 @@ def first_frames(
 
 
 def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
-    """Return the order in which the episodes of a video file lie in it, None where none is certain.
+    """Return the order of the episodes in their video file; None if no order is certain.
 
-    Usually ``from_timestamp`` and the numbers of the episodes say the same. Where they do not, some
-    of the times are wrong: the order is believed in which more of them are right, and more than
-    half.
+    Usually ``from_timestamp`` and the numbers of the episodes agree. If not, some of the times are
+    wrong: the order with more right times counts, if more than half of them are right.
     """
     by_number = np.arange(len(lengths))
     by_time = np.argsort(begin_seconds, kind="stable")
@@ -208,7 +208,10 @@ def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, 
     place_of = {episode: place for place, episode in enumerate(episodes.tolist())}
     before, begin = None, 0
     for batch in file.iter_batches(ROWS_AT_A_TIME, columns=["episode_index"], use_threads=False):
-        values = integers(batch.column(0))
+        column = batch.column(0)
+        if column.null_count and pa.types.is_integer(column.type):
+            column = column.fill_null(-1)  # rows of no episode
+        values = integers(column)
         if values is None:
             return np.full_like(first, -1), np.zeros_like(rows)
         edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
@@ -226,6 +229,51 @@ def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, 
     return first, rows
 
 
+class PlacedRows(NamedTuple):
+    """The places of episodes' rows in their data file, arrays of shape (K,).
+
+    Attributes:
+        first: First row of each episode in the file, -1 for nowhere or several places.
+        rows: How many each has.
+        is_whole: Whether all rows of an episode are there, side by side.
+        wrong: Code, episode or None, and a sentence for each number of rows that is wrong.
+    """
+
+    first: IntArray
+    rows: IntArray
+    is_whole: npt.NDArray[np.bool_]
+    wrong: Sequence[tuple[str, int | None, str]]
+
+    def whole(self, routed: RoutedFile) -> tuple[RoutedFile, IntArray]:
+        """Return the file with its whole episodes alone, and the first row of each, ascending."""
+        first = self.first[self.is_whole]
+        order = np.argsort(first, kind="stable")
+        episodes = routed.episodes[self.is_whole][order]
+        return RoutedFile(routed.stream, routed.path, episodes), first[order]
+
+
+def place_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> PlacedRows:
+    """Find the rows of a file's episodes: by their order if all are there, else by their column."""
+    total = file.metadata.num_rows
+    if total == int(lengths.sum()):
+        return PlacedRows(np.cumsum(lengths) - lengths, lengths, lengths > 0, ())
+    first, rows = rows_by_column(file, routed.episodes)
+    is_whole = (first >= 0) & (rows == lengths) & (lengths > 0)
+    path, wrong = shown(routed.path), list[tuple[str, int | None, str]]()
+    for place in np.flatnonzero((rows != lengths) | (first < 0)).tolist():
+        episode, has = int(routed.episodes[place]), int(rows[place])
+        where = "" if first[place] >= 0 or not has else ", not side by side"
+        said = (
+            f"{path} has {count(has, 'row')} of episode {episode}{where}, but {EPISODES_DIR} says "
+        )
+        wrong.append(("row-count", episode, f"{said}{int(lengths[place])}."))
+    surplus = total - int(rows.sum())
+    if rows.any() and surplus:
+        said = f"{path} has {count(surplus, 'row')} that belong to no episode of {EPISODES_DIR}."
+        wrong.append(("stray-rows", None, said))
+    return PlacedRows(first, rows, is_whole, wrong)
+
+
 # The rows of one data file: the five columns that say which frame of which episode a row is.
 
 
@@ -233,13 +281,14 @@ ROWS_AT_A_TIME = 1 << 16
 """Rows of five columns that are held at a time."""
 
 _TOLERANCE_SECONDS = 1e-4
-_CODES = {
-    "index": "index-column",
-    "episode_index": "episode-column",
-    "frame_index": "frame-column",
-    "timestamp": "timestamp-column",
-    "task_index": "task-column",
+ROW_CODES = {
+    "index": "global-index",
+    "episode_index": "episode-index",
+    "frame_index": "frame-index",
+    "timestamp": "timestamps",
+    "task_index": "task-index",
 }
+"""The columns that say which frame of which episode a row is, and the finding of each."""
 
 
 @dataclass(slots=True)
@@ -253,7 +302,7 @@ class _Wrong:
 
 
 class OtherTasks(NamedTuple):
-    """What the rows of an episode and ``meta/episodes`` call its tasks, where that differs."""
+    """The tasks of an episode by its rows and by ``meta/episodes``, if they differ."""
 
     of_rows: frozenset[int]
     listed: frozenset[int]
@@ -266,9 +315,9 @@ def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding
         task if task >= 0 else "one that is not in tasks.parquet" for task in sorted(tasks.listed)
     ]
     return found(
-        "episode-tasks",
+        "task-mismatch",
         f"{count(len(other), 'episode')}, first episode {episode}: its rows have the tasks "
-        f"{sorted(tasks.of_rows)}, meta/episodes lists {listed}.",
+        f"{sorted(tasks.of_rows)}, but meta/episodes lists {listed}.",
         episode=episode,
         stream="episodes",
         path=path,
@@ -280,13 +329,13 @@ class RowCheck:
 
     Args:
         routed: The file and its episodes.
-        table: What meta/episodes says.
+        table: The content of meta/episodes.
         ranges: The rows of each episode in the dataset.
-        declared: What info.json declares.
+        declared: The declarations of info.json.
         num_tasks: Number of tasks, None where unknown.
         first: First row of each of the file's episodes in it, ascending; by default they follow
             each other from the first row to the last. Rows that no episode has are passed over.
-        task_numbers: What the rows call each task, ascending; by default they call it by its row.
+        task_numbers: The number of each task in the rows, ascending; by default its row.
 
     Attributes:
         tasks: The tasks of the rows of each episode, as far as they were compared.
@@ -343,7 +392,7 @@ class RowCheck:
     def check(self, file: pq.ParquetFile) -> Iterator[Finding]:
         """Yield a finding for each column that is wrong somewhere: how often, and where first."""
         self.read(file)
-        for name, code in _CODES.items():
+        for name, code in ROW_CODES.items():
             wrong = self._wrong.get(name)
             if wrong is not None:
                 # Without videos nothing is looked up by time.
@@ -425,7 +474,11 @@ class RowCheck:
         everywhere = np.ones(len(place), np.bool_)
         values = np.full(len(place), np.nan)
         is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-        said = "values are missing" if is_number else f"it is {column.type}, no number"
+        said = (
+            "values are missing"
+            if is_number
+            else (f"it has the type {column.type}, which is not a number")
+        )
         self._note(name, everywhere, values, None, place, frame, said=said)
 
     def _note(
@@ -447,7 +500,7 @@ class RowCheck:
             episode = int(self._routed.episodes[place[at]])
             shown = said or f"it is {values[at]}"
             if wanted is not None:
-                shown += f" and not {wanted[at]}"
+                shown += f" instead of {wanted[at]}"
             wrong = self._wrong[name] = _Wrong(
                 0, episode, f"frame {frame[at]} of episode {episode}, where {shown}"
             )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.workdir import fs
-from leconvert.workdir.fs import devices_with_fleeting_inodes, mount_of, parse_mounts
+from leconvert.support import file_calls
+from leconvert.support.file_calls import devices_with_fleeting_inodes, mount_of, parse_mounts
 
 
 def test_a_mount_is_told_as_the_kernel_tells_it() -> None:
@@ -38,7 +38,7 @@ def test_inode_numbers_are_fleeting_where_none_are_stored(
     monkeypatch: pytest.MonkeyPatch, kind: str, fleeting: bool
 ) -> None:
     line = f"30 22 0:50 / /mnt rw - {kind} x rw\n"
-    monkeypatch.setattr(fs, "_mount_table", lambda: line)
+    monkeypatch.setattr(file_calls, "_mount_table", lambda: line)
     assert devices_with_fleeting_inodes() == ({os.makedev(0, 50)} if fleeting else frozenset())
 
 
@@ -65,7 +65,7 @@ def test_a_folder_is_on_the_innermost_mount_above_it_and_of_two_there_on_the_lat
         + line(tmp_path / "disk", "nfs4", "srv:/x")
         + line(tmp_path, "tmpfs")
     )
-    monkeypatch.setattr(fs, "_mount_table", lambda: table)
+    monkeypatch.setattr(file_calls, "_mount_table", lambda: table)
     (tmp_path / "link").symlink_to(folder)
     for path in (folder, tmp_path / "link"):
         mount = mount_of(path)
@@ -80,7 +80,7 @@ def test_a_folder_is_on_the_innermost_mount_above_it_and_of_two_there_on_the_lat
 def test_where_the_kernel_says_nothing_of_mounts_only_the_room_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fs, "_MOUNTS", tmp_path / "no mountinfo")
+    monkeypatch.setattr(file_calls, "_MOUNTS", tmp_path / "no mountinfo")
     mount = mount_of(tmp_path)
     assert (mount.point, mount.kind, mount.device) == (os.path.realpath(tmp_path), "unknown", 0)
     assert mount.total_bytes >= mount.free_bytes > 0
