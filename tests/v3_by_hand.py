@@ -88,7 +88,7 @@ LOCATED: dict[str, Damage] = {
     "the template of tables is of v2.1": edit_info(
         data_path="data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
     ),
-    "there is no template of videos": edit_info(video_path=None),
+    "the template is missing of videos": edit_info(video_path=None),
 }
 """Files that are named wrongly, where the right ones are there."""
 

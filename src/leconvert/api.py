@@ -383,8 +383,8 @@ def check_several(roots: Sequence[object]) -> None:
     """Refuse to merge fewer than two datasets."""
     if isinstance(roots, str | os.PathLike) or len(roots) < 2:
         raise UsageError(
-            "To merge takes two datasets at least.",
-            next_step="`leconvert convert` takes a single one.",
+            "A merge needs at least two datasets.",
+            next_step="Use `leconvert convert` for a single dataset.",
         )
 
 
@@ -413,8 +413,8 @@ def run_conversion(
     if probe_seconds is not None:
         if layout.to != TARGET_VERSIONS[0]:
             raise UsageError(
-                f"It is measured how v3.0 datasets load, not {layout.to}.",
-                next_step="Convert without a measurement (--probe).",
+                f"--probe measures only v3.0 datasets, not {layout.to}.",
+                next_step="Leave --probe out.",
             )
         from leconvert.bench import require_packages
 
@@ -476,7 +476,7 @@ def run_conversion(
         with _report_on_exit(run, page):
             if packed is None:
                 watch = f"leconvert status {shlex.quote(str(folder))}"
-                progress.say(f"Working in {folder}. Watch it with: {watch}")
+                progress.say(f"The work dir is {folder}. Watch the progress with: {watch}")
                 _say_who_works(run, progress)
                 record_invocation(run.paths, run.manifest.run_id, "convert", control.command)
                 packed, spent = work_and_pack(run, conversion, control)
@@ -493,7 +493,7 @@ def run_conversion(
                 done = replace(done, push=_push_migrated(run, target, push, on_hub, control))
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
-        progress.say(f"{folder} could not be removed; nobody needs it any more.")
+        progress.say(f"{folder} could not be removed. It is no longer needed.")
     if push is not None and not migrates:
         from leconvert.remote.push import push_converted
 
@@ -557,7 +557,7 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
     if push.repo_id is None and (arrival is None or to != TARGET_VERSIONS[0]):
         raise UsageError(
-            "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
+            "No repo to push to is given.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
     if not push.dry_run:
         from leconvert.transfer.client import check_can_push
@@ -572,13 +572,15 @@ def _check_migration(
     origin = arrival.origin if arrival else None
     if origin is None or push is None or push.repo_id not in (None, origin.repo_id):
         raise UsageError(
-            "A result whose files stay on the Hub is pushed to the repo that has them.",
-            next_step="Give a folder for the result (--output), or push to "
-            f"{origin.repo_id if origin else 'that repo'}.",
+            "The files of this result stay on the Hub, so it can only be pushed to the repo that "
+            "has them.",
+            next_step=f"Push to {origin.repo_id if origin else 'that repo'}, or give a folder for "
+            "the result with --output.",
         )
     if probe_seconds is not None:
         raise UsageError(
-            "It is measured how a result loads from here, and its files stay on the Hub.",
+            "--probe measures results on this machine, but the files of this result stay on the "
+            "Hub.",
             next_step="Leave --probe out.",
         )
 
@@ -609,15 +611,18 @@ def _push_migrated(
     except HubSourceChangedError as error:
         # The Hub would copy files of the changed dataset, so this run can never be pushed.
         give_up_run(run.work_dir.root, run.manifest.run_id)
-        error.next_step = "Run the same command again; it begins with what is there now."
+        error.next_step = (
+            "Run the same command again. It begins with the present state of the repo."
+        )
         if (stays := pinned_revision(Path(run.manifest.source))) is not None:
             error.next_step = (
-                f"{stays} still names the dataset that was converted. Run the same command with "
-                f"--revision {shlex.quote(options.branch)}, which begins with what is there now."
+                f"{stays} still leads to the dataset that was converted. Run the same command with "
+                f"--revision {shlex.quote(options.branch)} to begin with the present state of "
+                "that branch."
             )
         raise
     except LeconvertError as error:
-        helps = "Nothing is done twice: afterwards the same command goes on."
+        helps = "Then run the same command again. It continues where it stopped."
         error.next_step = f"{error.next_step or ''} {helps}".strip()
         raise
 
@@ -633,8 +638,8 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
     named = ", ".join(f"{number} on {host}" for host, number in sorted(hosts.items()))
     join = f"leconvert work {shlex.quote(str(run.work_dir.root))}"
     progress.say(
-        f"{count(len(workers), 'worker')} took part in this run before ({named}) and may still be "
-        f"at work. This command joins in; so does any host with: {join}"
+        f"{count(len(workers), 'worker')} of earlier commands ({named}) may still work on "
+        f"this run. This command helps them. Any other host helps with: {join}"
     )
 
 
@@ -665,10 +670,10 @@ def _another_may_finish(
         if own_place:  # removes locks and records that this process has made since
             remove_work_dir(work_dir, runs[-1] if runs else "", target)
         raise BusyError(
-            f"Another process did this conversion meanwhile; its result stands at {target}.",
+            f"Another process finished this conversion meanwhile. The result is {target}.",
             path=str(target),
-            next_step="There is nothing left to do. "
-            f"`leconvert check {shlex.quote(str(target))}` looks at the result.",
+            next_step=f"There is nothing left to do. `leconvert check {shlex.quote(str(target))}` "
+            "checks the result.",
         ) from error
 
 
@@ -766,7 +771,7 @@ def _finish(
     def check() -> None:
         old = old_dir(manifest.exchanged)
         if not in_place:
-            helps = f"--force-conversion converts anew and keeps {target} as {old}."
+            helps = f"--force-conversion converts again and keeps {target} as {old}."
         elif old.is_dir():
             exchanged = manifest.exchanged
             places = (exchanged, result_aside(exchanged, manifest.to))
@@ -776,7 +781,7 @@ def _finish(
                 f"mv {shlex.quote(str(old))} {there}`, and convert again."
             )
         else:
-            helps = "Its source was removed; give the same options as before to end the run."
+            helps = "Its source was removed. Give the same options as before to finish the run."
         check_same_plan(run, source, target, conversion, helps=helps)
 
     try:
@@ -784,13 +789,13 @@ def _finish(
     except NoResultError as error:
         if in_place and not target.exists():
             raise
-        progress.say(f"{error.message} Converting anew.")
+        progress.say(f"{error.message} Converting again from the start.")
     except (PlanMismatchError, SourceChangedError, VerificationError) as error:
         # Episodes are appended only to a result that is right.
         appends = conversion.layout.append and not isinstance(error, VerificationError)
         if in_place or not (proof.force_conversion or appends):
             raise
-        progress.say(f"{error.message} Converting anew.")
+        progress.say(f"{error.message} Converting again from the start.")
     return None, True
 
 
@@ -987,7 +992,7 @@ def split_dataset(
     done, taken = [], Counter[str]()
     for part in parts:
         if part.name in finished:
-            progress.say(f"{part.output} is finished: it has episodes {part.episodes}.")
+            progress.say(f"{part.output} is finished. It has the episodes {part.episodes}.")
             done.append(replace(part, verified=finished[part.name]))
         elif dry_run:
             summary = preview_plan(
@@ -1054,7 +1059,10 @@ def trim(
     """
     intervals = [FrameInterval(episode, *interval) for episode, interval in frames.items()]
     if not intervals:
-        raise UsageError("It is not said which frames stay.", next_step="Give some of an episode.")
+        raise UsageError(
+            "No frames to keep are given.",
+            next_step="Give the frames to keep of at least one episode.",
+        )
     conversion, control = _asked(given, selection=EpisodeSelection(frames=tuple(intervals)))
     return run_conversion([Path(root)], conversion, control, output=output)
 
@@ -1146,13 +1154,10 @@ def _nothing_to_compare(target: Path, kept: Path, to: str) -> SourceError:
     return SourceError(
         f"{target} is already {version}.",
         path=str(target),
-        details=[
-            f"It was not compared: a conversion in place keeps its source as {kept}, which is "
-            "not there."
-        ],
-        next_step="There is nothing to convert; give the v2.x dataset if you meant another folder. "
-        f"`leconvert check {shlex.quote(str(target))}` looks at the dataset by itself; --output "
-        "writes it anew, with other file sizes for example.",
+        details=[f"It could not be compared with its source, since {kept} does not exist."],
+        next_step="There is nothing to convert. If you meant another folder, give the v2.x "
+        f"dataset. `leconvert check {shlex.quote(str(target))}` checks this dataset. --output "
+        "DIR writes it again, for example with other file sizes.",
     )
 
 
@@ -1164,15 +1169,18 @@ def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> l
         made = [read_repairs(target)] if told is None else [each.repairs for each in told.sources]
         views = open_sources(scan.sources)
         if len(made) != len(views):
-            return [f"it was made from {count(len(made), 'dataset')}, not from {len(views)}"]
+            return [f"it was made from {count(len(made), 'dataset')}, but {len(views)} are given"]
         wanted = [each.repairs for each in scan.sources]
         if made != wanted:
-            found.append(f"changed: {_said_repairs(made)} there, {_said_repairs(wanted)} now")
+            found.append(
+                f"changed by the conversion: {_said_repairs(made)} then, "
+                f"{_said_repairs(wanted)} now"
+            )
         if told is not None and len(views) > 1:
             there = [each.meta_digest for each in told.sources]
             now = [each.meta_digest for each in scan.sources]
             if there != now and Counter(there) == Counter(now):
-                found.append("the datasets stand in another order")
+                found.append("the datasets are given in another order")
         if options.append:  # appended episodes are in files of their own
             return found
         episodes = scan.num_episodes
@@ -1185,7 +1193,7 @@ def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> l
         )
         info = writes.info(views.info, totals, asdict(options))
         found += [
-            f"{key}: {result.info.get(key)} there, {info.get(key)} now"
+            f"{key}: {result.info.get(key)} in the result, {info.get(key)} asked for now"
             for key in _LAYOUT_KEYS
             if result.info.get(key) != info.get(key)
         ]
@@ -1214,12 +1222,12 @@ def _said_repairs(repairs: Sequence[Repairs]) -> str:
 
 def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetError:
     return TargetError(
-        f"{target} already holds a {to} dataset, and another one than this command makes.",
+        f"{target} already holds another {to} dataset than this command would make.",
         path=str(target),
         details=differences,
-        next_step="It was left as it is. Choose another place for the result; or "
-        f"--force-conversion replaces what is there and keeps it as {old_dir(target)}, and "
-        "--append adds episodes that the source has gained.",
+        next_step="Nothing was changed. Choose another --output. If the source has new episodes, "
+        "--append adds them. --force-conversion converts anew and keeps the old result as "
+        f"{old_dir(target)}.",
     )
 
 
@@ -1308,18 +1316,18 @@ def submit_run(
     proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))
     if proof.keep_as_former:
         raise UsageError(
-            "keep_as_former cannot be told to a packer that is submitted.",
-            next_step="Leave it out: what is replaced is kept as "
+            "keep_as_former does not work with a submitted packer.",
+            next_step="Leave it out: the replaced result is kept as "
             f"{old_dir(Path(run.manifest.target))}.",
         )
     if _is_finished(run):
         if proof.delete_source and old_dir(run.manifest.exchanged).is_dir():
             raise UsageError(
-                f"The result of {root} is in place, so that nothing is submitted, and its source "
-                "is still kept.",
+                f"The result of {root} is in place already, so nothing is submitted. Its source is "
+                "still kept.",
                 path=str(root),
-                next_step=f"`leconvert pack {shlex.quote(str(root))} --delete-source` removes it "
-                "once every byte is proven.",
+                next_step=f"`leconvert pack {shlex.quote(str(root))} --delete-source` removes the "
+                "source once every byte of it is proven to be in the result.",
             )
         return Submission(run_id, True, 0, None, None, logs, "")
     workers = min(engine.workers, _batches_left(run, leases))
@@ -1337,9 +1345,10 @@ def check_may_submit(root: Path, one_host: OneHost | None) -> None:
     """Refuse to submit a work dir on which only one host may work."""
     if one_host is not None:
         raise OneHostOnlyError(
-            f"Only {one_host.host.name} may work on {root}, so it cannot be submitted.",
+            f"Only the host {one_host.host.name} may work on {root}, so nothing can be submitted.",
             path=str(root),
-            next_step="Plan again in a work dir on a file system with hard links.",
+            next_step="Plan again with a --work-dir on a file system with hard links, such as "
+            "ext4, XFS or NFS.",
         )
 
 

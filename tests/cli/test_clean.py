@@ -39,7 +39,9 @@ def test_a_dataset_that_does_not_exist_is_not_called_clean(
 ) -> None:
     typo = tmp_path / "typo"
     said = leconvert("clean", "--of", typo).stdout
-    assert said == f"There is nothing to remove: {typo} does not exist, nor does a run of it.\n"
+    assert said == (
+        f"There is nothing to remove: {typo} does not exist, and no run of it exists.\n"
+    )
     assert leconvert("clean", "--of", small_source).stdout == "There is nothing to remove.\n"
 
 

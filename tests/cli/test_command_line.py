@@ -29,7 +29,7 @@ def test_with_json_a_mistake_is_a_document_too(leconvert_here: Leconvert) -> Non
     document = json.loads(refused.stdout)
     assert document["error"] == "UsageError"
     assert document["message"] == "There is no option --rot; did you mean --root?"
-    assert document["next_step"] == "`leconvert convert --help` lists what there is."
+    assert document["next_step"] == "`leconvert convert --help` lists the options."
 
 
 @pytest.mark.parametrize("words", [("hf://datasets/org/a",), ("--root", "hf://datasets/org/a")])
@@ -77,7 +77,7 @@ def test_a_list_with_the_name_of_a_command_is_given_as_a_path(
     Path(name).write_text("# no dataset\n")
     options = ("-o", "out", "--work-dir", "work")
     refused = leconvert_here("fleet", name, *options, code=2)
-    assert f"give it as ./{name}." in refused.stderr
+    assert f"Write ./{name} for the file of that name." in refused.stderr
     assert "./" not in leconvert_here("fleet", f"./{name}", *options).stderr
 
 
@@ -94,7 +94,7 @@ def test_a_folder_whose_name_begins_with_a_hyphen_is_told_how_it_is_given(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "-set").mkdir()
     refused = leconvert_here("convert", "--root", "-set", code=2)
-    assert "  → What is called so here is given as ./-set. " in refused.stderr
+    assert "  → Write ./-set for the file or folder of that name. " in refused.stderr
     assert "is not a LeRobot dataset" in leconvert_here("check", "./-set").stderr
 
 
@@ -123,7 +123,7 @@ def test_the_folder_above_datasets_is_told_how_many_lie_below(
     for name in ("one", "org/two", ".hidden", "org/.hidden"):
         shutil.copytree(small_source / "meta", above / name / "meta")
     refused = leconvert_here("check", above, code=3).stderr
-    assert f"{above} is a folder with 2 datasets below it" in refused
+    assert f"{above} is not a dataset, but a folder with 2 datasets below it" in refused
     found = leconvert_here(*shlex.split(refused.split("`")[1])[1:]).stdout
     assert f"{above}/one" in found
     assert f"{above}/org/two" in found

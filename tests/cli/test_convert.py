@@ -103,7 +103,7 @@ def test_a_repo_id_names_the_folder_below_the_lerobot_home(
         "HF_HUB_CACHE": str(tmp_path / "cache"),
     }
     missing = leconvert("convert", "--repo-id", "org/other", "--no-push", env=env, code=15)
-    assert "HF_HUB_OFFLINE is set, and the cache has no org/other at main." in missing.stderr
+    assert "HF_HUB_OFFLINE is set, but org/other at main is not in the cache." in missing.stderr
     leconvert("convert", "--repo-id", "org/name", "--no-push", env=env, code=0)
     assert (tmp_path / "home/org/name_old").is_dir()
 
@@ -204,11 +204,14 @@ def test_a_part_of_a_dataset_is_converted_verified_and_resumed(
     out = tmp_path / "out"
     command = ("convert", source_copy, out, "--episodes", "0,3-4", "--exclude-task", "task 9")
     refused = leconvert(*command, code=2)
-    assert "--exclude-task: no episode lists the task task 9." in refused.stderr
+    assert "No episode has the task task 9 (--exclude-task)." in refused.stderr
     for words, said in (
-        (("--episodes", "0-7"), "--episodes: the dataset has no episode 7."),
-        (("--exclude-episodes", "0-4"), "No episode is left to convert."),
-        (("--episodes", "0", "--exclude-episodes", "1"), "cannot be given together"),
+        (("--episodes", "0-7"), "The dataset has no episode 7 (--episodes)."),
+        (("--exclude-episodes", "0-4"), "The selection contains no episode."),
+        (
+            ("--episodes", "0", "--exclude-episodes", "1"),
+            ("--episodes and --exclude-episodes exclude each other"),
+        ),
         (("--episodes", "all"), "takes episode numbers and ranges"),
     ):
         refused = leconvert("convert", source_copy, out, *words)
@@ -220,10 +223,10 @@ def test_a_part_of_a_dataset_is_converted_verified_and_resumed(
     leconvert("plan", *command[1:], code=0)
     other = leconvert(*command[:-1], "0,4")
     assert other.returncode != 0
-    assert "episodes: 0,3-4 planned, 0,4 now" in other.stderr
+    assert "episodes: 0,3-4 in the plan, 0,4 now" in other.stderr
     done = leconvert(*command[:-1], "3-4,0", code=0)
     assert "Converted 3 episodes" in done.stdout
-    assert "only episodes 0,3-4 asked for" in done.stdout
+    assert "only episodes 0,3-4 converted, as asked" in done.stdout
     leconvert("verify", out, "--source", source_copy, code=0)
     again = leconvert("convert", source_copy, out)
     assert again.returncode != 0

@@ -114,7 +114,7 @@ def test_the_same_command_again_has_nothing_to_do(
     assert convert(source, tmp_path / "out") == 0
     capsys.readouterr()
     assert convert(source, tmp_path / "out") == 0
-    assert "is the v2.1 dataset of" in capsys.readouterr().out
+    assert "is already the v2.1 dataset made from" in capsys.readouterr().out
     assert convert(source, tmp_path / "out", "--retime") == 5
     assert "already holds a v2.1 dataset" in capsys.readouterr().err
 
@@ -229,10 +229,10 @@ def test_what_v21_has_no_form_for_needs_a_flag(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--layout", "streaming"], "--layout says how episodes share files"),
-        (["--data-file-size-in-mb", "5"], "--data-file-size-in-mb says how episodes share files"),
-        (["--push-to-hub", "true"], "A v2.1 dataset is pushed to a repo that is named"),
-        (["--probe"], "It is measured how v3.0 datasets load"),
+        (["--layout", "streaming"], "which has one file for each episode"),
+        (["--data-file-size-in-mb", "5"], "which has one file for each episode"),
+        (["--push-to-hub", "true"], "dataset is not pushed to the repo of its source by default"),
+        (["--probe"], "--probe measures only v3.0 datasets"),
     ],
 )
 def test_options_that_are_for_v30_alone_are_refused(
@@ -286,18 +286,21 @@ def test_a_v30_dataset_is_converted_in_place_kept_and_put_back(
     assert main(["verify", str(joined), "--source", str(kept), "--bytes"]) == 0
     capsys.readouterr()
     assert convert(joined) == 0
-    assert "is the v2.1 dataset of" in capsys.readouterr().out
+    assert "is already the v2.1 dataset made from" in capsys.readouterr().out
     assert main(["convert", str(joined)]) == 5  # what is kept would be lost
     assert "v30_old exists already" in capsys.readouterr().err
     assert main(["clean", "--of", str(joined), "--old"]) == 0
-    assert "only a v2.1 source of a v3.0 result can be proven" in capsys.readouterr().out
+    assert (
+        "only a v2.1 source and a v3.0 result can be compared in this way"
+        in capsys.readouterr().out
+    )
     result = snapshot(joined)
     assert main(["undo", str(joined)]) == 0
     assert snapshot(joined) == before
     assert snapshot(joined.with_name("v30_v21")) == result
     assert sorted(path.name for path in joined.parent.glob("v30*")) == ["v30", "v30_v21"]
     assert main(["undo", str(joined)]) == 0
-    assert "is back already" in capsys.readouterr().out
+    assert "was put back before" in capsys.readouterr().out
 
 
 def test_a_v30_dataset_is_kept_even_where_its_removal_is_asked_for(

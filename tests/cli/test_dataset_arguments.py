@@ -51,14 +51,16 @@ def test_a_folder_of_a_repository_is_named_unless_its_first_part_is_a_folder(her
 
 def test_a_name_that_can_be_both_is_refused_with_both_readings(here: Path) -> None:
     (here / "org").mkdir()
-    with pytest.raises(UsageError, match="a folder here, and a dataset on the Hub") as refused:
+    with pytest.raises(
+        UsageError, match="may mean a folder here or a dataset on the Hub"
+    ) as refused:
         taken("org/set")
     assert "./org/set" in str(refused.value.next_step)
     assert "hf://datasets/org/set" in str(refused.value.next_step)
     (here / "home/org/set").mkdir(parents=True)
     assert taken("org/set").repo_id == "org/set"
     (here / "org/set").mkdir()
-    with pytest.raises(UsageError, match="a folder here, and a dataset on the Hub"):
+    with pytest.raises(UsageError, match="may mean a folder here or a dataset on the Hub"):
         taken("org/set")
 
 

@@ -33,8 +33,8 @@ def result(small_result: Path, tmp_path: Path) -> Path:
 
 
 LEFT_OUT = {
-    ".env": "its name begins with a dot",
-    ".git": "its name begins with a dot",
+    ".env": "the name begins with a dot",
+    ".git": "the name begins with a dot",
     "key.txt": "a link that leads out of the dataset",
     "notes": "a link that leads out of the dataset",
 }
@@ -52,7 +52,7 @@ def test_mirror_sends_the_datasets_files_and_says_what_it_left_out(
     assert json.loads(capsys.readouterr().out)["left_out"] == LEFT_OUT
     assert main(["mirror", str(result), f"file://{tmp_path}/again"]) == 0
     said = capsys.readouterr().err
-    assert "Left out .env: its name begins with a dot.\n" in said
+    assert "Left out .env: the name begins with a dot.\n" in said
     assert "Left out notes: a link that leads out of the dataset.\n" in said
 
 
@@ -139,7 +139,7 @@ def test_links_out_of_a_source_stay_behind_and_keep_it(
     assert main(["convert", "--root", str(source_copy), "--delete-source", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     (finding,) = report["findings"]
-    assert finding["message"] == "2 links out of the dataset: key.txt, notes; left behind."
+    assert finding["message"] == "Links out of the dataset are left behind (2): key.txt, notes."
     assert report["kept_because"] == "2 files are not in the result: key.txt, notes"
     assert not any((source_copy / name).exists() for name in ("key.txt", "notes"))
 

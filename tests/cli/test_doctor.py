@@ -75,12 +75,10 @@ def test_an_engine_that_cannot_start_workers_says_why(
     monkeypatch.setenv("PATH", str(tmp_path))
     seen = found()
     assert seen.engines["local"] is None
-    assert seen.engines["slurm"] == "there is no sbatch on the PATH"
+    assert seen.engines["slurm"] == "no sbatch on the PATH"
     assert seen.engines["ray"] == "Ray is not installed"
     assert seen.lacks == ()
-    assert "not slurm: there is no sbatch on the PATH" in "\n".join(
-        doctor_lines(seen.as_record(), 200)
-    )
+    assert "not slurm: no sbatch on the PATH" in "\n".join(doctor_lines(seen.as_record(), 200))
     sbatch = tmp_path / "sbatch"
     sbatch.write_text("#!/bin/sh\n")
     sbatch.chmod(0o755)
@@ -93,7 +91,7 @@ def test_a_driver_that_hangs_is_told_and_stops_nothing(found: Callable[..., Exam
 
     seen = found(diagnose=hangs)
     assert seen.lacks == ()
-    assert "torch could not be asked: no answer within 60 s" in "\n".join(
+    assert "torch does not work: no answer within 60 s" in "\n".join(
         doctor_lines(seen.as_record(), 200)
     )
 
@@ -104,7 +102,7 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
 
     seen = found(version_of=lambda _name: None, diagnose=never, loads=lambda _name: never())
     assert seen.loading["torch"] is None
-    assert "torch is missing, which the loader and the probe need" in "\n".join(
+    assert "torch is missing; the loader and the probe need it" in "\n".join(
         doctor_lines(seen.as_record(), 200)
     )
 
@@ -140,9 +138,7 @@ def test_a_pyav_that_loads_and_does_not_decode_is_lacking(
     seen = found(packages=(av, *PACKAGES))
     (said,) = seen.lacks
     assert said.startswith(f"PyAV {av_version} does not decode: ")
-    assert said.endswith(
-        f". Run `{install_command('av==15.1')}`: leconvert is tested with this version."
-    )
+    assert said.endswith(f". Run `{install_command('av==15.1')}`, which installs a tested version.")
     assert seen.as_record()["ok"] is False
     assert said.partition(". Run")[0] in "\n".join(doctor_lines(seen.as_record(), 200))
     # A package that does not even load has its own remedy, and one is enough.
@@ -164,11 +160,11 @@ def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Exam
     seen = found(packages=(*PACKAGES, client, plots), imports=imports)
     assert asked == ["numpy", "huggingface_hub.hf_api", "matplotlib"]
     assert seen.lacks == (
-        "huggingface-hub 1.20 is installed and does not load (ImportError: no httpx): run "
-        f"`{install_command('huggingface-hub>=1', again=True)}`.",
+        "huggingface-hub 1.20 is installed but cannot be imported (ImportError: no "
+        f"httpx): run `{install_command('huggingface-hub>=1', again=True)}`.",
     )
     assert [said.partition(" (")[0] for said in seen.broken] == [
-        "matplotlib 3.10 is installed and does not load"
+        "matplotlib 3.10 is installed but cannot be imported"
     ]
     assert seen.as_record()["ok"] is False
     assert "Everything that a conversion needs" not in "\n".join(
@@ -185,13 +181,13 @@ def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) 
     seen = found(diagnose=lambda: without)
     assert (seen.lacks, seen.broken) == ((), (said,))
     text = "\n".join(doctor_lines(seen.as_record(), 200))
-    assert f"needs is here, but something else does not work:\n{said}" in text
+    assert f"needs is installed, but other parts do not work:\n{said}" in text
 
 
 def test_an_extra_that_is_too_old_is_broken(found: Callable[..., Examination]) -> None:
     old = Package("ray", ">=2.40", ("ray",), "2.9", False)
     assert found(packages=(*PACKAGES, old)).broken == (
-        f"ray>=2.40 is wanted, 2.9 is here: run `{command_for_extra('ray')}`.",
+        f"ray>=2.40 is wanted, but 2.9 is installed: run `{command_for_extra('ray')}`.",
     )
 
 
@@ -238,11 +234,11 @@ def test_the_lines_fit_the_terminal(
     broken = [line for line in broken if "`" not in line and " install " not in line]
     assert max(map(len, broken)) <= max(width, 40), "\n".join(lines)
     text = " ".join(" ".join(lines).split())
-    assert "NVIDIA H100; NVDEC is there" in text
+    assert "NVIDIA H100; NVDEC is available" in text
     assert "torchcodec >=0.4 missing" in text
     # A command is one line, whole, to be copied.
     assert f"probe  {command_for_extra('probe')}" in lines
-    assert text.endswith("Everything that a conversion needs is here.")
+    assert text.endswith("Everything that a conversion needs is installed.")
 
 
 def test_a_token_is_told_of_and_never_shown(
@@ -280,5 +276,5 @@ def test_a_package_that_does_not_load_is_no_bug(
 ) -> None:
     monkeypatch.setitem(sys.modules, "leconvert.workdir.fscheck", None)
     refused = leconvert_here("check-fs", tmp_path, code=19)
-    assert refused.stderr.startswith("leconvert: A package does not load: ")
+    assert refused.stderr.startswith("leconvert: A Python package cannot be imported")
     assert "`leconvert doctor` lists" in refused.stderr

@@ -199,7 +199,7 @@ def test_a_token_that_can_only_read_is_found_before_the_work(
 ) -> None:
     before = snapshot(here)
     assert main([*command, *dry]) == 16
-    assert "this one can only read" in capsys.readouterr().err
+    assert "but the present token may only read" in capsys.readouterr().err
     assert snapshot(here) == before
     assert [request.method for request in reader.log] in ([], ["GET"]), "asked once a process"
 

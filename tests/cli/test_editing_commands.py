@@ -52,7 +52,7 @@ def test_a_dataset_is_split_priced_and_split_again(
     assert dry.stdout.count("episodes, ") >= 2
     assert "Nothing was written." in dry.stdout
     sums = dry.stdout.splitlines()[-2]
-    assert sums.startswith("Together 5 episodes, 44 frames in 2 parts; they need about ")
+    assert sums.startswith("In all: 5 episodes, 44 frames in 2 parts. Disk space needed: about ")
     assert not out.exists()
     done = leconvert(*command, "-j", "2", code=0)
     assert "train: episodes " in done.stdout
@@ -60,7 +60,7 @@ def test_a_dataset_is_split_priced_and_split_again(
     assert "Converted 2 episodes" in done.stdout
     before = digest_of(out)
     again = leconvert(*command, code=0)
-    assert again.stdout.count("was finished before.") == 2
+    assert again.stdout.count("was finished before and matches the source (compared now") == 2
     told = json.loads(leconvert(*command, "--json").stdout)["parts"]
     assert [(part["name"], part["report"]) for part in told] == [("train", None), ("val", None)]
     for part in told:

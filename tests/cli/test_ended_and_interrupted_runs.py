@@ -131,7 +131,7 @@ def test_a_source_that_changed_after_a_failed_exchange_is_not_replaced(
     grow(dataset, six)
     before = snapshot(dataset)
     done = leconvert_here("convert", "--root", dataset, *options, code=4)
-    assert "changed after it was planned" in done.stderr
+    assert "changed after the conversion was planned" in done.stderr
     assert snapshot(dataset) == before
     leconvert_here("convert", "--root", dataset, *options, "--restart", code=0)
     assert episodes_of(dataset) == ("v3.0", 6)
@@ -243,7 +243,9 @@ def test_a_source_that_changed_after_the_exchange_is_never_deleted(
     command = ["convert", "--root", dataset, *options]
     done = leconvert_here(*command, code=4)
     assert episodes_of(dataset.with_name("set_old")) == ("v2.1", 6)
-    assert leconvert_here(*command).returncode == 4, "nor at the next try"
+    assert leconvert_here(*command).returncode == 4, (
+        "The next try compares the result with its source"
+    )
     subprocess.run(remedy(done), shell=True, check=True)
     leconvert_here(*command, code=0)
     assert episodes_of(dataset) == ("v3.0", 6)
@@ -255,7 +257,7 @@ def test_a_file_that_somebody_put_into_the_old_tree_is_not_deleted_with_it(
 ) -> None:
     (exchanged(dataset) / "notes.txt").write_text("mine")
     done = leconvert_here("convert", "--root", dataset, "--delete-source", code=4)
-    assert "notes.txt: not there when planned" in done.stderr
+    assert "notes.txt: new since the plan" in done.stderr
     assert (dataset.with_name("set_old") / "notes.txt").read_text() == "mine"
     subprocess.run(remedy(done), shell=True, check=True)
     leconvert_here("convert", "--root", dataset, "--delete-source", code=0)
@@ -306,7 +308,7 @@ def test_a_swap_that_has_not_ended_is_ended_by_its_own_command_as_another_ones_m
 ) -> None:
     done = leconvert_here(*replacing, tmp_path / "second", code=5)
     assert f"{tmp_path / 'out'} is the result of run " in done.stderr
-    assert "Give that run's command again, which ends it." in done.stderr
+    assert "Run the command of that run again to finish it" in done.stderr
     leconvert_here(*replacing, tmp_path / "first", code=0)
     assert episodes_of(tmp_path / "out") == ("v3.0", 4)
     assert episodes_of(tmp_path / "out_old") == ("v3.0", 6)
@@ -319,7 +321,7 @@ def test_a_swap_whose_work_dir_is_gone_is_ended_by_hand_as_the_message_says(
     shutil.rmtree(tmp_path / "first")
     result = digest_of(tmp_path / "out")
     done = leconvert_here(*replacing, tmp_path / "second", code=5)
-    [there] = re.findall(r"is gone, give (\S+) another name:", " ".join(done.stderr.split()))
+    [there] = re.findall(r"give (\S+) another name", " ".join(done.stderr.split()))
     assert digest_of(tmp_path / "out") == result
     Path(there).rename(tmp_path / "other")
     leconvert_here(*replacing, tmp_path / "second", code=0)
@@ -363,9 +365,9 @@ def test_a_finished_run_whose_result_is_gone_is_done_anew(
     digest = digest_of(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
     done = leconvert_here("pack", tmp_path / "work", code=5)
-    assert "no v3.0 dataset stands at" in done.stderr
+    assert "is not a v3.0 dataset any more" in done.stderr
     done = leconvert_here(*finished, code=0)
-    assert "Converting anew" in done.stderr
+    assert "Converting again" in done.stderr
     assert digest_of(tmp_path / "out") == digest
 
 
@@ -439,7 +441,7 @@ def test_a_finished_run_whose_source_the_user_removed_answers_for_a_whole_result
     assert leconvert_here(*command, "--delete-source").returncode == 0
     a_clip_of(dataset).unlink()
     done = leconvert_here(*command, code=10)
-    assert "the source that it was made from is gone" in done.stderr
+    assert "and its source does not exist any more" in done.stderr
 
 
 def test_a_source_that_was_put_back_is_converted_again(
@@ -466,7 +468,7 @@ def test_the_second_of_two_runs_of_one_dataset_is_told_that_all_is_done(
         assert leconvert_here("work", work).returncode == 0
     assert leconvert_here("pack", tmp_path / "one").returncode == 0
     done = leconvert_here("pack", tmp_path / "two", code=5)
-    assert f"{dataset} was converted by another run meanwhile" in done.stderr
+    assert "Another run converted" in done.stderr
     assert f"the source is kept as {dataset}_old" in done.stderr
     assert leconvert_here("clean", tmp_path / "two", "--give-up").returncode == 0
     assert beside(dataset) == ["one", "set", "set_old", "two"]

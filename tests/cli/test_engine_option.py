@@ -68,5 +68,8 @@ def test_a_cluster_that_is_not_there_leaves_a_run_that_goes_on(
     place = ("--root", small_source, "--output", tmp_path / "out")
     empty = {**os.environ, "PATH": str(tmp_path)}
     refused = leconvert("convert", *place, "--engine", "slurm", "--json", env=empty, code=18)
-    assert "There is no sbatch on this machine." in json.loads(refused.stdout)["message"]
+    assert (
+        "This machine has no sbatch, the command of SLURM that submits jobs."
+        in json.loads(refused.stdout)["message"]
+    )
     assert leconvert("convert", *place, "--engine", "inline").returncode == 0

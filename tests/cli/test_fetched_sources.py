@@ -53,7 +53,7 @@ def test_what_was_fetched_from_another_url_is_not_converted(
     capsys.readouterr()
     assert convert(small_source, out, "--on-bad-episode", "drop") == 5
     said = capsys.readouterr().err
-    assert f"was fetched from file://{broken}, not from file://{small_source}." in said
+    assert f"was downloaded from file://{broken}, not from file://{small_source}." in said
     assert not out.exists()
     do_what_is_advised(said)
     assert convert(small_source, out, "--on-bad-episode", "drop") == 0
@@ -108,7 +108,7 @@ def test_a_folder_that_was_not_fetched_is_neither_used_nor_removed(
     before = snapshot(mine)
     assert convert(small_source, out) == 5
     said = capsys.readouterr().err
-    assert f"{mine} is there, and nothing says that it was fetched from file://" in said
+    assert "but no record says that it was downloaded from" in said
     assert snapshot(mine) == before
     do_what_is_advised(said)
     assert convert(small_source, out) == 0
@@ -137,7 +137,7 @@ def test_a_folder_made_by_hand_is_not_taken_for_what_came_from_the_hub(
     again = from_hub("--root", str(root), "--force-conversion", "--on-bad-episode", "drop")
     assert main(again) == 5
     said = capsys.readouterr().err
-    assert f"{mine} is there, and nothing says that it was fetched from {REPO}." in said
+    assert f"{mine} exists, but no record says that it was downloaded from {REPO}." in said
     assert snapshot(mine) == before
     do_what_is_advised(said)
     assert main(again) == 0
@@ -171,7 +171,7 @@ def test_a_download_of_another_repo_is_not_converted_as_this_one(
     other = ["convert", "--repo-id", "tester/leg", "--root", str(root), "--output", f"{out}2"]
     capsys.readouterr()
     assert main([*other, "--no-push"]) == 5
-    assert f"{root} was fetched from {REPO}, not from tester/leg." in capsys.readouterr().err
+    assert f"{root} was downloaded from {REPO}, not from tester/leg." in capsys.readouterr().err
 
 
 def test_two_downloads_of_one_repo_at_once_do_not_mix(
@@ -187,7 +187,7 @@ def test_two_downloads_of_one_repo_at_once_do_not_mix(
     arm.break_requests(Fault("none", path=f"/resolve/.*/{BROKEN}", interfere=start_another))
     assert main(command) == 0
     assert second[0].returncode == 12
-    assert f"Another process fetches a dataset to {tmp_path}/arm." in second[0].stderr
+    assert f"Another process is downloading a dataset to {tmp_path}/arm." in second[0].stderr
     assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0
     assert not download_dir(tmp_path / "arm").exists()
 

@@ -32,7 +32,7 @@ def test_no_findings_need_no_table() -> None:
 
 def test_the_gravest_come_first_with_what_helps_and_first_what_loses_nothing() -> None:
     assert findings_lines([STALE, LOST], 86) == [
-        "severity  finding       episode  stream      what was seen, and what helps",
+        "severity  finding       episode  stream      what is wrong, and what helps",
         "error     missing-file  3        videos/top  videos/top/episode_000003.mp4 is missing.",
         "                                             → Get the file again from where it came:",
         "                                             `git lfs pull`, the Hub, or another copy.",
@@ -62,7 +62,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_many_alike_are_counted() -> None:
     lines = findings_lines([LOST] * 8, 120)
     assert sum("is missing" in line for line in lines) == 1
-    assert "8 findings are like this." in " ".join(lines)
+    assert "The same holds for 8 findings in all." in " ".join(" ".join(lines).split())
     others = [replace(LOST, message=f"file_{n} is missing.", path=f"file_{n}") for n in range(4)]
     several = [replace(LOST, code=f"kind-{n % 2}", message=f"It is {'so' * n}.") for n in range(20)]
     assert sum("file_" in line for line in findings_lines(others, 120)) == 1

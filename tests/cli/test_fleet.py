@@ -74,14 +74,14 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert f"{lab.root}/more/good --name more/good  # v2.1, 3 episodes" in found.stdout
     assert "#   helps: --retime" in found.stdout
     assert f"\n# {lab.root}/torn" in found.stdout
-    assert "1 of them left out, as comments: 1 with a reason each" in found.stdout
+    assert "1 of them are left out and stand as comments: 1 for the reason given" in found.stdout
     dry = leconvert(*lab.command("--dry-run"))
     assert dry.returncode == 8, "as the run"
     assert "2 datasets to convert: 6 episodes" in dry.stdout
     assert "2 datasets would be set aside" in dry.stdout
     assert re.search(r"^timestamps +1  --retime$", dry.stdout, re.MULTILINE)
     assert "  late: episode 1: data/chunk-000/episode_000001.parquet: " in dry.stderr
-    assert "    → Write `--retime` behind this line of LIST." in dry.stderr
+    assert "    → Write `--retime` after the dataset in LIST." in dry.stderr
     assert not lab.out.exists()
     assert not lab.work.exists()
 
@@ -105,7 +105,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     aside = leconvert("status", lab.work / "datasets/late")
     assert aside.returncode == 0, aside.stderr
     assert "state    set aside" in aside.stdout
-    assert "→ Write `--retime` behind this line of LIST." in aside.stdout
+    assert "→ Write `--retime` after the dataset in LIST." in aside.stdout
     one = json.loads(leconvert("status", lab.work / "datasets/late", "--json").stdout)
     assert (one["state"], one["remedies"]) == ("set aside", ["--retime"])
     run = leconvert("status", lab.work / "datasets/good").stdout
@@ -144,7 +144,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     refused = leconvert("pack", lab.work, code=7)
     assert "is the work dir of a fleet" in refused.stderr
     nothing = leconvert("submit", lab.work, code=0)
-    assert "Every dataset is converted or set aside; nothing needs" in nothing.stdout
+    assert "Every dataset is converted or set aside. There is nothing" in nothing.stdout
 
 
 def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
@@ -210,7 +210,7 @@ def test_wrong_lists_and_places_are_refused_before_any_work(
     assert "list.txt, line 1: " in leconvert(*lab.command()).stderr
     lab.list.write_text("in/good\n")
     over = leconvert("fleet", lab.list, "-o", lab.root, "--work-dir", lab.work)
-    assert (over.returncode, "take the place of a source" in over.stderr) == (2, True)
+    assert (over.returncode, "would replace a source of the fleet" in over.stderr) == (2, True)
     folder = leconvert("fleet", lab.root, "-o", lab.out, "--work-dir", lab.work)
     assert "leconvert fleet find" in folder.stderr
     assert not lab.work.exists()
@@ -295,7 +295,7 @@ def test_a_report_tells_what_became_of_each_dataset(
     assert (stops["torn"], stops["cloned"]) == (["unreadable-file"], ["lfs-pointers"])
     assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
     done = leconvert("fleet", "report", lab.work, "-o", tmp_path / "page.html", code=0)
-    assert "4 datasets, 3 set aside." in done.stdout
+    assert "4 datasets, 3 set aside (not converted)." in done.stdout
     with (tmp_path / "page.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     assert {name: row["state"] for name, row in rows.items()} == {
@@ -310,7 +310,7 @@ def test_a_report_tells_what_became_of_each_dataset(
     assert len(rows["good"]["source_digest"]) == 64
     assert "timestamps (error, 1)" in rows["<b>late"]["findings"]
     assert rows["<b>late"]["remedies"] == "--retime"
-    assert "behind this line of LIST" in rows["<b>late"]["next_step"]
+    assert "after the dataset in LIST" in rows["<b>late"]["next_step"]
     assert rows["<b>late"]["message"].startswith("episode 1: data/chunk-000/episode_000001.parquet")
     assert all(row["next_step"] for row in rows.values() if row["state"] == "set aside")
     page = (tmp_path / "page.html").read_text()
@@ -319,9 +319,9 @@ def test_a_report_tells_what_became_of_each_dataset(
     assert "lfs-pointers" in page
     assert '<a href="page.csv">' in page
     inside = leconvert("fleet", "report", lab.work, "-o", lab.out / "good/page.html")
-    assert (inside.returncode, "lies in the dataset" in inside.stderr) == (2, True)
+    assert (inside.returncode, "is inside the dataset" in inside.stderr) == (2, True)
     foreign = leconvert("fleet", "report", tmp_path, "-o", tmp_path / "page.html")
-    assert (foreign.returncode, "holds no fleet" in foreign.stderr) == (7, True)
+    assert (foreign.returncode, "is not the work dir of a fleet" in foreign.stderr) == (7, True)
 
 
 def test_a_run_under_way_is_gone_on_with_or_given_up_where_that_is_asked_for(
@@ -360,13 +360,13 @@ def test_what_is_alike_is_told_once_and_a_missing_file_by_its_episode(
     lab.list.write_text("in/one\nin/two\nin/late\nin/slow\n")
     dry = leconvert(*lab.command("--dry-run"))
     assert "\n  late, slow: episode 1: " in dry.stderr
-    assert dry.stderr.count("behind these lines of LIST") == 2
+    assert dry.stderr.count("after these datasets in LIST") == 2
     assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
     told = leconvert("status", lab.work).stdout
     path = "videos/chunk-000/observation.images.top/episode_000000.mp4"
     words = " ".join(told.split())
     assert f"one, two: the video of episode 0, camera top, is missing: {path}. → " in words
-    assert "Or write `--drop-feature observation.images.top` behind these lines of LIST." in words
+    assert "Or write `--drop-feature observation.images.top` after these datasets in LIST." in words
     assert "late, slow: episode 1: " in words
     assert told.count("set aside") == 2, "the head, and the table of reasons"
 
@@ -385,9 +385,11 @@ def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
     assert leconvert(*lab.command("-q", "--max-workers", 1, "--policy", policy)).returncode == 8
     suggested = leconvert("fleet", "suggest", lab.work)
     assert suggested.returncode == 0, suggested.stderr
-    assert "4 datasets were set aside. With this policy 2 of them convert" in suggested.stdout
-    assert "# 2 datasets: force, gap\n# Leave out features that are declared" in suggested.stdout
-    assert "# 2 datasets stay set aside:" in suggested.stdout
+    assert "With this policy" in suggested.stdout
+    assert (
+        "# 2 datasets: force, gap\n# Leave out declared features that no table" in suggested.stdout
+    )
+    assert "# 2 datasets stay set aside with this policy:" in suggested.stdout
     assert "\n# lossy: the video of episode 0, camera top, is missing: " in suggested.stdout
     policy.write_text(suggested.stdout)
     told = json.loads(leconvert("fleet", "suggest", lab.work, "--json").stdout)

@@ -43,9 +43,11 @@ def test_pointers_are_counted_and_the_way_out_is_named(
     for command in (["convert", "--root", source_copy, "--output", out], ["check", source_copy]):
         refused = leconvert(*command, code=3)
         said = re.sub(r"\s+", " ", refused.stderr)
-        assert f"{len(pointers)} of {files} files in {source_copy} are Git LFS pointers" in said
+        assert (
+            f"{len(pointers)} of {files} files in {source_copy} are only Git LFS pointers" in said
+        )
         assert (f"Run `git lfs pull` in {source_copy}" in said) == is_clone
-        assert ("no clone" in said) != is_clone
+        assert ("is not a clone" in said) != is_clone
         assert "--" not in said.split("→")[1]  # no flag helps
     assert not out.exists()
 

@@ -28,7 +28,7 @@ from tests.trees import snapshot
 ROOT = Path(__file__).parents[2]
 TOP = "observation.images.top"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
-RESTORE = "restore it from another copy of the dataset"
+RESTORE = "restore the table from another copy of the dataset"
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +101,13 @@ def test_episodes_on_the_same_rows_are_an_error_that_leads_to_their_table(
     found = json.loads(checked.stdout)["findings"]
     grave = [(one["code"], one["count"]) for one in found if one["severity"] == "error"]
     assert grave == [("row-count", 5), ("stray-data", 4)]
-    assert "has 0 rows of episode 1; meta/episodes says 5" in found[0]["message"]
-    assert found[0]["remedy"].startswith(f"{GET_AGAIN}, and the table of episodes with it.")
+    assert "has 0 rows of episode 1, but meta/episodes says 5" in found[0]["message"]
+    assert found[0]["remedy"].startswith(f"{GET_AGAIN}. Get the table of episodes again, too.")
     assert all("restore meta/episodes from another copy" in one["remedy"] for one in found[1:2])
     refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", "v2.1")
     assert refused.returncode == 3
-    assert "5 findings are like this." in " ".join(refused.stderr.split())
-    _tells_first(refused.stderr, f"{GET_AGAIN}, and the table of episodes with it.", DROP)
+    assert "The same holds for 5 findings in all." in " ".join(refused.stderr.split())
+    _tells_first(refused.stderr, f"{GET_AGAIN}. Get the table of episodes again, too.", DROP)
     (broken / EPISODES).write_bytes(table)
     last.write_bytes(content)
     assert leconvert_here("check", broken).returncode == 0
@@ -161,14 +161,14 @@ _DESTROYS = re.compile(
 )
 # What a command does that the user gives, and compares before it does it.
 _HELP = {
-    "remove what finished and discarded runs left",
-    "with DATASET: remove DATASET_old and former states, each if every byte of it is proven to be "
-    "in DATASET; with a fleet's WORK_DIR: former states of its results likewise",
-    "remove the source that a conversion kept, after a proof that nothing is lost",
-    "remove the source that the result replaced, once every byte is proven; it is kept if the "
-    "result lacks anything of it",
+    "remove leftovers of finished and discarded runs",
+    "also remove DATASET_old and former states of DATASET, or of all results of a "
+    "fleet's WORK_DIR; each is removed only if every byte of it is proven to be in the "
+    "result",
+    "remove the kept source, once every byte is proven to be in the result",
+    "remove the replaced source once every byte of it is proven to be in the result",
 }
-_OF_LEROBOT = "Its merge and its tools that add or remove features do not find the files"
+_OF_LEROBOT = "its streaming class and the Hub's visualizer do not find the files"
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:

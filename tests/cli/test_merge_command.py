@@ -198,16 +198,20 @@ def test_what_cannot_be_fetched_is_refused_before_anything_is(
     (tmp_path / "tester").mkdir()
     out, home = str(tmp_path / "out"), lerobot_home()
     for words, code, said in (
-        ([V30], 2, "two datasets at least"),
+        ([V30], 2, "A merge needs at least two datasets"),
         ([V30, V30], 2, "is given twice"),
         ([V30, "nothing"], 2, "nothing is not a folder."),
         ([V30, "s3://bucket/set"], 2, "`leconvert convert --root s3://bucket/set --output DIR`"),
-        ([V30, "hf://datasets/arm"], 2, "names no dataset on the Hub"),
-        ([V30, V21], 2, f"Write ./{V21} for the folder, hf://datasets/{V21} for the Hub."),
-        ([V30, str(two[0]), "--dry-run"], 2, f"{V30} would have to be fetched"),
+        ([V30, "hf://datasets/arm"], 2, "is not an address of a dataset on the Hub"),
+        (
+            [V30, V21],
+            2,
+            (f"Write ./{V21} for the folder, or hf://datasets/{V21} for the dataset on the Hub."),
+        ),
+        ([V30, str(two[0]), "--dry-run"], 2, f"{V30} would first have to be downloaded"),
         (["stranger/none", V30], 15, "stranger/none"),
         ([f"hf://datasets/{V30}@v9", str(two[0])], 15, "v9"),
-        ([f"hf://datasets/{V21}@main", str(two[0])], 3, "no LeRobot dataset"),
+        ([f"hf://datasets/{V21}@main", str(two[0])], 3, "not a LeRobot dataset"),
     ):
         assert main(["merge", *words, "--output", out]) == code, words
         assert said in capsys.readouterr().err
@@ -224,7 +228,7 @@ def test_a_folder_that_may_be_another_revision_is_neither_merged_nor_replaced(
     before, out = snapshot(here), tmp_path / "out"
     pinned = ["merge", f"hf://datasets/{V21}@v2.1", str(two[1]), "--output", str(out)]
     assert main(pinned) == 5
-    assert "Leave the revision away to take what is there" in capsys.readouterr().err
+    assert "Leave the revision out to use this folder" in capsys.readouterr().err
     assert not out.exists()
     assert main(["merge", V21, str(two[1]), "--output", str(out), "--dry-run"]) == 0
     assert main(["merge", V21, str(two[1]), "--output", str(out)]) == 0
@@ -246,7 +250,7 @@ def test_split_and_trim_take_a_name_of_the_hub_where_it_is_downloaded(
     stocked.log.clear()
     assert main([*command, str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert f"{V30} would have to be fetched." in said
+    assert "would first have to be downloaded" in said
     assert f"`hf download --repo-type dataset {V30} --local-dir DIR`" in said
     shutil.copytree(two[1], lerobot_home() / V30)
     assert main([*command, str(tmp_path / "out")]) == 0
@@ -299,7 +303,7 @@ def test_a_merge_is_pushed_with_a_card_that_names_what_it_is_made_of(
     logged_in.break_requests()
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "converted before; only the push is left" in said
+    assert "converted before. Only the push is left" in said
     assert "tag v3.0      set" in said
     there = loaded(tmp_path / "there", "v3.0")
     assert published(there) == published(out)
@@ -337,7 +341,7 @@ def test_what_is_made_of_a_private_dataset_is_not_made_public_by_the_way(
     logged_in.add_repo("tester/open")
     command = ["merge", V21, secret, "--output", str(tmp_path / "out"), "--push-repo-id"]
     assert main([*command, "tester/open"]) == 17
-    refusal = f"tester/open is public, and {secret}, where the result came from, is not."
+    refusal = f"tester/open is public, but the source {secret} is not."
     assert refusal in capsys.readouterr().err
     assert logged_in.repo("tester/open").tags == {}
     assert main([*command, NEW]) == 0
@@ -367,5 +371,5 @@ def test_how_to_push_without_where_to_is_refused_before_any_work(
 ) -> None:
     stocked.log.clear()
     assert main(["merge", V21, V30, "--output", str(tmp_path / "out"), *flag]) == 2
-    assert "nothing would be pushed" in capsys.readouterr().err
+    assert "and this command pushes nothing" in capsys.readouterr().err
     assert stocked.log == []

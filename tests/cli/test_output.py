@@ -117,8 +117,8 @@ def test_a_name_that_is_no_utf_8_is_refused_in_a_sentence(
     named = os.fsdecode(os.fsencode(source_copy) + b"\xff")
     source_copy.rename(named)
     refused = leconvert_here("convert", "--root", named, "--output", f"{named}.out", code=2)
-    assert "is no UTF-8, and no parquet file can be opened there." in refused.stderr
-    assert "Rename it" in refused.stderr
+    assert "No parquet file can be opened there" in refused.stderr
+    assert "Rename the folder" in refused.stderr
 
 
 def in_a_plain_c_locale(dataset: Path, output: str, utf8_mode: str) -> tuple[int, str]:
@@ -137,7 +137,7 @@ def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
     named = source_copy.rename(tmp_path / "donn\xe9es")
     code, said = in_a_plain_c_locale(named, f"{named}.out", "0")
     assert code == 2
-    assert "is UTF-8, but Python takes names for ascii in this locale" in said
+    assert "in this locale" in said
     assert "Set PYTHONUTF8=1" in said
     assert "Rename it" not in said
     code, said = in_a_plain_c_locale(named, f"{named}.out", "1")  # what it suggests helps
@@ -223,7 +223,7 @@ def test_a_command_that_is_suggested_can_be_copied(
         ["/bin/sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
     )
     assert read.stdout.splitlines() == ["pack", str(work_dir)]
-    assert "about a second of one worker" in told.stdout
+    assert "One worker needs about a second" in told.stdout
 
 
 @pytest.mark.parametrize("width", [40, 60, 120])
@@ -244,14 +244,17 @@ def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) ->
     )  # fmt: skip
     assert refused.returncode == 11
     assert refused.stderr.splitlines() == [
-        "leconvert: The folder that this command was started in was removed.",
-        "  → Go to one that exists, then run the same command again.",
+        "leconvert: The current folder of this command no longer exists.",
+        "  → Change to a folder that exists, then run the same command again.",
     ]
 
 
 @pytest.mark.parametrize(
     ("version", "helps"),
-    [("v1.6", "convert_dataset_v1_to_v2.py of LeRobot 0.3"), ("v4.0", "newer than this leconvert")],
+    [
+        ("v1.6", "convert_dataset_v1_to_v2.py of LeRobot 0.3"),
+        ("v4.0", ("The dataset is newer than this leconvert")),
+    ],
 )
 @pytest.mark.parametrize("words", [("check",), ("convert", "--root")])
 def test_a_version_that_nobody_reads_says_which_way_to_look(

@@ -189,7 +189,7 @@ def converted(sound: Path, tmp_path: Path) -> Path:
 
 def test_a_sound_dataset_of_v30_needs_nothing(leconvert_here: Leconvert, converted: Path) -> None:
     planned = leconvert_here("check", converted, "--plan-repairs")
-    assert planned.stdout.splitlines()[0] == f"{converted}: nothing to repair."
+    assert planned.stdout.splitlines()[0] == f"{converted} has nothing to repair."
     as_json = leconvert_here("check", converted, "--plan-repairs", "--json")
     assert json.loads(as_json.stdout)["command"] is None
 

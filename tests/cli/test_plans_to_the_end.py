@@ -94,7 +94,7 @@ def test_a_feature_without_a_dtype_leads_to_a_declaration(sound: Path, tmp_path:
         code, out, said = _run(*words)
         assert code == 3
         told = " ".join((out + said).split())
-        assert f"or take it out of the features there: `leconvert repair {root}" in told
+        assert f"Or take the feature out of the features there: `leconvert repair {root}" in told
         assert f"convert {root} NEW" not in told
     del info["features"]["action"]
     path.write_text(json.dumps(info))

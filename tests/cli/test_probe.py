@@ -97,7 +97,7 @@ def test_nodes_share_the_episodes_of_a_dataset_of_one_file(
     assert 0 < document["loaded_episodes"] < document["dataset"]["episodes"]
     assert (document["read_from"], document["options"]["source"]) == ("local", "hub")
     assert none.returncode == json.loads(none.stdout)["exit_code"] == 2
-    assert "Partition 98 of 99 has no episodes" in none.stderr
+    assert "Partition 98 of 99 would have no episodes" in none.stderr
 
 
 def test_without_ffmpeg_in_reach_the_program_starts_itself_again(

@@ -140,5 +140,5 @@ def test_a_machine_without_sbatch_has_a_code_and_a_next_step(
         "probe", "submit", "--repo-id", "lab/set",
         cwd=tmp_path, env={**os.environ, "PATH": str(tmp_path)}, code=18,
     )  # fmt: skip
-    assert "There is no sbatch on this machine." in refused.stderr
+    assert "This machine has no sbatch, the command of SLURM that submits jobs." in refused.stderr
     assert "--dry-run" in refused.stderr

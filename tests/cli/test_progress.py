@@ -66,7 +66,7 @@ def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_p
     lines = done.stderr.splitlines()
     assert [line.split(":")[0] for line in lines] == [
         "scan",
-        f"Working in {tmp_path}/.out.leconvert-work. Watch it with",
+        f"The work dir is {tmp_path}/.out.leconvert-work. Watch the progress with",
         "work",
         "pack",
         "verify",

@@ -37,8 +37,10 @@ def test_a_source_that_is_wholly_in_the_result_is_removed(
 ) -> None:
     assert main(["convert", "--root", str(source_copy), "--delete-source", "--no-push"]) == 0
     said = capsys.readouterr().out
-    assert f"  removed       {old_of(source_copy)}: all of it is proven to be in the result" in said
-    assert "  checked       bytes\n" in said
+    assert (
+        f"  removed       {old_of(source_copy)}, the source: every byte of it is in the result"
+    ) in said
+    assert "  checked       matches the source; every byte compared\n" in said
     assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
     assert json.loads((source_copy / "meta/info.json").read_bytes())["codebase_version"] == "v3.0"
 
@@ -81,9 +83,12 @@ def test_a_source_that_was_left_out_in_part_is_kept(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--verify", "structure"], "--delete-source demands --verify bytes, not structure."),
-        (["--no-verify"], "--delete-source demands --verify bytes, not none."),
-        (["--output", "OUT"], "--delete-source removes a source that was replaced"),
+        (["--verify", "structure"], "--delete-source needs --verify bytes, not structure."),
+        (["--no-verify"], "--delete-source needs --verify bytes, not none."),
+        (
+            ["--output", "OUT"],
+            ("--delete-source works only if the result takes the place of its source"),
+        ),
     ],
 )
 def test_deletion_with_less_than_a_proof_is_refused(
@@ -206,19 +211,19 @@ def test_a_source_that_is_overwritten_and_gets_its_times_back_is_never_removed(
     said = capsys.readouterr()
     if name == "_rename":
         assert (source_copy / file).read_bytes() == overwriting.now != b""
-        assert f"{source_copy} changed after it was planned, in 1 place." in said.err
-        assert f"{file}: changed since it was compared" in said.err
+        assert f"{source_copy} changed after the conversion was planned, in 1 place." in said.err
+        assert f"{file}: changed after the comparison" in said.err
         assert not old_of(source_copy).exists()
         again = ["--restart"]
     else:
         assert (old_of(source_copy) / file).read_bytes() == overwriting.now != b""
         again = []
     if name == "remove_source":
-        assert f"{old_of(source_copy)} changed after it was planned; " in said.err
+        assert "changed after the conversion was planned" in said.err
         [helps] = re.findall("`(mv [^`]*)`", said.err)
         subprocess.run(helps, shell=True, check=True)
     if name == "remove_compared":
-        assert f"its {file} was changed while the two were compared" in said.out
+        assert f"its {file} was changed during the comparison" in said.out
     else:
         assert main(["convert", "--root", str(source_copy), "--delete-source", *again]) == 0
         assert not old_of(source_copy).exists()
@@ -232,7 +237,7 @@ def test_a_source_is_not_removed_for_a_result_that_was_overwritten_since(
     clip = f"videos/{camera}/chunk-000/file-000.mp4"
     Overwriting(source_copy / clip).before(monkeypatch, proof, "remove_compared")
     report = leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
-    assert report.kept_because == f"the result's {clip} was changed while the two were compared"
+    assert report.kept_because == f"the result's {clip} was changed during the comparison"
     assert snapshot(old_of(source_copy)) == before
 
 
@@ -244,7 +249,7 @@ def test_tables_that_an_overlay_replaced_are_not_removed_if_they_were_overwritte
     report = leconvert.convert(
         source_copy, layout=LayoutOptions(layout="overlay"), proof=ProofOptions(delete_source=True)
     )
-    said = "its episodes.jsonl was changed while the two were compared"
+    said = "its episodes.jsonl was changed during the comparison"
     assert report.kept_because == said
     assert overwriting.file.read_bytes() == overwriting.now != b""
 
@@ -263,7 +268,7 @@ def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(
         leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     tree = Path(str(caught.value.path))
     assert caught.value.exit_code == 10
-    assert caught.value.message.endswith(f"does not match {source_copy}; nothing was replaced.")
+    assert f"does not match its source {source_copy}" in caught.value.message
     assert caught.value.details == ("videos/x.mp4, episode 3: coded bytes: expected a, found b",)
     assert f"leconvert verify {tree} --source {source_copy} --bytes." in str(caught.value.next_step)
     assert snapshot(source_copy) == before
@@ -317,6 +322,6 @@ def test_pack_takes_the_same_options(
     assert main(["pack", str(work), "--delete-source", "--no-verify"]) == 2
     assert main(["pack", str(work), "--delete-source"]) == 0
     said = capsys.readouterr().out
-    assert f"removed       {old_of(source_copy)}: all of it is proven" in said
-    assert said.endswith("checked: bytes\n")
+    assert "every byte of it is proven to be in the result" in said
+    assert said.endswith("compared with the source: bytes\n")
     assert not old_of(source_copy).exists()

@@ -64,9 +64,9 @@ def test_push_says_what_it_did(
     size = sum(path.stat().st_size for path in new)
     assert said.out.splitlines() == [
         f"Pushed to {logged_in.endpoint}/datasets/{REPO}",
-        f"  added         {len(new)} files, {size / 1024:.1f} KiB; 1 were there",
+        f"  added         {len(new)} files, {size / 1024:.1f} KiB; 1 files were there already",
         "  deleted       18 files of the old dataset",
-        f"  before        {before[:12]}, where the old dataset stays",
+        f"  before        commit {before[:12]} still has the old dataset",
         "  not touched   .gitattributes, notes.txt",
         "  card          written",
         f"  commit        {head[:12]}, branch main",
@@ -85,10 +85,10 @@ def test_push_as_json(logged_in: StandIn, result: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "token", "code", "said"),
     [
-        (["--push-repo-id", REPO], None, 16, "needs a token, and there is none"),
+        (["--push-repo-id", REPO], None, 16, "needs a token for the Hub"),
         (["--push-repo-id", REPO], READ_TOKEN, 16, "You must use a token with write access"),
         (["--push-repo-id", "stranger/arm"], WRITE_TOKEN, 16, "don't have the rights to create"),
-        ([], WRITE_TOKEN, 2, "It is not known where"),
+        ([], WRITE_TOKEN, 2, "No record says which repo"),
     ],
 )
 def test_what_goes_wrong_is_a_sentence_and_a_code(
@@ -115,7 +115,7 @@ def test_without_a_name_it_goes_where_the_source_came_from_if_that_is_there(
     origin = {"repo_id": "tester/gone", "revision": "main", "commit": "a" * 40}
     write_provenance(copy, replace(known, **origin))
     assert main(["push", str(copy)]) == 15
-    assert "tester/gone is no dataset on the Hub" in capsys.readouterr().err
+    assert "The Hub has no dataset" in capsys.readouterr().err
     logged_in.add_repo("tester/gone")
     assert main(["push", str(copy)]) == 0
     assert "tag v3.0      set" in capsys.readouterr().out
@@ -129,9 +129,7 @@ def test_no_push_needs_no_token_and_asks_nothing(
     assert "Hub" not in capsys.readouterr().out
     shutil.rmtree(out)
     assert main(["convert", f"--root={small_source}", f"--output={out}"]) == 0
-    assert "nothing was pushed; a local dataset is pushed only on request" in (
-        capsys.readouterr().out
-    )
+    assert "Hub           not pushed" in (capsys.readouterr().out)
     assert hub.log == []
     assert not provenance_path(out).exists()
 
@@ -173,7 +171,7 @@ def test_a_push_that_failed_is_done_by_the_same_command(
     assert f"`leconvert push {source_copy} --push-repo-id {REPO}`" in record["push"]["next_step"]
 
     assert main(command) == 0
-    assert "converted before; only the push is left" in capsys.readouterr().out
+    assert "converted before. Only the push is left" in capsys.readouterr().out
     assert repo.tags["v3.0"] == repo.branches["main"]
     logged_in.log.clear()
     assert main([*command, "--json"]) == 0
@@ -214,7 +212,7 @@ def test_a_dataset_from_the_hub_is_pushed_back_by_the_same_command(
     assert "v3.0" not in repo.tags
     logged_in.log.clear()
     assert main([*command, *force]) == 0
-    assert "converted before; only the push is left" in capsys.readouterr().out
+    assert "converted before. Only the push is left" in capsys.readouterr().out
     assert repo.tags["v3.0"] == repo.branches["main"] != repo.tags["v2.1"]
     assert not [r for r in logged_in.log if "/resolve/" in r.path and ".mp4" in r.path]
     names = sorted(path.name for path in (tmp_path / "hf_home/lerobot/tester").iterdir())
@@ -231,7 +229,7 @@ def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
     command = ["convert", "--repo-id", REPO, "--to", "v2.1"]
     logged_in.log.clear()
     assert main(command) == 2
-    assert "Pass --push-repo-id ORG/NAME, or --no-push." in capsys.readouterr().err
+    assert "Add --push-repo-id ORG/NAME to push it there, or --no-push." in capsys.readouterr().err
     assert logged_in.log == []
     assert main([*command, "--push-repo-id", "tester/back"]) == 0
     back = logged_in.repo("tester/back")
@@ -243,7 +241,7 @@ def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
     assert is_converted(home / "arm_old")
     capsys.readouterr()
     assert main([*command, "--push-repo-id", "tester/back"]) == 0
-    assert "converted before; only the push is left" in capsys.readouterr().out
+    assert "converted before. Only the push is left" in capsys.readouterr().out
     assert main(["undo", str(home / "arm")]) == 0
     assert is_converted(home / "arm")
 
@@ -257,7 +255,7 @@ def test_what_the_hub_has_in_v21_is_downloaded_and_v30_is_not_planned_from_afar(
     command = ["convert", "--repo-id", REPO, "--to", "v2.1", "--no-push"]
     assert main([*command, "--orchestrate", "--output", str(tmp_path / "out")]) == 3
     said = capsys.readouterr().err
-    assert "only v2.x datasets are planned without downloading them whole" in said
+    assert "Only v2.x datasets can be planned without downloading them first" in said
     assert f"`hf download --repo-type dataset {REPO} --revision v3.0 --local-dir DIR`" in said
     there = snapshot_download(
         REPO, repo_type="dataset", revision="v3.0", local_dir=tmp_path / "there"
@@ -273,7 +271,7 @@ def test_what_the_hub_has_in_v21_is_downloaded_and_v30_is_not_planned_from_afar(
     shutil.rmtree(tmp_path / "hf_home/lerobot")
     capsys.readouterr()
     assert main(command) == 0
-    assert f"{REPO} is on the Hub in v2.1 already" in capsys.readouterr().out
+    assert f"{REPO} is already v2.1 on the Hub" in capsys.readouterr().out
 
 
 def _dataset(folder: Path, episodes: int, seed: int = 0) -> Path:
@@ -310,8 +308,10 @@ def test_a_result_of_another_repo_is_never_pushed(
         capsys.readouterr()
         assert main(command) == 5
         said = capsys.readouterr().err
-        assert f"{out} holds a v3.0 dataset that this command would not have made." in said
-        assert "source: hf://datasets/tester/a@" in said
+        assert (
+            f"{out} already holds a v3.0 dataset, made from another source or with other options."
+        ) in said
+        assert "source: it was hf://datasets/tester/a@" in said
     assert provenance_path(out).read_bytes() == record
     assert _episodes(logged_in, "tester/b") == ("v2.1", 3)
     assert main([*command, "--force-conversion"]) == 0
@@ -402,7 +402,7 @@ def test_an_altered_result_is_not_pushed_but_by_force(
         capsys.readouterr()
         assert main(command) == 10
         said = capsys.readouterr().err
-        assert f"{out} is not known to be what was converted and proven: 1 file changed" in said
+        assert "is still the result of a conversion" in said
         assert "data/chunk-000/file-000.parquet" in said
         assert main(_advised(said)) == 10, "the verification finds it, too"
     assert "meta/info.json" not in logged_in.repo("tester/new").tree(
@@ -424,7 +424,7 @@ def test_a_result_that_was_verified_again_is_pushed(
     assert main(unpushed) == 10
     advice = _advised(capsys.readouterr().err)
     assert main([argument for argument in advice if argument != "--bytes"]) == 0
-    assert main(unpushed) == 10, "that did not compare everything"
+    assert main(unpushed) == 10, "an old version of leconvert made it and recorded no hashes"
     assert main(advice) == 0
     assert main(unpushed) == 0
     assert _episodes(logged_in, "tester/new") == ("v3.0", 2)
@@ -432,7 +432,7 @@ def test_a_result_that_was_verified_again_is_pushed(
 
 @pytest.mark.parametrize(
     ("request_path", "said"),
-    [("/preupload/", "Nothing of it was committed."), ("/commit/", "The tag v3.0 was not set.")],
+    [("/preupload/", "Nothing was committed."), ("/commit/", "The tag v3.0 was not set.")],
 )
 def test_a_result_that_changes_under_the_push_is_noticed(
     logged_in: StandIn, unpushed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
@@ -445,7 +445,7 @@ def test_a_result_that_changes_under_the_push_is_noticed(
 
     logged_in.break_requests(Fault("none", path=request_path, interfere=change))
     assert main(unpushed) == 10
-    assert f"out changed while it was pushed: 1 file. {said}" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert logged_in.repo("tester/new").tags == {}
 
 
@@ -506,16 +506,20 @@ def test_a_colleagues_episode_is_not_replaced_by_a_copy_that_lacks_it(
     out = tmp_path / "out"
     assert main(["convert", f"--root={mine}", f"--output={out}", f"--push-repo-id={REPO}"]) == 17
     said = capsys.readouterr().err
-    assert "there: 3 episodes and 15 frames, v2.1; the result: 2 episodes and 10 frames" in said
-    assert "9 files would be deleted, 1 replaced; they would stay in the history alone" in said
+    assert (
+        "in the repo: 3 episodes and 15 frames, v2.1; the result: 2 episodes and 10 frames" in said
+    )
+    assert (
+        "9 files would be deleted and 1 replaced; they would stay only in the history of the repo"
+    ) in said
     assert "3 commits in all" in said
     assert f"{newer[:12]} " in said
     assert repo.branches["main"] == newer
-    assert main(_advised(said)) == 10, "it is not made of what is there"
+    assert main(_advised(said)) == 10, "If the source has new episodes"
     # What is there can be converted instead: nothing of either is lost.
     out = tmp_path / "beside"
     assert main(["convert", f"--repo-id={REPO}", f"--output={out}", "--push-to-hub"]) == 17
-    advice = _advised(capsys.readouterr().err.split("which was converted")[1])
+    advice = _advised(capsys.readouterr().err.split("changed after the converted commit")[1])
     advice[advice.index("FOLDER")] = str(tmp_path / "newer")
     assert main(advice) == 0
     assert _episodes(logged_in, REPO) == ("v3.0", 3)
@@ -533,8 +537,8 @@ def test_nothing_is_replaced_that_nobody_knows_the_result_to_be_made_of(
         capsys.readouterr()
         assert main(["push", str(out), "--push-repo-id", REPO, *dry]) == 17
         said = capsys.readouterr().err
-        assert f"{REPO} holds a dataset, and nothing says that {out} was made from it." in said
-        assert "there: 9 episodes" in said
+        assert f"{REPO} holds a dataset, and no record says that {out} was made from it." in said
+        assert "in the repo: 9 episodes" in said
     assert repo.branches["main"] == head
     assert main(["push", str(out), "--push-repo-id", REPO, "--force-push"]) == 0
     assert _episodes(logged_in, REPO) == ("v3.0", 2)
@@ -579,7 +583,10 @@ def test_a_tag_on_another_v3_dataset_moves_by_force_alone(
     logged_in.add_commit(REPO, {}, deleted=("meta/tasks.parquet",))
     command = ["push", str(result), "--push-repo-id", REPO]
     assert main(command) == 17
-    assert f"names another v3.0 dataset, at {theirs[:12]}." in capsys.readouterr().err
+    assert (
+        f"already leads to another v3.0 dataset, at commit {theirs[:12]}."
+        in capsys.readouterr().err
+    )
     assert repo.tags == {"v3.0": theirs}
     assert main([*command, "--force-push"]) == 0
     assert repo.tags["v3.0"] == repo.branches["main"]
@@ -596,7 +603,7 @@ def test_what_came_from_a_private_repo_is_not_made_public_by_the_way(
     assert "tester/new is made private, as tester/secret is." in capsys.readouterr().err
     assert logged_in.repo("tester/new").private
     assert main([*command, "tester/open"]) == 17
-    said = "tester/open is public, and tester/secret, where the result came from, is not."
+    said = "tester/open is public, but the source tester/secret is not."
     assert said in capsys.readouterr().err
     assert logged_in.repo("tester/open").tags == {}
     assert main([*command, "tester/open", "--force-push"]) == 0
@@ -614,7 +621,7 @@ def test_nobody_knows_of_a_repo_that_cannot_be_seen_whether_it_was_public(
     assert not logged_in.repo("tester/public").private
     repo._state["private"] = True  # to this token it is as if it were gone
     assert main([*push, "tester/new"]) == 0
-    assert "as stranger/arm cannot be seen any more" in capsys.readouterr().err
+    assert "as stranger/arm can no longer be seen" in capsys.readouterr().err
     assert logged_in.repo("tester/new").private
 
 
@@ -624,7 +631,7 @@ def test_private_is_not_ignored(
     repo = logged_in.add_repo(REPO, small_source)
     command = ["push", str(result), "--push-repo-id", REPO, "--private"]
     assert main([*command, "--force-push"]) == 17
-    assert f"{REPO} is public, and --private was asked for." in capsys.readouterr().err
+    assert f"--private is given, but {REPO} is public." in capsys.readouterr().err
     assert repo.tags == {}
     repo._state["private"] = True
     assert main(command) == 0
@@ -641,11 +648,17 @@ def test_verifying_needs_no_disk_that_can_be_written(
     out, source = tmp_path / "out", tmp_path / "source"
     (out / "meta/info.json").write_bytes((out / "meta/info.json").read_bytes() + b"\n")
     assert main(["verify", str(out), f"--source={source}", "--bytes"]) == 0
-    assert "not noted for a push: The disk cannot be written." in capsys.readouterr().err
+    assert (
+        "This proof could not be recorded for a push: The disk cannot be written."
+        in capsys.readouterr().err
+    )
     assert main([*unpushed, "--force-push"]) == 0
     (out / "meta/info.json").write_bytes((out / "meta/info.json").read_bytes()[:-1])
     assert main(["push", str(out), "--push-repo-id=tester/other"]) == 0
-    assert "done, but not noted: The disk cannot be written." in capsys.readouterr().err
+    assert (
+        "The push is done. It could not be recorded: The disk cannot be written."
+        in capsys.readouterr().err
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -676,13 +689,13 @@ def test_a_push_from_python_that_fails_says_that_only_the_push_is_left(
     with pytest.raises(HubAccessError) as refused:
         convert(small_source, output=tmp_path / "out", push=PushOptions(repo_id="tester/new"))
     again = f"leconvert push {tmp_path}/out --push-repo-id tester/new"
-    assert f"The dataset is converted: then `{again}` is enough." in str(refused.value.next_step)
+    assert "The dataset is converted already" in str(refused.value.next_step)
     logged_in.break_requests()
     assert main(shlex.split(again)[1:]) == 0
 
 
 def test_a_push_to_nowhere_is_refused_before_any_work(small_source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="It is not said where to push to"):
+    with pytest.raises(UsageError, match="No repo to push to is given"):
         convert(small_source, output=tmp_path / "out", push=PushOptions())
     with pytest.raises(TypeError, match="push must be PushOptions"):
         convert(small_source, output=tmp_path / "out", push="tester/new")  # type: ignore[arg-type]

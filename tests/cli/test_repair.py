@@ -30,7 +30,10 @@ def test_check_names_the_command_that_repairs_and_undo_goes_back(
 ) -> None:
     before = snapshot(drifted)
     checked = leconvert("check", drifted, code=3)
-    told = f"`leconvert check {drifted} --plan-repairs` names the one command that helps with most."
+    told = (
+        f"`leconvert check {drifted} --plan-repairs` prints the one command that repairs "
+        "most of it."
+    )
     assert told in " ".join(checked.stderr.split())
     planned = leconvert("check", drifted, "--plan-repairs")
     assert planned.stdout.splitlines() == [
@@ -45,7 +48,7 @@ def test_check_names_the_command_that_repairs_and_undo_goes_back(
     assert f"  kept     {drifted}_old" in done.stdout
     assert leconvert("check", drifted, "--strict").returncode == 0
     again = leconvert("repair", drifted, code=0)
-    assert again.stdout == f"{drifted}: nothing to repair.\n"
+    assert again.stdout == f"{drifted} has nothing to repair.\n"
     assert leconvert("undo", drifted).returncode == 0
     assert snapshot(drifted) == before
 
@@ -59,7 +62,7 @@ def test_rows_are_put_in_order_before_a_repair_that_writes_anew(
     pq.write_table(right.take([1, 0]), tasks)
     refused = leconvert("repair", drifted, "--quantiles", code=3)
     assert "tasks-order: Row 0 has task_index 1." in refused.stderr
-    told = f"`leconvert repair {drifted}` puts them in order."
+    told = "` puts the rows in order"
     assert told in " ".join(refused.stderr.split())
     done = leconvert("repair", drifted, "--output", f"{drifted}_ordered", code=0)
     changed = [line for line in done.stdout.splitlines() if line.startswith("changed: ")]
@@ -74,10 +77,10 @@ def test_rows_are_put_in_order_before_a_repair_that_writes_anew(
 def test_what_stays_wrong_is_said_and_ends_with_3(leconvert: Leconvert, drifted: Path) -> None:
     shutil.rmtree(drifted / "videos/observation.images.wrist")
     done = leconvert("repair", drifted, "--output", f"{drifted}_repaired", code=3)
-    assert "1 error left; what helps stands beside each." in done.stdout
+    assert "1 error left; the table above says what helps." in done.stdout
     assert "missing-file" in done.stderr
     nothing = leconvert("repair", f"{drifted}_repaired", code=3)
-    assert "nothing of it can be repaired; 1 error stays." in nothing.stdout
+    assert "has no error that `leconvert repair` can repair without an option" in nothing.stdout
 
 
 def test_json_says_what_was_done(leconvert: Leconvert, drifted: Path, tmp_path: Path) -> None:
@@ -98,7 +101,8 @@ def test_a_repair_elsewhere_can_be_given_again(leconvert: Leconvert, drifted: Pa
     assert leconvert(*command).returncode == 0
     again = leconvert(*command, code=0)
     assert again.stdout == (
-        f"{drifted}_repaired is {drifted}, repaired so, already. There is nothing to do.\n"
+        f"{drifted}_repaired is already the result of this very repair of {drifted}. "
+        "There is nothing to do.\n"
     )
 
 

@@ -45,9 +45,9 @@ def test_a_page_that_fails_at_last_does_not_call_the_conversion_failed(
     out = tmp_path / "out"
     assert main(["convert", "--root", str(small_source), "--output", str(out), "--report"]) == 11
     said = capsys.readouterr().err
-    assert "The run came to its end, but its report could not be written. Cannot use" in said
+    assert "The run is finished, but its report could not be written. Cannot use" in said
     command = f"leconvert report {tmp_path / '.out.leconvert-work'} -o"
-    assert f"Nothing needs to be done again. For the report: `{command} FILE`" in said
+    assert "Write the report with `leconvert report" in said
     monkeypatch.undo()
     assert main(["verify", str(out), "--source", str(small_source)]) == 0
     assert main([*command.split()[1:], str(tmp_path / "late.html")]) == 0
@@ -97,7 +97,7 @@ def test_a_page_in_the_result_is_refused_before_any_work(
     inside = tmp_path / "out" / "report.html"
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
     assert main([*arguments, "--report", str(inside)]) == 2
-    assert "which holds only what the conversion made" in capsys.readouterr().err
+    assert "which must contain only files of the dataset" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,7 +111,7 @@ def test_a_source_that_is_refused_for_its_findings_has_no_plan_and_so_no_page(
     assert "missing-file" in capsys.readouterr().err
     assert not page.exists()
     assert main(["convert", "--help"]) == 0
-    assert "also where the run fails after planning" in " ".join(capsys.readouterr().out.split())
+    assert "also if the run fails after planning" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("place", ["nothing", "."])
@@ -121,6 +121,6 @@ def test_a_place_that_holds_nothing_is_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["report", place]) == 2
     said = capsys.readouterr().err
-    assert "holds neither a run nor a v3.0 dataset" in said
+    assert "is neither the work dir of a run nor a v3.0 dataset" in said
     assert "leconvert plan" in said
     assert list(tmp_path.iterdir()) == []

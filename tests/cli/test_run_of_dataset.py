@@ -51,7 +51,7 @@ def test_a_damaged_run_of_another_dataset_does_not_stand_in_the_way(source_copy:
 
 
 def test_a_dataset_without_a_run_says_what_to_give(source_copy: Path, leconvert: Leconvert) -> None:
-    with pytest.raises(WorkDirError, match="none of its own lies beside it"):
+    with pytest.raises(WorkDirError, match="and no run of it lies beside it"):
         find_work_dir(source_copy)
     assert leconvert("convert", "--root", source_copy).returncode == 0
     with pytest.raises(WorkDirError) as caught:
@@ -68,14 +68,14 @@ def test_every_command_of_a_run_takes_its_dataset(leconvert: Leconvert, source_c
     shown = leconvert("status", source_copy, code=0)
     assert f"leconvert work {work_dir}" in shown.stdout
     released = leconvert("release", target, 0, "--json")
-    assert json.loads(released.stdout)["batches"][0]["reason"] == "it waits for a worker already"
+    assert json.loads(released.stdout)["batches"][0]["reason"] == ("it already waits for a worker")
     page = source_copy.with_name("page.html")
     told = leconvert("report", source_copy, "-o", page, "--json")
     assert (
         json.loads(told.stdout)["run_id"]
         == json.loads(leconvert("status", work_dir, "--json").stdout)["run_id"]
     )
-    assert "under way" in leconvert("clean", source_copy).stdout
+    assert "not finished" in leconvert("clean", source_copy).stdout
     assert "removed run" in leconvert("clean", target, "--give-up").stdout
     assert leconvert("clean", source_copy).stdout == "There is nothing to remove.\n"
     assert leconvert("clean", source_copy.with_name("typo")).returncode == 7

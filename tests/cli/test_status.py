@@ -242,11 +242,13 @@ def test_a_status_fits_the_page_before_during_and_after(
 ) -> None:
     before = leconvert("status", work_dir)
     assert "0 done, 0 leased, 5 pending, 0 failed of 5" in before.stdout
-    assert "No worker holds a batch." in before.stdout
+    assert "No worker is working on a batch." in before.stdout
     assert before.stdout.splitlines()[-1] == f"To continue: leconvert work {work_dir}"
     leconvert("work", work_dir)
     worked = leconvert("status", work_dir).stdout.splitlines()
-    assert worked[-1] == f"Unless a packer runs somewhere: leconvert pack {work_dir}"
+    assert worked[-1] == (
+        f"All batches are done. Unless a packer runs already, run: leconvert pack {work_dir}"
+    )
     leconvert("pack", work_dir)
     after = leconvert("status", work_dir)
     assert "the result is in place" in after.stdout
@@ -257,5 +259,5 @@ def test_a_status_fits_the_page_before_during_and_after(
 
 def test_a_folder_without_a_run_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:
     refused = leconvert("status", tmp_path, "--watch", "1", code=7)
-    assert "holds no run" in refused.stderr
+    assert "and no run of it lies beside it" in refused.stderr
     assert leconvert("status", tmp_path, "--watch", "0").returncode == 2

@@ -50,7 +50,9 @@ def test_workers_and_a_packer_are_submitted(
     assert "--dependency=afterany:1" in calls[1].split()
 
     shown = leconvert("status", work)
-    assert "jobs     slurm 1, 5 workers: the scheduler does not answer here" in shown.stdout
+    assert (
+        "jobs     slurm 1, 5 workers: state unknown: the scheduler does not answer on this host"
+    ) in shown.stdout
 
 
 def test_a_dry_run_prints_a_script_and_submits_nothing(
@@ -84,12 +86,14 @@ def test_the_packer_is_told_all_of_the_proof(source_copy: Path, tmp_path: Path) 
 
 
 def test_a_source_that_is_not_replaced_cannot_be_removed_by_a_packer(planned: OpenedRun) -> None:
-    with pytest.raises(UsageError, match="--delete-source removes a source that was replaced"):
+    with pytest.raises(
+        UsageError, match="--delete-source works only if the result takes the place of its source"
+    ):
         submit_run(planned.work_dir.root, proof=ProofOptions(delete_source=True), dry_run=True)
 
 
 def test_what_a_packer_cannot_be_told_is_refused(planned: OpenedRun) -> None:
-    with pytest.raises(UsageError, match="keep_as_former cannot be told"):
+    with pytest.raises(UsageError, match="keep_as_former does not work with a submitted packer"):
         submit_run(planned.work_dir.root, proof=ProofOptions(keep_as_former=True), dry_run=True)
 
 
@@ -98,7 +102,7 @@ def test_a_finished_run_needs_nothing(
 ) -> None:
     convert(small_source, output=tmp_path / "out", work_dir=tmp_path / "work")
     said = leconvert("submit", tmp_path / "work", env=with_sbatch(tmp_path), code=0)
-    assert said.stdout == "The result is in place; nothing needs to be done.\n"
+    assert said.stdout == "The result is in place. There is nothing to submit.\n"
     assert not (tmp_path / "bin/calls").exists()
 
 
@@ -107,15 +111,15 @@ def test_what_cannot_be_submitted_has_a_code_and_a_next_step(
 ) -> None:
     empty = {**os.environ, "PATH": str(tmp_path)}
     refused = leconvert("submit", planned.work_dir.root, env=empty, code=18)
-    assert "There is no sbatch on this machine." in refused.stderr
+    assert "This machine has no sbatch, the command of SLURM that submits jobs." in refused.stderr
     assert "--dry-run" in refused.stderr
     assert leconvert("submit", tmp_path / "elsewhere").returncode == 7
 
 
 def test_ray_has_no_queue_to_submit_to(leconvert: Leconvert, planned: OpenedRun) -> None:
     refused = leconvert("submit", planned.work_dir.root, "--engine", "ray", code=2)
-    assert "so there is nothing to submit to" in refused.stderr
-    assert "`leconvert convert --engine ray`, which stays" in refused.stderr
+    assert "so nothing can be submitted to it" in refused.stderr
+    assert "Use `leconvert convert --engine ray` with the --root" in refused.stderr
 
 
 def test_of_a_fleet_workers_alone_are_submitted(
@@ -140,8 +144,8 @@ def test_of_a_fleet_workers_alone_are_submitted(
     assert "--array=0-11" in call.split()
 
     for more, said in (
-        (("--verify", "bytes"), "stands in the fleet's list"),
-        (("--engine", "ray"), "Give the fleet's own command again with --engine ray"),
+        (("--verify", "bytes"), "--force-conversion or --delete-source for a fleet"),
+        (("--engine", "ray"), "Give the `leconvert fleet` command again with --engine ray"),
     ):
         refused = leconvert("submit", work, *more, env=env, code=2)
         assert said in " ".join(refused.stderr.split())
@@ -150,5 +154,5 @@ def test_of_a_fleet_workers_alone_are_submitted(
     assert leconvert(*shlex.split(start)[2:]).returncode == 0
     assert (tmp_path / "out/small/meta/info.json").is_file()
     sent = leconvert("submit", work, env=env)
-    assert "nothing needs to be done" in sent.stdout
+    assert "There is nothing to submit" in sent.stdout
     assert leconvert(*words, "-q").returncode == 0

@@ -15,10 +15,11 @@ def test_convert_then_undo_gives_the_dataset_as_it_was(
     before = snapshot(source_copy)
     assert leconvert("convert", "--root", source_copy).returncode == 0
     dry = leconvert("undo", source_copy, "--dry-run", code=0)
-    assert f"would keep the result as {source_copy}_v30" in dry.stdout
+    assert f"Would keep the result as {source_copy}_v30" in dry.stdout
     done = leconvert("undo", source_copy, code=0)
     assert (
-        "Source and result hold the same: 5 episodes, 44 frames, 88 camera frames." in done.stdout
+        "Source and result contain the same: 5 episodes, 44 frames, 88 camera frames."
+        in done.stdout
     )
     assert snapshot(source_copy) == before
     again = leconvert("undo", source_copy, "--json", code=0)
@@ -37,5 +38,5 @@ def test_what_cannot_be_undone_says_why_and_ends_with_5(
     leconvert: Leconvert, source_copy: Path
 ) -> None:
     told = leconvert("undo", source_copy, code=5)
-    assert "no source of it is kept" in told.stderr
-    assert "→ Give a dataset that was converted in place;" in told.stderr
+    assert "but no kept source" in told.stderr
+    assert "Give a dataset that was converted in place" in told.stderr

@@ -25,15 +25,17 @@ from tests.trees import snapshot
 
 __all__ = ["hub", "lone_client", "pauses"]
 
-READS = "in its meta/info.json; leconvert reads v2.0, v2.1 and v3.0"
-STORAGE = (
-    "keeps its data in the storage format lance; leconvert reads data in parquet and MP4 files"
-)
+READS = "in its meta/info.json. leconvert reads v2.0, v2.1 and v3.0"
+STORAGE = "stores its data as lance. leconvert reads only parquet and MP4 files"
 OTHERS: dict[str, tuple[dict[str, str], str, str]] = {
-    "v3.1": ({"codebase_version": "v3.1"}, f"says codebase_version 'v3.1' {READS}", "newer"),
-    "v4.0": ({"codebase_version": "v4.0"}, f"says codebase_version 'v4.0' {READS}", "newer"),
-    "v1.6": ({"codebase_version": "v1.6"}, f"says codebase_version 'v1.6' {READS}", "v1_to_v2.py"),
-    "lance": ({"storage_format": "lance"}, STORAGE, "Export it to parquet"),
+    "v3.1": ({"codebase_version": "v3.1"}, f"has codebase_version 'v3.1' {READS}", "newer"),
+    "v4.0": ({"codebase_version": "v4.0"}, f"has codebase_version 'v4.0' {READS}", "newer"),
+    "v1.6": ({"codebase_version": "v1.6"}, f"has codebase_version 'v1.6' {READS}", "v1_to_v2.py"),
+    "lance": (
+        {"storage_format": "lance"},
+        STORAGE,
+        ("Export the dataset to parquet and MP4 with the program that wrote it"),
+    ),
 }
 DOORS = (
     "convert {bad} --output {out} --layout streaming",

@@ -53,7 +53,7 @@ def test_differences_are_listed_and_exit_with_10(
     assert verify(damaged, small_source, "--bytes") == 10
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{TOP}, episode 0: coded bytes from packet 0 on (SHA-256 of that")
-    assert last == "1 difference: the result does not match its source."
+    assert last == "1 difference. The result does not match its source."
 
 
 def test_json_names_episode_stream_file_and_both_values(
@@ -84,11 +84,17 @@ def test_a_source_that_is_another_one_is_named(
     leconvert.merge([small_source, part], output=merged)
     sources = ["--source", str(small_source), "--source"]
     assert main(["verify", str(merged), *sources, str(small_result)]) == 10
-    (said,) = [line for line in capsys.readouterr().out.splitlines() if "was made of" in line]
-    assert said == "It was made of part, and no --source has the tables that part had then."
+    (said,) = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if ("The result was made from") in line
+    ]
+    assert said == (
+        "The result was made from part, but no --source has the tables that part had then."
+    )
     moved = part.rename(tmp_path / "moved")
     assert main(["verify", str(merged), *sources, str(moved)]) == 0
-    assert "was made of" not in capsys.readouterr().out
+    assert "The result was made from" not in capsys.readouterr().out
 
 
 def test_result_and_source_in_each_others_places_differ(
@@ -103,9 +109,9 @@ def test_a_result_given_as_the_source_names_the_source_that_was_kept(
     leconvert.convert(source_copy)
     assert verify(source_copy, source_copy) == 3
     kept = source_copy.with_name(f"{source_copy.name}_old")
-    assert f"The source that a conversion in place kept is {kept}." in capsys.readouterr().err
+    assert f"The conversion kept its source as {kept}." in capsys.readouterr().err
     assert verify(small_result, small_result) == 3
-    assert "--source the dataset that it was" in capsys.readouterr().err
+    assert "--source is the dataset that it was made from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lost", ["meta/info.json", "meta/episodes"])

@@ -231,26 +231,26 @@ def in_fragments(root: Path) -> None:
 UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
     # What makes the source; what is said of the files that are written anew; how many are kept.
     "a clip that starts late": (
-        ODDITIES["late start in some clips"], ["does not show its first frame at 0"], 5,
+        ODDITIES["late start in some clips"], ["does not show its first frame at time 0"], 5,
     ),
     "a clip that an edit list delays": (
-        ODDITIES["late start by an empty edit"], ["does not show its first frame at 0"], 3,
+        ODDITIES["late start by an empty edit"], ["does not show its first frame at time 0"], 3,
     ),
     "frames that jitter": (
-        ODDITIES["times that jitter"], ["does not show all frames equally long"], 3,
+        ODDITIES["times that jitter"], ["shows frames for different lengths of time"], 3,
     ),
-    "a missing frame slot": (without_slot, ["does not show all frames equally long"], 3),
+    "a missing frame slot": (without_slot, ["shows frames for different lengths of time"], 3),
     "times that drift": (
-        changed_second_clip(drifted), ["does not show all frames equally long"], 5,
+        changed_second_clip(drifted), ["shows frames for different lengths of time"], 5,
     ),
     "times in milliseconds": (
-        changed_second_clip(other_timescale), ["does not show its frames at fps"], 5,
+        changed_second_clip(other_timescale), ["has another frame rate than fps"], 5,
     ),
-    "29.97 declared as 30": (with_other_rate, ["does not show its frames at fps"], 2),
+    "29.97 declared as 30": (with_other_rate, ["has another frame rate than fps"], 2),
     "sound": (
-        ODDITIES["audio in some clips"], ["holds other tracks than one of video"], 5,
+        ODDITIES["audio in some clips"], ["has sound or other further tracks"], 5,
     ),
-    "fragments": (in_fragments, ["has an index that cannot be used as it lies"], 5),
+    "fragments": (in_fragments, ["has an index that cannot be used as it is"], 5),
     "columns of another type": (
         with_other_type, ["has other columns or types than the result"], 5,
     ),
@@ -292,7 +292,7 @@ def test_rows_of_other_places_are_written_anew_and_their_clips_kept(tmp_path: Pa
         proof=ProofOptions(verify="bytes"),
     )
     (said,) = [found.message for found in report.findings if found.code == "rewritten-file"]
-    assert "counts index or episode_index otherwise" in said
+    assert "has another index or episode_index than the result" in said
     assert "1 other" in said
     assert report.kept_files == 7
     index = np.concatenate(

@@ -152,7 +152,7 @@ def test_shares_that_leave_nothing_are_refused(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for given, said in (
-        ([f"--also={dataset}=0.6", f"--also={dataset}=0.4"], "below 1 together"),
+        ([f"--also={dataset}=0.6", f"--also={dataset}=0.4"], "and all together must be below 1"),
         ([f"--also={dataset}"], "takes DATASET=SHARE"),
         (["--also=0.3"], "takes DATASET=SHARE"),
     ):

@@ -206,7 +206,7 @@ def test_another_order_or_a_second_run_in_the_same_folder_is_refused(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     run(datasets["videos"], tmp_path, steps=2)
-    with pytest.raises(UsageError, match="holds checkpoints of an earlier run"):
+    with pytest.raises(UsageError, match="contains checkpoints of an earlier run"):
         run(datasets["videos"], tmp_path)
     with pytest.raises(PlanMismatchError, match="seed was 0 and is 1"):
         run(datasets["videos"], tmp_path, resume_from="last", seed=1)

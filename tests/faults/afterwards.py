@@ -469,13 +469,13 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
         if done:
             return True
     away = root / "moved-away"
-    if away.exists() and ("put the result back" in advice or "is not a folder" in outcome.said):
+    if away.exists() and ("Put the result back" in advice or "is not a folder" in outcome.said):
         away.rename(scene.target)
         return True
-    if "or move it away" in advice:
+    if "or move" in advice:
         _aside(scene.target)
         return True
-    if "give the same options as before" in advice:
+    if "Give the same options as before to finish the run" in advice:
         scene.options.clear()
         return True
     if "--force-conversion" in advice and not scene.options.get("force_conversion"):
@@ -484,7 +484,7 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
     if "--restart" in advice:
         scene.options["restart"] = True
         return True
-    if "Put the tree that you want to keep at the target" in advice:
+    if "Move the dataset that you want to keep to the target and the other folders away" in advice:
         source, kept = scene.source(), scene.replaced()
         for path in scene.trees():
             if path not in {source, kept}:
@@ -492,10 +492,10 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
         if kept is not None and kept != scene.target:
             kept.rename(scene.target)
         return True
-    if "move it to a name of its own" in advice:
-        _aside(Path(outcome.said.partition(" does not carry")[0]))
+    if "give it another name" in advice:
+        _aside(Path(outcome.said.partition(" does not have the mark of run")[0]))
         return True
-    if "Rename it; or `leconvert clean --of" in advice:
+    if "Or `leconvert clean --of" in advice:
         old = scene.target.with_name(f"{scene.target.name}_old")
         _aside(old)
         return True

@@ -130,7 +130,7 @@ def test_a_gated_repo_is_told_as_one_and_nothing_is_left_of_it(
     assert main(command.format(here=tmp_path).split()) == 16
     said = capsys.readouterr().err
     if token is not None or not command.startswith("push"):
-        assert "tester/gated is gated, and this token has no access to it." in said
-        assert "Ask for access on the repo's page" in said
+        assert "tester/gated is gated, and the present token has no access to it." in said
+        assert "Request access on the page of the repo." in said
     left = {path for path in tmp_path.rglob("*") if "hub" not in path.parts} - before
     assert not [path for path in left if path.is_file()]

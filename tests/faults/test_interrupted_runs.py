@@ -232,8 +232,10 @@ def test_a_file_beside_the_episodes_that_goes_or_comes_after_the_plan_stops_the_
     capsys.readouterr()
     assert main(["pack", work]) == 4
     said = capsys.readouterr().err
-    assert "  notes.txt: " + ("no longer" if change == "removed" else "not there when") in said
-    assert "convert it anew with --restart" in said
+    assert (
+        "  notes.txt: " + ("missing now" if change == "removed" else "new since the plan") in said
+    )
+    assert "run the command again with --restart" in said
     assert main([*convert, "--no-push", "--work-dir", work, "--restart"]) == 0
     assert (tmp_path / "out/notes.txt").exists() == (change == "added")
 
@@ -274,7 +276,7 @@ def test_a_done_batch_without_its_shards_opens_again(
         shard.unlink()
     else:
         shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(IncompleteError, match="must be done anew"):
+    with pytest.raises(IncompleteError, match="must be done again"):
         pack_run(planned)
     assert run_worker(planned.work_dir.root).batches_done == 1
     pack_run(planned)
@@ -338,7 +340,7 @@ def test_restart_between_the_two_renames_of_a_swap_says_where_the_dataset_is(
     command = ["convert", "--root", str(source_copy), "--no-push"]
     assert main([*command, "--restart"]) == 3
     said = capsys.readouterr().err
-    assert f"{source_copy} is gone, and a dataset is kept as {old}" in said
+    assert "a conversion in place was interrupted between two renames" in said
     assert "Run the same command, without --restart" in said
     if remedy == "mv":
         assert f"`mv {old} {source_copy}`" in said

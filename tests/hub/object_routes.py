@@ -76,7 +76,7 @@ def verify_large(hub: StandIn, repo: Repo, request: Request) -> Answer:
     asked = request.json()
     here = repo.large(asked["oid"])
     if not here.exists() or here.stat().st_size != asked["size"]:
-        raise RefusedError(404, "The large file is not there.")
+        raise RefusedError(404, "The large file is missing.")
     return as_json({})
 
 

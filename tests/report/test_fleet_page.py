@@ -11,7 +11,9 @@ from tests.report.conftest import Browser
 from tests.report.stories import HOSTILE
 from tests.report.test_in_a_browser import CONTRASTS, SIZES
 
-STEP = "Write `--drop-feature observation.images.a_camera_of_a_long_name` behind this line of LIST."
+STEP = (
+    "Write `--drop-feature observation.images.a_camera_of_a_long_name` after the dataset in LIST."
+)
 
 
 def aside(name: str, step: str = STEP) -> DatasetStatus:
@@ -43,7 +45,11 @@ def test_what_helps_is_on_the_screen_whatever_its_width(
     assert [url for url in browser.requests() if not url.startswith(("file:", "data:,"))] == []
     assert browser.overflow() <= 0
     assert [row for row in browser.ask(CONTRASTS) if row[1] < 4.5 or row[2] < 1] == []
-    for sign in ("--drop-feature {camera}", "behind these lines of LIST", "behind this line"):
+    for sign in (
+        "--drop-feature {camera}",
+        "after these datasets in LIST",
+        ("after the dataset in LIST"),
+    ):
         places = browser.ask(
             """
             return [...document.querySelectorAll('td')]
@@ -52,7 +58,7 @@ def test_what_helps_is_on_the_screen_whatever_its_width(
             """.replace("arguments[0]", repr(sign))
         )
         assert all(0 <= left < right <= size[0] for left, right in places)
-        assert places or sign == "behind this line", sign
+        assert places or sign == "after the dataset in LIST", sign
 
 
 def test_it_begins_with_how_it_stands_and_links_to_each_section(
@@ -60,7 +66,7 @@ def test_it_begins_with_how_it_stands_and_links_to_each_section(
 ) -> None:
     browser.show(page)
     said = browser.ask("return document.querySelector('header').innerText")
-    assert "Some set aside" in said
+    assert "Some datasets set aside" in said
     assert "leconvert fleet suggest '/a work' > policy.toml" in said
     tiles = browser.ask("return [...document.querySelectorAll('.tiles div')].map(t => t.innerText)")
     assert [tile.split("\n")[:2] for tile in tiles[:2]] == [["Converted", "1"], ["Set aside", "31"]]

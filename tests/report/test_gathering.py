@@ -138,7 +138,7 @@ def test_a_result_of_v21_is_told_by_its_files_and_name(small_source: Path, tmp_p
         report=page_at,
     )  # fmt: skip
     text = page_at.read_text()
-    assert "The v2.1 dataset is in its place" in text
+    assert "The v2.1 dataset is in place" in text
     assert "any more" not in text
     assert "resume recording" not in text
 
@@ -174,7 +174,7 @@ def test_a_result_alone_tells_what_it_can(finished: Path, tmp_path: Path) -> Non
     assert (story.source_bytes, story.findings, story.batches) == (None, None, None)
     html = page(story)
     assert 'id="work"' not in html
-    assert "No verification is on record" in html
+    assert "No comparison with the source is recorded" in html
     (result / "meta" / "info.json").write_text('{"codebase_version": "v3.0"}')
     with pytest.raises(UnreadableSourceError, match="total_episodes"):
         gather(result)
@@ -248,7 +248,7 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     for sign in ("error", "lost", "handed-back", "void"):
         assert f'href="#sign-{sign}"' in html
     assert "done by b 7, try 2" in html
-    assert html.count("No word of its end") == 1
+    assert html.count("The end is not recorded") == 1
     held = html.partition("<h3>Held by a worker</h3>")[2].partition("</table>")[0]
     assert "2026-03-01 12:00:17 UTC" in held
     assert "2026-03-01 12:00:21 UTC" in held
@@ -399,7 +399,7 @@ def test_the_page_says_where_lerobot_cannot_resume_recording(
 ) -> None:
     from leconvert.model.repairs import RepairOptions
 
-    said = "its statistics have no quantiles, which convert --quantiles computes"
+    said = "convert with --quantiles"
     assert said in page(gather(finished))
     assert said in page(gather(finished.parent / "out"))
     convert(source_copy, output=tmp_path / "out", repairs=RepairOptions(quantiles=True))

@@ -174,7 +174,7 @@ def test_a_packer_that_waits_for_workers_does_not_keep_an_idle_night_uncut() -> 
     packer = Packer(1, "h", 9, "finished", {"began": BEGIN, "finished": BEGIN + night + 20})
     attempts = [attempt(BEGIN, BEGIN + 5), attempt(BEGIN + night, BEGIN + night + 10)]
     html = page(replace(run_story(batches=1), attempts=attempts, packers=[packer]))
-    assert "Nobody worked for 13 h 59 min in all" in html
+    assert "No worker worked for 13 h 59 min in all" in html
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_any_work(
@@ -187,7 +187,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_any_work(
 
 def test_the_page_may_not_lie_in_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    with pytest.raises(UsageError, match="holds only what the conversion made"):
+    with pytest.raises(UsageError, match="which must contain only files of the dataset"):
         check_report_place(tmp_path / "set" / "x.html", [tmp_path / "set"])
     with pytest.raises(UsageError, match="is a folder"):
         check_report_place(tmp_path / "set", [])

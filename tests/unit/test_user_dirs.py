@@ -27,7 +27,9 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_user_without_a_home_is_told_to_set_one(folder: Callable[[], Path]) -> None:
     with pytest.raises(UsageError, match="This user has no home folder") as refused:
         folder()
-    assert refused.value.next_step == "Set HOME to a folder that this user may write to."
+    assert refused.value.next_step == (
+        "Set the environment variable HOME to a folder that this user may write to."
+    )
 
 
 @pytest.mark.usefixtures("nobody")

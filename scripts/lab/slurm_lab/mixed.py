@@ -30,7 +30,7 @@ _LEASE = ("--lease-seconds", "10")
 # A Ray worker's batch: so that it cannot have done all before the others have come.
 _SECONDS_A_BATCH = 0.5
 # The message of a packer that finds another one at work; its exit code is 12.
-_PACKS_ALREADY = "which is this work dir's packer"
+_PACKS_ALREADY = "the packer of this work dir"
 
 
 def mixed(slurm: SlurmCluster, ray: RayCluster, folder: Path) -> Iterator[Row]:

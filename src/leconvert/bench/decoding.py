@@ -149,9 +149,9 @@ def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
     cameras = [files.paths for files in meta.table.cameras.values() if files.paths]
     if not cameras:
         raise ProbeError(
-            f"{meta.root} has no videos, so nothing limits it that could be measured.",
+            f"{meta.root} has no videos, so there is no decode limit to measure.",
             path=meta.root,
-            next_step="Measure a loader instead: leconvert probe run.",
+            next_step="Measure a loader instead, with `leconvert probe run`.",
         )
     each = max(1, most // len(cameras))
     return [path for paths in cameras for path in paths[:: -(-len(paths) // each)]]
@@ -209,7 +209,7 @@ def _answer(answer: Connection) -> list[Stretch | None]:
     try:
         said: list[Stretch | None] | str | UsageError = answer.recv()
     except EOFError:
-        said = "it ended without a word, perhaps for lack of memory"
+        said = "it ended without a message, perhaps for lack of memory"
     if isinstance(said, UsageError):
         raise said
     if isinstance(said, str):
@@ -293,7 +293,7 @@ def decode_stretches(
         opened = [_Clip(path, plan.backend, plan.device) for path in paths]
         clips = [clip for clip in opened if clip.num_frames]
         if not clips:
-            raise ValueError("no video file holds a frame")
+            raise ValueError("no video file contains a frame")
         done: list[Stretch | None] = []
         for access, processes in plan.stretches():
             calls = _calls(clips, access, plan.seed + number)
@@ -523,30 +523,33 @@ def missing_pieces(
     """
     missing = []
     if torch is None:
-        missing.append(f"torch is not installed: run `{command_for_extra('probe')}`.")
+        missing.append(f"torch is not installed. Install it with `{command_for_extra('probe')}`.")
     if torchcodec is None:
         missing.append(
-            "torchcodec is not installed; decoding on a GPU and LeRobot's loaders need it: run "
-            f"`{command_for_extra('probe')}`."
+            "torchcodec is not installed. Decoding on a GPU and LeRobot's loaders need it. "
+            f"Install it with `{command_for_extra('probe')}`."
         )
     elif ffmpeg is None:
         first, last = built_for[0], built_for[-1]
         missing.append(
-            f"torchcodec {torchcodec} finds no FFmpeg that it is built for; decoding on a "
-            f"GPU and LeRobot's loaders need it, PyAV decodes all the same: install FFmpeg {first} "
-            f"to {last} with its shared libraries (apt install ffmpeg), or a PyAV whose wheel "
-            "carries one of these (av 15 carries FFmpeg 7, av 16 to 18 carry 8, av 19 carries 9)."
+            f"torchcodec {torchcodec} finds no suitable FFmpeg. Decoding on a GPU and "
+            "LeRobot's loaders need torchcodec; PyAV decodes without it. Install "
+            f"FFmpeg {first} to {last} with shared libraries (apt install ffmpeg), or a "
+            "PyAV whose wheel contains one of these versions (av 15: FFmpeg 7, av 16 "
+            "to 18: FFmpeg 8, av 19: FFmpeg 9)."
         )
     elif torchcodec_trouble is not None:
         missing.append(
-            f"torchcodec does not load ({torchcodec_trouble}): install the version that "
-            f"belongs to torch {torch}."
+            f"torchcodec cannot be imported ({torchcodec_trouble}). Install the version "
+            f"that belongs to torch {torch}."
         )
     if wants_cuda and not cuda:
-        missing.append("torch sees no GPU: check nvidia-smi, and install a torch build for CUDA.")
+        missing.append(
+            "torch sees no GPU. Check nvidia-smi, and install a build of torch for CUDA."
+        )
     if wants_cuda and (torchcodec or "").endswith("+cpu"):
         missing.append(
-            f"torchcodec {torchcodec} decodes on the CPU only: install its build for CUDA."
+            f"torchcodec {torchcodec} decodes only on the CPU. Install its build for CUDA."
         )
     return missing
 

@@ -211,7 +211,7 @@ def link_plain_names(libraries: Path, links: Path) -> list[Path]:
         fresh.replace(link)
         made.append(link)
     if not made:
-        raise FileNotFoundError(f"{libraries} holds no FFmpeg libraries")
+        raise FileNotFoundError(f"{libraries} contains no FFmpeg libraries")
     return sorted(made)
 
 

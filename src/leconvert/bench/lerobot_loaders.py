@@ -145,8 +145,8 @@ class _LeRobotUnderTest(LoaderUnderTest):
         options = self.subject.options
         if options.data_files_root is not None:
             raise UsageError(
-                f"The loader {options.loader} knows no --data-files-root.",
-                next_step="Choose --loader stream, or leave the option out.",
+                f"The loader {options.loader} does not support --data-files-root.",
+                next_step="Use --loader stream, or leave --data-files-root out.",
             )
         root = str(options.root)
         if "://" not in root:
@@ -154,7 +154,7 @@ class _LeRobotUnderTest(LoaderUnderTest):
         name = root.removeprefix("hf://datasets/").strip("/")
         if "://" in name:
             raise UsageError(
-                f"The loader {options.loader} does not read {root}.",
+                f"The loader {options.loader} cannot read {root}.",
                 next_step="Choose --loader stream, or give a local folder or hf://datasets/….",
             )
         revision = {} if options.revision is None else {"revision": options.revision}
@@ -213,8 +213,8 @@ class StreamingUnderTest(_LeRobotUnderTest):
         options = subject.options
         if subject.episodes is not None:
             raise UsageError(
-                "The loader stream-lerobot reads all episodes, whatever is asked of it.",
-                next_step="Leave out --max-episodes and --num-partitions.",
+                "The loader stream-lerobot always reads all episodes.",
+                next_step="Leave --max-episodes and --num-partitions out.",
             )
         if (options.world_size or 1) > 1:
             self.notes += ("stream-lerobot ignores ranks: every process loads everything",)

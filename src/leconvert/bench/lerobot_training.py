@@ -44,8 +44,8 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
     """
     if any(share <= 0 for _, share in also) or sum(share for _, share in also) >= 1:
         raise UsageError(
-            "The shares of --also must be above 0, and below 1 together: the dataset of "
-            "--dataset.root has the rest."
+            "Each share of --also must be above 0, and all together must be below 1. The "
+            "dataset of --dataset.root gets the rest."
         )
     try:
         program = importlib.import_module("lerobot.scripts.lerobot_train")
@@ -53,7 +53,7 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
         accelerate = importlib.import_module("accelerate")
     except ImportError as error:
         raise InstallationError(
-            f"LeRobot's training does not load: {error}.",
+            f"LeRobot's training program cannot be imported: {error}.",
             next_step=f"Run `{install_command(_NEEDED)}`.",
         ) from error
     run = _Run(program, also)
@@ -88,14 +88,14 @@ class _Run:
         if root is not None and not (Path(root) / INFO_PATH).is_file():
             # LeRobot would download --dataset.repo_id into it, the tables first and the rest later.
             raise UsageError(
-                f"--dataset.root: {root} holds no dataset; it has no {INFO_PATH}.",
+                f"{root} (--dataset.root) is not a dataset: it has no {INFO_PATH}.",
                 path=str(root),
-                next_step="Give the folder of a v3.0 dataset; without --dataset.root the dataset "
-                "of --dataset.repo_id is streamed.",
+                next_step="Give the folder of a v3.0 dataset. Without --dataset.root, the "
+                "dataset of --dataset.repo_id is streamed.",
             )
         if config.dataset.eval_split:
             raise UsageError(
-                "A stream is not split for an evaluation (--dataset.eval_split).",
+                "--dataset.eval_split does not work with a stream.",
                 next_step="Split the dataset first: leconvert split DATASET --output-dir DIR "
                 "--into train=0.9,val=0.1.",
             )

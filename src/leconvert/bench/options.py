@@ -170,7 +170,9 @@ def parse_scenarios(text: str) -> tuple[Scenario, ...]:
     names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown or not names:
-        said = f"There is no scenario {', '.join(unknown)}." if unknown else "No scenario is named."
+        said = (
+            f"There is no scenario {', '.join(unknown)}." if unknown else ("No scenario is given.")
+        )
         raise UsageError(said, next_step=f"Choose among {', '.join(SCENARIOS)}.")
     if len(set(names)) < len(names):
         raise UsageError(f"A scenario is named twice in {text}.")
@@ -212,82 +214,97 @@ class RunOptions:
 
     root: str | None = flag(
         None,
-        "the dataset folder, or a URL that fsspec opens: hf://datasets/ORG/NAME, "
-        "hf://buckets/ORG/NAME (default: the local copy of --repo-id, else the Hub)",
+        "the dataset's folder or URL, such as hf://datasets/ORG/NAME or "
+        "hf://buckets/ORG/NAME (default: the local copy of --repo-id, otherwise the "
+        "Hub)",
         "DIR|URL",
         names=("--root", "--local-root"),
     )
     repo_id: str | None = flag(None, "the dataset's name on the Hub", "ORG/NAME")
     data_files_root: str | None = flag(
-        None, "where data/ and videos/ are, if not beside meta/", "DIR|URL"
+        None, "the folder or URL of data/ and videos/, if they are not beside meta/", "DIR|URL"
     )
     revision: str | None = flag(None, "branch, tag or commit on the Hub", "REV")
     source: str | None = flag(
         None,
-        "a label for where the files are: local, hub, bucket or warmed_bucket; the result's "
-        "read_from says where they really are",
+        "a label for the place of the files: local, hub, bucket or warmed_bucket; the "
+        "field read_from of the result has the real place",
         "LABEL",
     )
     scenario: str | None = flag(
         None,
-        "a named set-up: mmap_local, mmap_local_maxworkers, stream_hub, stream_bucket or "
-        "stream_bucket_2node; fills in loader, source and workers",
+        "a named set-up, which sets loader, source and workers: mmap_local, "
+        "mmap_local_maxworkers, stream_hub, stream_bucket or stream_bucket_2node",
         "NAME",
     )
-    loader: Loader | None = flag(None, "stream (default), map or stream-lerobot", "NAME")
-    mode: Mode = flag("single", "single (default), sarm or sarm-action: what a sample is", "NAME")
-    deltas: str | None = flag(None, "windows as JSON, feature to list of seconds", "FILE")
+    loader: Loader | None = flag(
+        None, "the loader: stream (default), map or stream-lerobot", "NAME"
+    )
+    mode: Mode = flag("single", "kind of a sample: single (default), sarm or sarm-action", "NAME")
+    deltas: str | None = flag(
+        None, "a JSON file with time windows: a list of seconds for each feature", "FILE"
+    )
     batch_size: int = flag(16, "samples in a batch (default: 16)", "N", int)
     num_workers: int | None = flag(
-        None, "processes that load; 0 loads in this one (default: cores, at most 4)", "N", int
+        None,
+        "number of loading processes; 0: load in this process (default: the cores, at most 4)",
+        "N",
+        int,
     )
     prefetch_factor: int = flag(2, "batches that each worker prepares ahead (default: 2)", "N", int)
     episode_pool_size: int | None = flag(
         None,
-        "episodes that stream mixes, or frames that stream-lerobot buffers",
+        "number of episodes that stream mixes, or of frames that stream-lerobot buffers",
         "N",
         int,
         names=("--episode-pool-size", "--buffer-size"),
     )
     max_buffer_input_shards: int | None = flag(
         None,
-        "files that stream-lerobot reads side by side; the other loaders have no such thing",
+        "number of files that stream-lerobot reads side by side; other loaders ignore it",
         "N",
         int,
         names=("--max-buffer-input-shards", "--max-num-shards"),
     )
     video_decoder_cache_size: int | None = flag(
-        None, "open decoders in each worker, at most", "N", int
+        None, "maximum number of open decoders in each worker", "N", int
     )
     video_fetch_workers: int | None = flag(
-        None, "threads of a worker that fetch and decode ahead (stream)", "N", int
+        None, "threads of each worker that fetch and decode ahead (only stream)", "N", int
     )
-    num_batches: int | None = flag(None, "largest number of timed batches", "N", int)
-    warmup_batches: int = flag(10, "untimed batches before the timing (default: 10)", "N", int)
-    duration_s: float = flag(60.0, "shortest timing, in seconds (default: 60)", "S", float)
+    num_batches: int | None = flag(None, "maximum number of timed batches", "N", int)
+    warmup_batches: int = flag(10, "untimed batches before the measurement (default: 10)", "N", int)
+    duration_s: float = flag(60.0, "minimum seconds of the measurement (default: 60)", "S", float)
     probe_samples: int = flag(
         100,
-        "samples of the pass in this process that tells reading from decoding (default: 100)",
+        "samples of an extra pass that measures reading and decoding separately (default: 100)",
         "N",
         int,
     )
     probe_warmup: int = flag(10, "untimed samples before --probe-samples (default: 10)", "N", int)
-    device: str = flag("cpu", "where batches go: cpu (default), cuda", "DEVICE")
+    device: str = flag("cpu", "the device for batches: cpu (default) or cuda", "DEVICE")
     decode_device: str = flag(
         "cpu",
-        "decode on cpu (default), or on cuda by NVDEC (stream only)",
+        "the device to decode on: cpu (default), or cuda with NVDEC (only stream)",
         "DEVICE",
         names=("--decode-device", "--video-decode-device"),
     )
-    rank: int | None = flag(None, "this process, from 0 (default: from the launcher)", "N", int)
-    world_size: int | None = flag(None, "processes in all (default: from the launcher)", "N", int)
-    num_partitions: int = flag(
-        1, "nodes that share the dataset by whole files (default: 1)", "N", int
+    rank: int | None = flag(
+        None, "number of this process, counted from 0 (default: from the launcher)", "N", int
     )
-    partition_index: int = flag(0, "this node, from 0", "I", int)
+    world_size: int | None = flag(
+        None, "number of all processes (default: from the launcher)", "N", int
+    )
+    num_partitions: int = flag(
+        1, "number of nodes that share the dataset, by whole files (default: 1)", "N", int
+    )
+    partition_index: int = flag(0, "number of this node, counted from 0", "I", int)
     max_episodes: int | None = flag(None, "use the first N episodes only", "N", int)
     tolerance_s: float = flag(
-        1e-4, "how far windows may lie from multiples of 1/fps (default: 0.0001)", "S", float
+        1e-4,
+        "maximum distance of windows from multiples of 1/fps, in seconds (default: 0.0001)",
+        "S",
+        float,
     )
     seed: int = flag(0, "seed of the sample order (default: 0)", "N", int)
     check: int = flag(
@@ -295,17 +312,17 @@ class RunOptions:
     )
     with_limit: bool = flag(
         False,
-        "measure the decode limit too (default: take it from the result of `probe limit` in "
-        "--out-dir)",
+        "also measure the decode limit (default: take it from the result of `probe limit` "
+        "in --out-dir)",
     )
     limit_duration_s: float = flag(
-        5.0, "seconds of each of its measurements (default: 5)", "S", float
+        5.0, "seconds of each measurement of --with-limit (default: 5)", "S", float
     )
 
     def __post_init__(self) -> None:
         if self.root is None and self.repo_id is None:
             raise UsageError(
-                "No dataset is given.", next_step="Pass --root DIR|URL, or --repo-id ORG/NAME."
+                "No dataset is given.", next_step="Give --root DIR|URL, or --repo-id ORG/NAME."
             )
         _check_least(self, _AT_LEAST)
         for name in ("duration_s", "limit_duration_s", "tolerance_s"):
@@ -317,7 +334,7 @@ class RunOptions:
             _check_known(name, getattr(self, name), known)
         for name in ("device", "decode_device"):
             if not _DEVICE.fullmatch(getattr(self, name)):
-                raise UsageError(f"{_flag(name)} is cpu, cuda or cuda:N.")
+                raise UsageError(f"{_flag(name)} must be cpu, cuda or cuda:N.")
 
     @property
     def read_from(self) -> str:
@@ -378,7 +395,7 @@ def dataset_place(
     if root is not None:
         return root if "://" in root else str(Path(root).resolve())
     if repo_id is None:
-        raise UsageError("No dataset is given.", next_step="Pass --root DIR, or --repo-id NAME.")
+        raise UsageError("No dataset is given.", next_step="Give --root DIR, or --repo-id NAME.")
     if source in BUCKETS:
         return f"hf://buckets/{repo_id}"
     folder = lerobot_home(environment) / repo_id
@@ -386,7 +403,7 @@ def dataset_place(
         return str(folder)
     if source == "local":
         raise UsageError(
-            f"{repo_id} is not on this machine: {folder} does not exist.",
+            f"The dataset {repo_id} is not on this machine: {folder} does not exist.",
             path=str(folder),
             next_step=f"Download it first: hf download --repo-type dataset {shlex.quote(repo_id)} "
             f"--local-dir {shlex.quote(str(folder))}",
@@ -447,64 +464,72 @@ class ResampleOptions:
     """The options of one run; see ``docs/resampling.md``."""
 
     dataset: str | None = flag(
-        None, "the numeric columns of a v3.0 dataset", "DIR|URL", names=("--dataset", "--root")
+        None,
+        "use the numeric columns of this v3.0 dataset",
+        "DIR|URL",
+        names=("--dataset", "--root"),
     )
-    hdf5: str | None = flag(None, "a file of robomimic", "FILE")
+    hdf5: str | None = flag(None, "use this file of robomimic", "FILE")
     source_hz: float | None = flag(
-        None, "samples a second in an --hdf5 file that does not say it", "X", float
+        None, "samples per second of an --hdf5 file that has no rate", "X", float
     )
     revision: str | None = flag(None, "branch, tag or commit of a --dataset on the Hub", "REV")
     columns: tuple[str, ...] | None = None
     max_trajectories: int | None = flag(
         None,
-        "use the first N, or make N synthetic ones (default: 512, or twice the largest batch)",
+        "use the first N trajectories, or make N synthetic ones (default: 512, or twice "
+        "the largest batch)",
         "N",
         int,
     )
-    hz: float = flag(50.0, "rate to bring everything to (default: 50)", "X", float)
-    mode: ResampleMode = flag("compare", "baseline, batched or compare (default)", "NAME")
+    hz: float = flag(50.0, "the rate to resample to (default: 50)", "X", float)
+    mode: ResampleMode = flag(
+        "compare", "what to measure: baseline, batched or compare (default)", "NAME"
+    )
     batch_sizes: tuple[int, ...] | None = None
     dtypes: tuple[Dtype, ...] = ("fp32",)
     devices: tuple[str, ...] = ("cpu",)
     methods: Mapping[str, Method] = field(default_factory=dict)
-    num_epochs: int = flag(1, "passes over the set in each repeat (default: 1)", "N", int)
+    num_epochs: int = flag(
+        1, "passes over all trajectories in each measurement (default: 1)", "N", int
+    )
     repeats: int = flag(7, "number of measurements (default: 7)", "N", int)
     warmup_batches: int = flag(3, "untimed batches before the timing (default: 3)", "N", int)
-    preload: bool = flag(True, "read trajectories while timing", names=("--no-preload",))
+    preload: bool = flag(
+        True, "read the trajectories during the measurement, not before", names=("--no-preload",)
+    )
     seed: int = flag(0, "random seed (default: 0)", "N", int)
-    threads: int | None = flag(None, "threads of torch (default: its own choice)", "N", int)
-    loaders: bool = flag(False, "compare loaders with workers, too")
-    end_to_end: bool = flag(False, "train a small diffusion policy on both paths")
+    threads: int | None = flag(
+        None, "number of threads of torch (default: torch decides)", "N", int
+    )
+    loaders: bool = flag(False, "also compare loaders with worker processes")
+    end_to_end: bool = flag(False, "also train a small diffusion policy with each way")
     num_workers: int = flag(2, "workers of --loaders and of --end-to-end (default: 2)", "N", int)
     train_epochs: int = flag(3, "passes of the training (default: 3)", "N", int)
 
     def __post_init__(self) -> None:
         if self.dataset is not None and self.hdf5 is not None:
-            raise UsageError("--dataset and --hdf5 are two sources; give one.")
+            raise UsageError("--dataset and --hdf5 exclude each other. Give one of them.")
         if self.columns is not None and self.dataset is None and self.hdf5 is None:
-            raise UsageError(
-                "--columns chooses among the features of --dataset or --hdf5; the synthetic set is "
-                "used whole."
-            )
+            raise UsageError("--columns works only with --dataset or --hdf5.")
         if self.source_hz is not None and self.hdf5 is None:
-            raise UsageError(
-                "--source-hz says what an --hdf5 file of robomimic does not; give both."
-            )
+            raise UsageError("--source-hz works only with --hdf5.")
         _check_least(self, _RESAMPLE_AT_LEAST)
         for name, rate in (("--hz", self.hz), ("--source-hz", self.source_hz)):
             if rate is not None and not 0 < rate < math.inf:
                 raise UsageError(f"{name} must be a number above 0, not {rate}.")
         if not self.preload and self.dataset is None and self.hdf5 is None:
             raise UsageError(
-                "--no-preload is for --dataset and --hdf5: the synthetic set is in memory."
+                "--no-preload works only with --dataset or --hdf5: synthetic trajectories "
+                "are always in memory."
             )
         if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
-            raise UsageError("--batch-sizes are whole numbers from 1 on.")
+            raise UsageError("--batch-sizes must be whole numbers of at least 1.")
         _check_known("mode", self.mode, RESAMPLE_MODES)
         for dtype in self.dtypes:
             _check_known("dtype", dtype, DTYPES)
         if not all(map(_DEVICE.fullmatch, self.devices)):
-            raise UsageError("--device is cpu, cuda or cuda:N.")
+            raise UsageError("--device must be cpu, cuda or cuda:N.")
 
     def sized(self, trajectories: int) -> ResampleOptions:
         """Return these options with batch sizes for a set with this many trajectories.

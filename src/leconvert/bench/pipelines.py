@@ -249,7 +249,7 @@ def find_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ProbeError(
-            f"There is no device {name} that torch {torch.__version__} can use.",
+            f"torch {torch.__version__} cannot use the device {name}.",
             next_step="Leave --device out, or install a torch build for CUDA.",
         )
     return device

@@ -291,8 +291,8 @@ def train_on_paths(
     if ACTION not in first.columns or not states:
         missing = STATE if ACTION in first.columns else ACTION
         raise UsageError(
-            f"The training needs the feature {missing}, which the set lacks.",
-            next_step="Choose a set that has it, or leave --end-to-end out.",
+            f"The training needs the feature {missing}, which the trajectories do not have.",
+            next_step="Use a dataset with this feature, or leave --end-to-end out.",
         )
     rows: list[dict[str, Any]] = []
     ways = [
@@ -511,7 +511,7 @@ def open_source(options: ResampleOptions) -> TrajectorySource:
         raise SourceError(
             f"{options.dataset or options.hdf5} has no trajectories.",
             path=options.dataset or options.hdf5,
-            next_step="Give another set.",
+            next_step="Give a dataset or file with trajectories.",
         )
     return source
 

@@ -114,8 +114,8 @@ def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) 
     root = stream.meta.root
     if "://" in root:
         raise UsageError(
-            f"{root} is not local; LeRobot's dataset reads local folders alone.",
-            next_step="Download the dataset and compare there.",
+            f"{root} is not a local folder, but LeRobot's dataset class reads only local folders.",
+            next_step="Download the dataset and give its folder.",
         )
     try:
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
@@ -203,7 +203,7 @@ def _difference(
     sample: Mapping[str, Any], wanted: Mapping[str, Any], key: str, *, is_picture: bool
 ) -> str | None:
     if key not in sample or key not in wanted:
-        return "is missing" if key in wanted else "is not there in LeRobot's"
+        return "is missing" if key in wanted else "is missing in LeRobot's sample"
     ours, theirs = sample[key], wanted[key]
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return None if ours == theirs else f"is {ours!r} instead of {theirs!r}"
@@ -244,8 +244,8 @@ def check_samples(
     options = subject.options
     if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
         raise UsageError(
-            f"LeRobot cannot read {options.root}, so nothing can be compared.",
-            next_step="Leave --check out, or compare on a local copy.",
+            f"LeRobot cannot read {options.root}, so --check cannot compare anything.",
+            next_step="Leave --check out, or give a local copy of the dataset.",
         )
     # Open all episodes, so that samples have the numbers of the dataset's frames.
     reference = MapUnderTest(
@@ -293,9 +293,10 @@ def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
         return None
     if not check["samples"]:
         return ProbeError(
-            f"Nothing was compared: LeRobot could load none of {check['refused_by_map']} samples.",
+            f"Nothing was compared: LeRobot could not load any of {check['refused_by_map']} "
+            "samples.",
             path=document["dataset"]["root"],
-            next_step="Convert the dataset again with leconvert; its times are exact.",
+            next_step="Convert the dataset again with leconvert, which writes exact times.",
             details=[*check["named"][:_TOLD], *_more(check["named"])],
         )
     wrong, unreadable = check["wrong_frames"], check["unreadable_frames"]
@@ -304,11 +305,11 @@ def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
     if not (wrong or unreadable or others or in_batches):
         return None
     return ProbeError(
-        f"In {check['samples']} samples compared {wrong} frames are wrong, {unreadable} cannot be "
-        f"read and {others} values or pad flags are wrong; in the batches {in_batches} frames "
-        "could not be read.",
+        f"{check['samples']} samples were compared: {wrong} frames are wrong, {unreadable} "
+        f"cannot be read, and {others} values or pad flags are wrong. In the batches, "
+        f"{in_batches} frames could not be read.",
         path=document["dataset"]["root"],
-        next_step="See `check` in the result for the places.",
+        next_step="The field `check` of the result lists the places.",
         details=[*check["named"][:_TOLD], *_more(check["named"])],
     )
 
@@ -453,7 +454,7 @@ def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
 def _check_device(device: str) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         raise ProbeError(
-            f"There is no GPU that torch {torch.__version__} can use.",
+            f"torch {torch.__version__} can use no GPU here.",
             next_step="Leave --device out, or install a torch build for CUDA.",
         )
 
@@ -496,7 +497,7 @@ def _timed(
         memory.sample()
     if not measured.samples:
         raise ProbeError(
-            f"The loader {options.loader} gave no sample to time: rank {options.rank} of "
+            f"The loader {options.loader} returned no sample: rank {options.rank} of "
             f"{options.world_size} in partition {options.partition_index} of "
             f"{options.num_partitions} has no frames.",
             path=options.root,
@@ -535,7 +536,8 @@ def _failed(options: RunOptions, error: Exception) -> ProbeError:
     return ProbeError(
         f"The loader {options.loader} failed: {said.rstrip('.')}.",
         path=options.root,
-        next_step="Look at the files with leconvert check; with --check N such frames only count.",
+        next_step="Check the dataset with `leconvert check`. With --check N, unreadable frames "
+        "are only counted.",
     )
 
 

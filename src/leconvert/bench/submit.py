@@ -75,7 +75,7 @@ def parse_places(
         label = next((source for source in SOURCES if source == name.replace("-", "_")), None)
         if label is None or not equals or not place:
             raise UsageError(
-                f"--root-of {text} does not say where a source is.",
+                f"--root-of {text} is not of the form SOURCE=URL.",
                 next_step=f"Write SOURCE=URL, with one of {', '.join(SOURCES)}.",
             )
         places[label] = place
@@ -127,7 +127,7 @@ def parse_resource_changes(given: GivenResources, names: Sequence[str]) -> Resou
             name = name.replace("-", "_")
             if name and name not in names:
                 raise UsageError(
-                    f"--{resource} {text}: {name} is not among what is submitted.",
+                    f"--{resource} {text} is for {name}, which is not submitted.",
                     next_step=f"Choose among {', '.join(names)}."
                     if names
                     else "Leave the name out.",
@@ -143,7 +143,7 @@ def _checked(resource: str, value: str) -> int | str:
     elif value.isdecimal() and int(value) >= (0 if resource == "gpus" else 1):
         return int(value)
     raise UsageError(
-        f"--{resource} {value} makes no sense.",
+        f"--{resource} {value} is not a valid value.",
         next_step="Write --nodes 2, --cpus 16, --mem 64G, --time 00:30:00 or --gpus 1, or "
         "NAME=VALUE for one job.",
     )
@@ -252,8 +252,8 @@ def _root_option(source: Source, places: Places) -> tuple[str, ...]:
     if source == "local":  # the dataset's folder in the cache, found by its --repo-id
         return ()
     raise UsageError(
-        f"It is not known where the files of source {source} are.",
-        next_step=f"Say so with --root-of {source}=URL.",
+        f"The place of the source {source} is unknown.",
+        next_step=f"Give it with --root-of {source}=URL.",
     )
 
 

@@ -67,7 +67,9 @@ class TrainOptions:
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
         if self.dummy and self.resume_from:
-            raise UsageError("--dummy makes no checkpoints, so --resume-from does not go with it.")
+            raise UsageError(
+                "--resume-from does not work with --dummy, which makes no checkpoints."
+            )
 
 
 class StepFacts(NamedTuple):
@@ -139,7 +141,9 @@ def policy_shape(
     ):
         if is_missing:
             raise ProbeError(
-                f"{meta.root} has {what}.", path=meta.root, next_step="Use --dummy: it only loads."
+                f"{meta.root} has {what}.",
+                path=meta.root,
+                next_step="Use --dummy, which only loads data.",
             )
     return shape
 
@@ -210,14 +214,14 @@ class Ranks:
     def __init__(self, rank: int, world_size: int, device: str) -> None:
         if device != "cpu" and not torch.cuda.is_available():
             raise ProbeError(
-                "There is no CUDA device, or this torch was built without CUDA.",
+                "This machine has no CUDA device, or torch was built without CUDA.",
                 next_step="Use --device cpu, or install a CUDA build of torch.",
             )
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
         if world_size > 1 and missing:
             raise ProbeError(
-                f"{world_size} ranks cannot meet without {' and '.join(missing)} in the "
-                "environment.",
+                f"{world_size} ranks cannot connect: the environment has no "
+                f"{' and '.join(missing)}.",
                 next_step="Start them with --gpus, torchrun, accelerate launch or --submit.",
             )
         try:
@@ -311,9 +315,9 @@ def find_checkpoint(wanted: str, out_dir: Path) -> Path | None:
     missing = [name for name in _FILES if not (path / name).is_file()]
     if missing:
         raise ProbeError(
-            f"{path} is no checkpoint: it lacks {', '.join(missing)}.",
+            f"{path} is not a checkpoint: {', '.join(missing)} is missing.",
             path=str(path),
-            next_step="Name a folder checkpoints/step-…, or `last` for the newest one.",
+            next_step="Give a folder checkpoints/step-…, or `last` for the newest checkpoint.",
         )
     return path
 
@@ -338,7 +342,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         raise BusyError(
             f"Another training writes a checkpoint into {path.parent}.",
             path=str(path.parent),
-            next_step="Wait for it, or choose another --out-dir.",
+            next_step="Wait for that training, or choose another --out-dir.",
         ) from error
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -372,7 +376,7 @@ def _unwritable(path: Path, error: OSError) -> StorageError:
     return StorageError(
         f"The checkpoint {path} cannot be written: {error.strerror}.",
         path=str(path),
-        next_step="Make room, then go on with --resume-from last.",
+        next_step="Free disk space, then continue with --resume-from last.",
     )
 
 
@@ -393,13 +397,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise ProbeError(
             f"The checkpoint {path} cannot be read: {error}.",
             path=str(path),
-            next_step="Resume from an older one, by its folder.",
+            next_step="Resume from an older checkpoint by giving its folder.",
         ) from error
     if (kind, version) != (_FORMAT, _VERSION):
         raise ProbeError(
             f"{path / _FILES[-1]} is of version {version}, not {_VERSION}.",
             path=str(path),
-            next_step="Go on with the leconvert that wrote it.",
+            next_step="Continue with the version of leconvert that wrote it.",
         )
     return checkpoint
 
@@ -520,9 +524,9 @@ class _Training:
         newest, found = agreed
         if newest is not None and (found is None or not newest.samefile(found)):
             raise UsageError(
-                f"{out_dir} holds checkpoints of an earlier run, the newest {newest.name}.",
+                f"{out_dir} contains checkpoints of an earlier run; the newest is {newest.name}.",
                 path=str(out_dir),
-                next_step="Go on with --resume-from last, or choose another --out-dir.",
+                next_step="Continue with --resume-from last, or choose another --out-dir.",
             )
         return found
 
@@ -613,7 +617,7 @@ class _Training:
         return InterruptedRunError(
             f"Stopped after step {self.report.steps}; {kept}.",
             path=newest,
-            next_step="Go on with --resume-from last." if newest else None,
+            next_step="Continue with --resume-from last." if newest else None,
         )
 
 

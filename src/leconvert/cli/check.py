@@ -33,14 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repo-id",
         metavar="ORG/NAME",
-        help="instead of DATASET: the folder $HF_LEROBOT_HOME/ORG/NAME",
+        help="check the folder $HF_LEROBOT_HOME/ORG/NAME instead of DATASET",
     )
-    parser.add_argument("--strict", action="store_true", help="let warnings fail the check too")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with code 3 for warnings too, not only for errors",
+    )
     parser.add_argument(
         "--plan-repairs",
         action="store_true",
-        help="print the command that makes the dataset right, from v2.x or in v3.0, with the least "
-        "lost, and what that is",
+        help="print the one command that makes the dataset right and loses least, and list what it "
+        "loses",
     )
     add_json(parser)
 
@@ -50,10 +54,10 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.dataset.check import check_dataset
 
     if options.root is not None and options.repo_id is not None:
-        raise UsageError("Give either DATASET or --repo-id, not both.")
+        raise UsageError("Both DATASET and --repo-id are given. Give one of them.")
     if options.root is None and options.repo_id is None:
         raise UsageError(
-            "No dataset is given.", next_step="Pass its folder, or --repo-id ORG/NAME."
+            "No dataset is given.", next_step="Give the dataset's folder, or --repo-id ORG/NAME."
         )
     root = dataset_root(options).resolve()
     if options.plan_repairs:
@@ -91,4 +95,4 @@ def _show(report: DatasetReport) -> None:
     )
     if any("leconvert repair" in (finding.remedy or "") for finding in report.findings):
         command = shlex.join(["leconvert", "check", report.root, "--plan-repairs"])
-        print_sentence(f"`{command}` names the one command that helps with most.", margin="")
+        print_sentence(f"`{command}` prints the one command that repairs most of it.", margin="")

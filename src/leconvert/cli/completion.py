@@ -19,7 +19,9 @@ _FILES = frozenset({"FILE", "LIST_FILE"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("shell", choices=_SHELLS, metavar="SHELL", help="one of bash, zsh and fish")
+    parser.add_argument(
+        "shell", choices=_SHELLS, metavar="SHELL", help=("the shell: bash, zsh or fish")
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -104,7 +104,7 @@ def show_if_finished(
     verified = find_finished([found.source], found.target, conversion, control)
     if verified is None:
         return None
-    made = f"the {layout.to} dataset of {found.made_of}"
+    made = f"the {layout.to} dataset made from {found.made_of}"
     return show_finished(options, found.target, made, verified)
 
 
@@ -132,13 +132,15 @@ def add_arguments(parser: Parser) -> None:
     add_lease_options(parser, trouble=False)
     add_proof_options(parser)
     parser.add_argument(
-        "--keep-work-dir", action="store_true", help="keep the run's records after success"
+        "--keep-work-dir",
+        action="store_true",
+        help="keep the work dir, with the run's records, after success",
     )
     add_push_wish(parser)
     add_push_options(parser)
     _add_probe_wish(parser)
     add_report_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
     add_quiet(parser)
     add_json(parser)
 
@@ -147,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
     """Convert, and say what was done."""
     take_arguments(options)
     if options.probe_seconds is not None and not options.probe:
-        raise UsageError("--probe-seconds goes with --probe.", next_step="Write --probe too.")
+        raise UsageError("--probe-seconds works only with --probe.", next_step="Add --probe.")
     # Contradictions of the options of a push are told before anything is read or fetched.
     conversion = conversion_options(options)
     push_target(options, conversion.layout, None)
@@ -184,11 +186,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _add_probe_wish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--probe", action="store_true", help="measure how fast the result loads; needs torch"
+        "--probe", action="store_true", help="also measure how fast the result loads; needs torch"
     )
     parser.add_argument(
         "--probe-seconds",
         type=some_seconds,
         metavar="S",
-        help="how long to measure with --probe (default: 10)",
+        help="seconds to measure with --probe (default: 10)",
     )

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=Path("leconvert-demo"),
         metavar="FOLDER",
-        help="a new folder for both datasets (default: leconvert-demo)",
+        help="the new folder for both datasets (default: leconvert-demo)",
     )
     add_json(parser)
 
@@ -104,7 +104,8 @@ def run(options: argparse.Namespace) -> int:
             print(difference)
         if proof.ok:
             print(
-                f"Verified: {proof.rows:,} rows and {proof.video_frames:,} camera frames of "
-                f"{proof.episodes} episodes hold the same bytes as the source, at exact times."
+                f"Verified: all {proof.rows:,} rows and {proof.video_frames:,} camera frames of "
+                f"{proof.episodes} episodes have the bytes of the source, and their exact "
+                "times."
             )
     return 0 if proof.ok else VerificationError.exit_code

@@ -166,11 +166,16 @@ class Package:
         A package of an extra that was not installed is no fault.
         """
         if self.fits and self.trouble is not None:
-            said = f"{self.name} {self.version} is installed and does not load ({self.trouble})"
+            said = (
+                f"{self.name} {self.version} is installed but cannot be imported ({self.trouble})"
+            )
         elif not self.fits and self.is_needed:
-            said = f"{self.name}{self.wants} is needed, {self.version or 'none'} is here"
+            said = (
+                f"{self.name}{self.wants} is needed, but {self.version or 'no version'} is "
+                "installed"
+            )
         elif not self.fits and self.version is not None:
-            said = f"{self.name}{self.wants} is wanted, {self.version} is here"
+            said = f"{self.name}{self.wants} is wanted, but {self.version} is installed"
         else:
             return None
         return f"{said}: run `{self.remedy}`."
@@ -256,7 +261,7 @@ class Examination:
         pyav = next((package for package in self.packages if package.name == "av"), None)
         if "trouble" in self.video and (pyav is None or pyav.remedy is None):
             tested = None if pyav is None else install_command(pyav.wants.replace(">=", "av=="))
-            helps = f" Run `{tested}`: leconvert is tested with this version." if tested else ""
+            helps = f" Run `{tested}`, which installs a tested version." if tested else ""
             lacking.append(f"{self.video['trouble']}.{helps}")
         if not self.can_use_folder and self.file_system is not None:
             lacking.append(f"leconvert cannot work in {self.file_system.folder}.")
@@ -271,9 +276,9 @@ class Examination:
             (p for p in self.packages if p.name.replace("_", "-") == "huggingface-hub"), None
         )
         if "trouble" in self.hub and (client is None or (client.fits and client.trouble is None)):
-            found.append(f"The Hub's client does not load: {self.hub['trouble']}.")
+            found.append(f"The client of the Hub cannot be imported: {self.hub['trouble']}.")
         if "trouble" in self.loading:
-            found.append(f"torch is installed, and could not be asked: {self.loading['trouble']}.")
+            found.append(f"torch is installed, but it does not work: {self.loading['trouble']}.")
         elif self.loading["torchcodec"] is not None and not self.loading.get(
             "torchcodec_loads", True
         ):
@@ -371,7 +376,7 @@ def _decode_a_frame() -> None:
         encode_clip(clip.path, frames, fps=Fraction(30), codec="mpeg4")
         ((_, picture),) = decode_shown(clip.path, [1])
     if read_label(picture) != labels[1]:
-        raise ValueError("it gave another frame than it was asked for")
+        raise ValueError("it decoded the wrong frame")
 
 
 def _loading(
@@ -427,7 +432,7 @@ def _first_line(error: Exception) -> str:
 def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
     troubles = {}
     if shutil.which("sbatch") is None:
-        troubles["slurm"] = "there is no sbatch on the PATH"
+        troubles["slurm"] = "no sbatch on the PATH"
     if version_of("ray") is None:
         troubles["ray"] = "Ray is not installed"
     return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}
@@ -462,13 +467,16 @@ def _tested_with(outcome: Mapping[str, Any]) -> str:
     if outcome["peer"] is None:
         return "Only this host was tested."
     if outcome["same_host"]:
-        return "Both processes ran on this host, so this says nothing about two hosts."
-    return f"Tested with {outcome['peer']}; delays count from the other host's report."
+        return "Both processes ran on this host. Two hosts were not tested."
+    return (
+        f"Tested together with {outcome['peer']}. Delays are measured from the report of the "
+        "other host."
+    )
 
 
 def _promises(findings: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     """Return a table, with what was seen below a promise where the terminal is narrow."""
-    rows: list[list[object]] = [["promise", "holds", "seen, or what leconvert does instead"]]
+    rows: list[list[object]] = [["promise", "holds", "observed, or what leconvert does instead"]]
     for found in findings:
         note = found["note"]
         if not found["holds"]:
@@ -493,12 +501,15 @@ def _verdict(outcome: Mapping[str, Any]) -> str:
     if outcome["fitness"] == "none":
         return "leconvert cannot work here."
     if any(found["promise"] == "link" and not found["holds"] for found in outcome["findings"]):
-        return "Only one host may work here: a run refuses every host but the one that planned it."
+        return "Only one host may work here. A run accepts only the host that planned it."
     if outcome["fitness"] == "one_host":
-        return "Only one host may work here: plan with --one-host, so that others are refused."
+        return (
+            "Only one host may work here. Add --one-host to the plan, so that other hosts are "
+            "refused."
+        )
     if outcome["tested_between_hosts"]:
         return "Several hosts may work here."
-    return "OK on this host; test a second one with: leconvert doctor DIR --peer"
+    return "This host may work here. Test a second host with: leconvert doctor DIR --peer"
 
 
 # ``leconvert check-fs``.
@@ -522,11 +533,11 @@ def add_peer_options(parser: argparse.ArgumentParser) -> None:
     """Add how two hosts test one file system together; ``doctor`` takes them too."""
     parser.add_argument(
         "--peer", action="store_true",
-        help="be the second host: wait for `leconvert doctor DIR --wait S` on the first",
+        help="be the second host: wait for `leconvert doctor DIR --wait S` on the first host",
     )  # fmt: skip
     parser.add_argument(
         "--wait", type=seconds, metavar="S",
-        help="how long to wait for the other host (default: 0; with --peer 600)",
+        help="seconds to wait for the other host (default: 0; with --peer: 600)",
     )  # fmt: skip
 
 
@@ -535,7 +546,7 @@ def run_check_fs(options: argparse.Namespace) -> int:
     folder = options.folder.resolve()
     if not folder.is_dir():
         raise StorageError(
-            f"{folder} is not a folder.", path=str(folder), next_step="Name one that exists."
+            f"{folder} is not a folder.", path=str(folder), next_step="Give a folder that exists."
         )
     if options.peer:
         outcome = _follow(folder, options.wait)
@@ -575,7 +586,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         metavar="DIR",
-        help="a folder: test whether several hosts can share its file system, too",
+        help="also test whether several hosts can share the file system of this folder",
     )
     add_peer_options(parser)
     add_json(parser)
@@ -585,12 +596,12 @@ def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
     if options.peer or options.wait is not None:
         if options.folder is None:
-            raise UsageError("--peer and --wait need the folder that two hosts share.")
+            raise UsageError("--peer and --wait need DIR, the folder that two hosts share.")
         return run_check_fs(options)
     folder = None if options.folder is None else options.folder.resolve()
     if folder is not None and not folder.is_dir():
         raise StorageError(
-            f"{folder} is not a folder.", path=str(folder), next_step="Name one that exists."
+            f"{folder} is not a folder.", path=str(folder), next_step="Give a folder that exists."
         )
     found = examine(folder)
     if options.json:
@@ -607,7 +618,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 _CAN = {
-    "several_hosts": "OK on this host; test a second one with `leconvert doctor DIR --peer`",
+    "several_hosts": "this host may work here; test a second host with `leconvert doctor DIR "
+    "--peer`",
     "one_host": "only one host may work here",
     "none": "leconvert cannot work here",
 }
@@ -618,7 +630,7 @@ def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     machine = record["machine"]
     yield "leconvert", f"{record['leconvert']}, Python {record['python']}, {record['platform']}"
     if "trouble" in machine:
-        yield "machine", f"not known: {machine['trouble']}"
+        yield "machine", f"unknown: {machine['trouble']}"
     else:
         yield "machine", _machine_said(machine)
     yield "video", _video_said(record["video"])
@@ -629,7 +641,7 @@ def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if trouble:
             yield "", f"not {name}: {trouble}"
     if not record["packages"]:
-        yield "packages", "leconvert is not installed as a package: what it wants is not known"
+        yield "packages", "leconvert is not installed as a package, so its needs are unknown"
     if record["file_system"] is not None:
         yield from _file_system_said(record["file_system"])
 
@@ -644,24 +656,24 @@ def _machine_said(machine: Mapping[str, Any]) -> str:
 def _video_said(video: Mapping[str, Any]) -> str:
     if "trouble" in video:
         return str(video["trouble"])
-    return f"PyAV carries FFmpeg {video['ffmpeg']}, which decodes {', '.join(video['decodes'])}"
+    return f"PyAV with FFmpeg {video['ffmpeg']} decodes {', '.join(video['decodes'])}"
 
 
 def _loading_said(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "trouble" in loading:
-        yield "loading", f"torch could not be asked: {loading['trouble']}"
+        yield "loading", f"torch does not work: {loading['trouble']}"
         return
     if loading["torch"] is None:
-        yield "loading", "torch is missing, which the loader and the probe need"
+        yield "loading", "torch is missing; the loader and the probe need it"
         return
     ffmpeg = loading["ffmpeg"] or "none"
     codec = "loads" if loading["torchcodec_loads"] else "does not load"
     yield (
         "loading",
-        f"torch {loading['torch']}; torchcodec {loading['torchcodec'] or 'missing'} {codec}; "
-        f"the FFmpeg it finds: {ffmpeg}",
+        f"torch {loading['torch']}; torchcodec {loading['torchcodec'] or 'missing'} "
+        f"{codec}; FFmpeg for torchcodec: {ffmpeg}",
     )
-    nvdec = "; NVDEC is there" if loading["nvdec"] else "; no NVDEC" if loading["gpus"] else ""
+    nvdec = "; NVDEC is available" if loading["nvdec"] else "; no NVDEC" if loading["gpus"] else ""
     yield "GPUs", (", ".join(loading["gpus"]) or "none that torch can use") + nvdec
     for sentence in loading["missing"]:
         yield "missing", sentence
@@ -669,9 +681,9 @@ def _loading_said(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _hub_said(hub: Mapping[str, Any]) -> str:
     if "trouble" in hub:
-        return f"the client does not load: {hub['trouble']}"
+        return f"the client cannot be imported: {hub['trouble']}"
     token = "no token" if hub["token"] is None else f"a token from {hub['token']}"
-    offline = "; HF_HUB_OFFLINE forbids to ask it" if hub["is_offline"] else ""
+    offline = "; HF_HUB_OFFLINE forbids requests" if hub["is_offline"] else ""
     return f"{hub['endpoint']}, {token}{offline}"
 
 
@@ -710,8 +722,8 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
     lines.append("")
     told = list(record["lacks"])
     if not told:
-        rest = ", but something else does not work:" if record["broken"] else "."
-        told = [f"Everything that a conversion needs is here{rest}"]
+        rest = ", but other parts do not work:" if record["broken"] else "."
+        told = [f"Everything that a conversion needs is installed{rest}"]
     for sentence in (*told, *record["broken"]):
         lines += folded(sentence, width, "")
     return lines
@@ -731,6 +743,6 @@ def _packages_lines(packages: Sequence[Mapping[str, Any]], width: int) -> list[s
     lacking = {p["extras"][0]: p["remedy"] for p in packages if p["remedy"] and p["extras"]}
     lines = aligned(rows if width >= _WIDE else [row[:3] for row in rows])
     if lacking:
-        lines += ["", "What an extra lacks is installed by:"]
+        lines += ["", "These commands install what an extra needs:"]
         lines += aligned(list(lacking.items()))
     return lines

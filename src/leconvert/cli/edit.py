@@ -47,8 +47,9 @@ def add_merge_arguments(parser: Parser) -> None:
         "datasets",
         nargs="+",
         metavar="DATASET",
-        help="the datasets to merge, two or more, in the order of their episodes; each a folder, "
-        "or ORG/NAME or hf://datasets/ORG/NAME@REV on the Hub; they stay",
+        help="the datasets to merge, two or more: folders, or ORG/NAME or "
+        "hf://datasets/ORG/NAME@REV on the Hub; their episodes follow each other in this "
+        "order; the datasets stay as they are",
     )
     parser.add_argument(
         "-o", "--output", type=local_path, required=True, metavar="DIR",
@@ -57,11 +58,13 @@ def add_merge_arguments(parser: Parser) -> None:
     add_work_dir(parser, "output")
     add_conversion_options(parser)
     parser.add_argument(
-        "--keep-work-dir", action="store_true", help="keep the run's records after success"
+        "--keep-work-dir",
+        action="store_true",
+        help="keep the work dir, with the run's records, after success",
     )
     add_push_options(parser, of_several=True)
     add_report_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
     add_quiet(parser)
     add_json(parser)
 
@@ -75,7 +78,9 @@ def run_merge(options: argparse.Namespace) -> int:
     datasets = named_datasets(options.datasets, unfetched=writes_nothing)
     conversion = conversion_options(options)
     push = ResultPush(options, options.output.resolve(), named_push_target(options))
-    return make_dataset(options, datasets, conversion, made="these datasets, merged so,", push=push)
+    return make_dataset(
+        options, datasets, conversion, made="the result of this very merge", push=push
+    )
 
 
 # ``leconvert split``.
@@ -84,37 +89,39 @@ def run_merge(options: argparse.Namespace) -> int:
 def add_split_arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.usual_options = EDITING_OPTIONS | {"--into", "--output-dir", "--seed"}
-    parser.add_argument("dataset", metavar="DATASET", help="the dataset to split; it stays")
+    parser.add_argument(
+        "dataset", metavar="DATASET", help="the dataset to split; it stays as it is"
+    )
     parser.add_argument(
         "--output-dir",
         type=local_path,
         required=True,
         metavar="DIR",
-        help="the folder in which each part gets a folder of its name",
+        help="the folder for the parts; each part becomes a folder of its name there",
     )
     parser.add_argument(
         "--into",
         action="append",
         required=True,
         metavar="PARTS",
-        help="names of parts, each with its share of the episodes, train=0.9,val=0.1, or with its "
-        "episodes, train=0-99,val=100-120; may be given again",
+        help="the parts, each with its share of the episodes (train=0.9,val=0.1) or with the "
+        "numbers of its episodes (train=0-99,val=100-120); may be given several times",
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N",
-        help="decides which episodes a share takes (default: 0)",
+        help="seed of the random choice of episodes for shares (default: 0)",
     )  # fmt: skip
     parser.add_argument(
         "--work-dir", type=Path, metavar="DIR",
-        help="folder for the state of each part's run, in a folder of the part's name; default: a "
-        "hidden sibling of each part",
+        help="the folder for the state of the runs, with one folder for each part (default: a "
+        "hidden folder beside each part)",
     )  # fmt: skip
     add_conversion_options(parser)
     parser.add_argument(
         "--report", action="store_true",
-        help="write an HTML report of each part beside it, PART.report.html",
+        help="write an HTML report of each part beside the part, as PART.report.html",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show the plans and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plans; write nothing")
     add_quiet(parser)
     add_json(parser)
 
@@ -158,9 +165,9 @@ def _show_sums(plans: Sequence[PlanSummary]) -> None:
             needed[room.folder] += room.bytes_needed
     rooms = ", ".join(f"{amount(size)} in {folder}" for folder, size in needed.items())
     print(
-        f"Together {count(sum(plan.episodes for plan in plans), 'episode')}, "
-        f"{count(sum(plan.frames for plan in plans), 'frame')} in {count(len(plans), 'part')}; "
-        f"they need about {rooms or 'nothing'}."
+        f"In all: {count(sum(plan.episodes for plan in plans), 'episode')}, "
+        f"{count(sum(plan.frames for plan in plans), 'frame')} in "
+        f"{count(len(plans), 'part')}. Disk space needed: about {rooms or 'none'}."
     )
 
 
@@ -178,8 +185,8 @@ def _show_part(part: SplitPart, *, quiet: bool) -> None:
         print_plan(part.plan)
     else:
         print(
-            f"{part.name}: episodes {part.episodes}; {part.output} was finished before. Compared "
-            f"with the source now: {part.verified}."
+            f"{part.name}: episodes {part.episodes}; {part.output} was finished before and matches "
+            f"the source (compared now: {part.verified})."
         )
 
 
@@ -192,22 +199,25 @@ def add_trim_arguments(parser: Parser) -> None:
     parser.add_argument("dataset", metavar="DATASET", help="the dataset to trim")
     parser.add_argument(
         "--episode", type=whole(0), action="append", default=[], required=True, metavar="N",
-        help="trim this episode to the next --frames; both may be given again",
+        help=(
+            "number of the episode to trim; the --frames after it says to what; both may be given "
+            "several times"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--frames", action="append", default=[], required=True, metavar="FROM:TO",
-        help="the first frame that stays, counted from 0, and the one after the last; either may "
-        "be left out",
+        help="frames to keep: from frame FROM, counted from 0, up to but without frame TO; either "
+            "may be left out",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=local_path, metavar="DIR",
-        help="where the result goes; DATASET is then never touched. Default: its place, with "
-        "DATASET kept as DATASET_old",
+        help="the folder for the result; DATASET then stays as it is (default: the result takes "
+            "the place of DATASET, which is kept as DATASET_old)",
     )  # fmt: skip
     add_work_dir(parser)
     add_conversion_options(parser)
     add_report_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
     add_quiet(parser)
     add_json(parser)
     parser.set_defaults(keep_work_dir=False)
@@ -220,4 +230,6 @@ def run_trim(options: argparse.Namespace) -> int:
     selection = EpisodeSelection(frames=parse_frames(options.episode, options.frames))
     datasets = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
     conversion = conversion_options(options, selection)
-    return make_dataset(options, datasets, conversion, made=f"{options.dataset}, trimmed so,")
+    return make_dataset(
+        options, datasets, conversion, made=(f"the result of this very trim of {options.dataset}")
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _WIDTH_WITHOUT_TERMINAL = 100
 _INDENT = "  "
+_DEFAULT = re.compile(r" \(default: [^)]*\)$|; may be given several times$")
 _CODE_COLUMN = 31  # two beside each other fit into 80
 
 
@@ -27,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "code", metavar="CODE",
-        help="an exit code such as 8, a finding such as frame-count, or an error such as BusyError",
+        help=(
+            "an exit code such as 8, the code of a finding such as frame-count, or an error of "
+            "the Python API such as BusyError"
+        ),
     )  # fmt: skip
     add_json(parser)
     parser.epilog = _exit_codes()
@@ -75,8 +80,8 @@ def explained(code: str) -> dict[str, Any]:
         near = nearest(code, [*findings, *(name for found in names.values() for name in found)])
         raise UsageError(
             f"There is no code {code!r}{near or '.'}",
-            next_step="Exit codes are listed by `leconvert explain --help`, findings with their "
-            "codes by `leconvert check DATASET`.",
+            next_step="`leconvert explain --help` lists the exit codes. `leconvert check DATASET` "
+            "lists findings with their codes.",
         )
     return {"kind": "finding", "code": code, "findings": findings[code]}
 
@@ -122,7 +127,13 @@ def _remedies(kind: Kind, does: Mapping[str, str]) -> Iterator[dict[str, str | N
         yield {"flag": None, "does": kind.remedy}
     accept = (f"--accept {kind.code}",) if kind.acceptable else ()
     for flag in (*kind.repairs, *accept):
-        yield {"flag": flag, "does": does.get(flag.partition(" ")[0])}
+        name, _, value = flag.partition(" ")
+        yield {"flag": flag, "does": _for_value(does.get(name), value)}
+
+
+def _for_value(does: str | None, value: str) -> str | None:
+    """Return what an option's help says of one of its values, without the default."""
+    return does and _DEFAULT.sub("", does.removeprefix(f"{value}: "))
 
 
 def _option_helps() -> dict[str, str]:
@@ -154,4 +165,4 @@ def _lines(record: Mapping[str, Any]) -> Iterable[str]:
             said = [text for text in (remedy["flag"], remedy["does"]) if text]
             yield f"{_INDENT}→ {': '.join(said)}"
         if not finding["remedies"] and finding["severity"] == "error":
-            yield f"{_INDENT}→ No option repairs this; correct the dataset."
+            yield f"{_INDENT}→ No option repairs this. Correct the dataset itself."

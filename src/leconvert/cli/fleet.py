@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 # Name and one line of help.
 _COMMANDS = (
-    ("convert", "convert all datasets of a list (the word can be left out)"),
-    ("report", "write what became of each dataset, as an HTML page and a CSV"),
-    ("find", "print a list of the datasets below a folder, and what is wrong with each"),
-    ("suggest", "print the policy that converts most of what was set aside, with nothing lost"),
+    ("convert", "convert all datasets of a list; the word convert may be left out"),
+    ("report", "write an HTML page and a CSV file about each dataset of a fleet"),
+    ("find", "list the datasets below a folder, and what is wrong with each"),
+    ("suggest", "print a policy that converts datasets that were set aside, without losing data"),
 )
 
 
@@ -87,21 +87,24 @@ def add_convert_arguments(parser: Parser) -> None:
     parser.usual_options = USUAL_OPTIONS
     parser.add_argument(
         "list", type=Path, metavar="LIST_FILE",
-        help="a file with a dataset a line, a folder, a glob or ORG/NAME@REV on the Hub, and "
-        "options for it alone",
+        help="a text file with one dataset a line: a folder, a glob, or ORG/NAME@REV on the Hub; "
+            "options after a dataset apply to that dataset only",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output-dir", type=local_path, metavar="DIR",
-        help="the folder in which each result gets a folder of its name (default: results are "
-        "pushed, and not kept here)",
+        help="the folder for the results; each becomes a folder of its name there (default: "
+            "results are pushed to the Hub and not kept here)",
     )  # fmt: skip
     parser.add_argument(
         "--work-dir", type=Path, required=True, metavar="DIR",
-        help="folder for the state of the fleet, on a file system that all workers share; it stays",
+        help=(
+            "the folder for the state of the fleet, on a file system that all workers share; the "
+            "fleet never removes it"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--policy", type=Path, metavar="FILE",
-        help="a TOML file that says which findings are repaired or accepted, in which datasets",
+        help="a TOML file: which findings are repaired or accepted, in which datasets",
     )  # fmt: skip
     add_selection_options(parser)
     add_conversion_options(parser, may_append=True)
@@ -110,12 +113,12 @@ def add_convert_arguments(parser: Parser) -> None:
     add_push_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true",
-        help="scan all datasets, show what the fleet comes to, and write nothing",
+        help="scan all datasets and show the plan of the fleet; write nothing",
     )  # fmt: skip
     parser.add_argument(
         "--plan-only", action="store_true",
-        help="write the fleet into its work dir and start no worker; `leconvert submit` and "
-        "`leconvert work` do",
+        help="write the plan of the fleet, but start no workers; `leconvert work` or `leconvert "
+            "submit` starts them",
     )  # fmt: skip
     add_quiet(parser)
     add_json(parser)
@@ -156,9 +159,9 @@ def run_convert(options: argparse.Namespace) -> int:
         plan = conversion.plan
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
         progress.say(
-            f"{count(len(datasets), 'dataset')} in {work_dir}. Watch with: leconvert status "
-            f"{shlex.quote(str(work_dir))}; join from any host with: leconvert work "
-            f"{shlex.quote(str(work_dir))}"
+            f"Converting {count(len(datasets), 'dataset')}; work dir {work_dir}. Watch with: "
+            f"leconvert status {shlex.quote(str(work_dir))}; help from any host with: "
+            f"leconvert work {shlex.quote(str(work_dir))}"
         )
         if options.plan_only:
             if options.json:
@@ -176,19 +179,21 @@ def run_convert(options: argparse.Namespace) -> int:
 def _code(status: FleetStatus, failures: Sequence[str]) -> int:
     """Say on stderr what is left to do, and return the exit code."""
     if not status.is_settled:
-        print_sentence("leconvert: Not all datasets were dealt with.", margin="  ")
+        print_sentence("leconvert: Some datasets are not finished yet.", margin="  ")
         for line in failures:
             print_sentence(f"  {line}", margin="    ")
         print_sentence("  → Run the same command again to go on.", margin="    ")
         return IncompleteError.exit_code
     if status.set_aside:
         number = count(len(status.set_aside), "dataset was", "datasets were")
-        print_sentence(f"leconvert: {number} set aside; all others are converted.", margin="  ")
         print_sentence(
-            f"  → `leconvert fleet suggest {shlex.quote(status.work_dir)} > policy.toml` writes a "
-            "policy for those that convert with nothing lost; run the same command again with "
-            f"--policy policy.toml. `leconvert status {shlex.quote(status.work_dir)}` says what "
-            "helps each.",
+            f"leconvert: {number} set aside (not converted); all others are converted.", margin="  "
+        )
+        print_sentence(
+            f"  → `leconvert status {shlex.quote(status.work_dir)}` says for each dataset what "
+            f"helps. `leconvert fleet suggest {shlex.quote(status.work_dir)} > policy.toml` "
+            "writes a policy with the options that lose no data; then run the same command "
+            "again with --policy policy.toml.",
             margin="    ",
         )
         return BatchesFailedError.exit_code
@@ -279,7 +284,10 @@ def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
     wrong = [one for one in price.datasets if one.stops_at]
     if not wrong:
         return 0
-    print_sentence(f"leconvert: {count(len(wrong), 'dataset')} would be set aside.", margin="  ")
+    print_sentence(
+        f"leconvert: {count(len(wrong), 'dataset')} would be set aside (not converted).",
+        margin="  ",
+    )
     for names, message, step in alike(wrong, most=3)[:_SHOWN]:
         print_sentence(f"  {names}: {message}", margin="    ")
         print_sentence(f"    → {step}", margin="      ")
@@ -324,32 +332,35 @@ def _price_lines(price: FleetPrice) -> list[str]:
     if ready:
         seconds = sum(one.seconds for one in ready)
         lines.append(
-            f"About {guessed_duration(seconds)} of one worker's time, on a disk that "
-            "reads and writes 500 MB/s; by measured rates only `leconvert status` knows."
+            f"One worker would need about {guessed_duration(seconds)} on a disk that reads and "
+            "writes 500 MB/s. Once workers run, `leconvert status` tells the time left by "
+            "their measured speed."
         )
     if unseen:
         lines.append(
-            f"{count(len(unseen), 'dataset')} on the Hub: what is wrong with one shows when it is "
-            "fetched. Of each worker that fetches, the host needs twice its largest dataset as "
-            f"scratch: up to {amount(2 * max(one.source_bytes for one in unseen))}."
+            f"{count(len(unseen), 'dataset')} on the Hub: each is checked when it is fetched, not "
+            "now. Each worker needs local disk space of twice its largest dataset: up to "
+            f"{amount(2 * max(one.source_bytes for one in unseen))}."
         )
     if stays:
         received = sum(moves.received + moves.to_fetch for moves in stays)
         lines.append(
-            f"{count(len(stays), 'dataset')} whose files stay on the Hub: {amount(received)} will "
-            f"be received, about {amount(sum(moves.to_send for moves in stays))} sent, of "
-            f"{amount(sum(moves.of for moves in stays))}."
+            f"{count(len(stays), 'dataset')} of {amount(sum(moves.of for moves in stays))} whose "
+            f"files stay on the Hub: {amount(received)} will be downloaded and about "
+            f"{amount(sum(moves.to_send for moves in stays))} uploaded."
         )
     if finished:
         lines.append(f"{count(finished, 'dataset is', 'datasets are')} finished.")
     for folder, size_bytes in price.new_bytes.items():
         free = price.free_bytes[folder]
-        room = "an unknown room" if free is None else amount(free)
-        lines.append(f"It needs about {amount(size_bytes)} of {room} free in {folder}.")
+        room = "unknown" if free is None else amount(free)
+        lines.append(f"Disk space in {folder}: about {amount(size_bytes)} needed, {room} free.")
     if price.former_states:
         lines.append(former_line(price.former_states, price.former_bytes))
     if wrong:
-        lines.append(f"{count(len(wrong), 'dataset')} would be set aside:")
+        lines.append(
+            f"{count(len(wrong), 'dataset')} would be set aside (not converted), by reason:"
+        )
         lines += reason_lines("stops at", price.why_set_aside())
     lines.append("Nothing was written.")
     return lines
@@ -365,8 +376,8 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("fleet.html"), metavar="FILE",
-        help="the page; the CSV goes beside it, with .csv as its ending; what is there is replaced "
-        "(default: fleet.html)",
+        help="the HTML page; the CSV file gets the same name with the ending .csv; existing files "
+            "are replaced (default: fleet.html)",
     )  # fmt: skip
     add_json(parser)
 
@@ -379,14 +390,19 @@ def run_report(options: argparse.Namespace) -> int:
     table = page.with_suffix(".csv")
     if table == page:
         raise UsageError(
-            f"{page} is where the CSV goes.", path=str(page), next_step="End its name in .html."
+            f"{page} ends in .csv, which is the ending of the CSV file.",
+            path=str(page),
+            next_step="Give a name that ends in .html.",
         )
     status = fleet_status(options.work_dir.resolve())
     write_fleet_report(status, page, table)
     if options.json:
         print(json.dumps({"report": str(page), "csv": str(table), "run_id": status.run_id}))
         return 0
-    print(f"{count(len(status.datasets), 'dataset')}, {len(status.set_aside):,} set aside.")
+    print(
+        f"{count(len(status.datasets), 'dataset')}, {len(status.set_aside):,} set aside (not "
+        "converted)."
+    )
     print(f"  report  {options.output}")
     print(f"  CSV     {options.output.with_suffix('.csv')}")
     return 0
@@ -405,8 +421,8 @@ def add_find_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--no-scan", action="store_false", dest="scan",
-        help="go by info.json alone, as on the Hub always; by default the files of each dataset "
-        "are looked at, as check does",
+        help="read only info.json of each dataset; the default is to check all its files, as "
+            "`leconvert check` does; on the Hub only info.json is ever read",
     )  # fmt: skip
     add_json(parser)
 
@@ -431,9 +447,9 @@ def run_find(options: argparse.Namespace) -> int:
         print("\n".join(_found_lines(found)), flush=True)
     also = ""
     if left_out := unread + are_v3:
-        told = {f"{are_v3:,} v3.0 already": are_v3, f"{unread:,} with a reason each": unread}
+        told = {f"{are_v3:,} v3.0 already": are_v3, f"{unread:,} for the reason given": unread}
         why = ", ".join(words for words, some in told.items() if some)
-        also = f"; {left_out:,} of them left out, as comments: {why}"
+        also = f"; {left_out:,} of them are left out and stand as comments: {why}"
     print(f"# {count(number, 'dataset')}, {amount(size_bytes)}{also}")
     return 0
 
@@ -445,7 +461,7 @@ def _group(url: str) -> HubGroup | HubName:
     group = parse_group(url) or HubName.parse(url, bare=False)
     if group is None:
         raise UsageError(
-            f"{url} names no datasets on the Hub.",
+            f"{url} is not an address of datasets on the Hub.",
             path=url,
             next_step="Pass hf://ORG, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
             "folders of a repository, or the address of such a page.",
@@ -471,7 +487,7 @@ def _found_lines(found: FoundDataset) -> list[str]:
     if found.problem is not None:
         lines.append(f"#   {found.problem}")
     elif found.version == V3_VERSION:
-        anew = ", with errors: converted, it is written anew" if found.errors else ""
+        anew = ", but has errors; a conversion writes it anew" if found.errors else ""
         lines.append(f"#   is {found.version} already{anew}")
     for severity, codes in (("error", found.errors), ("warning", found.warnings)):
         if codes:
@@ -507,24 +523,28 @@ def run_suggest(options: argparse.Namespace) -> int:
 def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str]:
     well = len(suggestion.converts)
     number = count(well + len(suggestion.stays), "dataset was", "datasets were")
-    yield f"# {number} set aside. With this policy {well:,} of them convert, with nothing lost:"
-    yield "# every frame stays, and every feature that has data."
-    yield "# Run the fleet's command again with --policy and the name of this file."
+    yield (
+        f"# {number} set aside (not converted). With this policy {well:,} of them convert, and no "
+        "data is lost:"
+    )
+    yield "# every frame stays, and so does every feature that has data."
+    yield "# Run the command of the fleet again with --policy and the name of this file."
     for rule in suggestion.policy.rules[:number_given]:
-        yield from ("", "# A rule of the policy that the fleet has.", *_rule_lines(rule))
+        yield from ("", "# This rule is from the fleet's present policy.", *_rule_lines(rule))
     for one in suggestion.rules:
         yield from ("", *_said_of(one), *_rule_lines(one.rule))
     if suggestion.stays:
         yield from (
             "",
-            f"# {count(len(suggestion.stays), 'dataset stays', 'datasets stay')} set aside:",
+            f"# {count(len(suggestion.stays), 'dataset stays', 'datasets stay')} set aside with "
+            "this policy:",
         )
     for names, message, step in suggestion.stays_alike:
         yield from (f"# {_one_line(f'{names}: {message}')}", f"#   {_one_line(step)}")
     if suggestion.lossy:
         yield from (
             "",
-            "# What follows leaves something out. Uncomment a rule to allow it.",
+            "# The rules below leave data out. Uncomment a rule to allow it.",
         )
     for one in suggestion.lossy:
         yield from ("", *_said_of(one), *(f"#{line}" for line in _rule_lines(one.rule)))

@@ -38,7 +38,7 @@ def make_dataset(
         options: The options: where the result goes, what is only shown, and what is kept.
         datasets: The sources, in the order of their episodes.
         conversion: What is asked.
-        made: What the result is called, such as ``the datasets, merged so,``.
+        made: What the result is called, such as ``the result of this very merge``.
         push: The push of the result; None where the command does not push.
     """
     from leconvert.api import find_finished, run_conversion
@@ -104,13 +104,16 @@ def show_finished(options: argparse.Namespace, target: Path, made: str, verified
     """Say that a result was in place before, and how it was compared now; return the exit code.
 
     Args:
-        made: A name for it, such as ``the v3.0 dataset of SOURCE``.
+            made: A name for it, such as ``the v3.0 dataset made from SOURCE``.
     """
     if options.json:
         print(json.dumps({"already_converted": str(target), "verified": verified}))
     elif not options.quiet:
-        how = "a comparison of every byte" if verified == "bytes" else "a comparison by structure"
-        print(f"{target} is {made} already: {how} found no difference. There is nothing to do.")
+        how = "of every byte" if verified == "bytes" else "by structure"
+        print(
+            f"{target} is already {made}. A comparison {how} found no difference. There is nothing "
+            "to do."
+        )
     return 0
 
 
@@ -139,7 +142,7 @@ def show_outcome(
             print_findings(report.findings)
         return code
     if report is None:
-        print("The dataset was converted before; only the push is left.")
+        print("The dataset was converted before. Only the push is left to do.")
     else:
         print_report(report)
     if push is not None:
@@ -156,27 +159,26 @@ def print_report(report: ConversionReport) -> None:
     if report.kept_episodes:
         print(
             f"Appended {count(report.episodes - report.kept_episodes, 'episode')}, "
-            f"{amount(report.source_bytes)}, to {report.kept_episodes:,} in "
-            f"{report.seconds:.1f} s; these stay in their files, {report.files:,} are there now."
+            f"{amount(report.source_bytes)}, in {report.seconds:.1f} s. The "
+            f"{report.kept_episodes:,} earlier episodes stay in their files. The result has "
+            f"{report.files:,} files now."
         )
     else:
         print(
-            f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
-            f"{amount(report.source_bytes)} into {report.files:,} files "
+            f"Converted {count(report.episodes, 'episode')}, {count(report.frames, 'frame')}, "
+            f"{amount(report.source_bytes)} into {count(report.files, 'file')} "
             f"in {report.seconds:.1f} s ({amount(rate)}/s)."
         )
     if report.moves is None:
-        print(f"  {report.version} dataset  {report.output}")
+        print(f"  made          {report.output} ({report.version})")
     else:
-        print(f"  {report.version} dataset  on the Hub alone")
+        print(f"  made          the {report.version} dataset, on the Hub only")
         _print_moves(report.moves)
-    if report.kept_source is not None:
-        reason = f": {report.kept_because}" if report.kept_because else ""
-        print(f"  kept          {report.kept_source}{reason}")
-    if report.removed_source is not None:
-        print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
+    print(f"  checked       {_checked(report)}")
+    print(f"  use           {_use(report)}")
+    _print_source(report)
     if report.kept_files is not None:
-        print(f"  as they were  {report.kept_files:,} of the files are the source's, unchanged")
+        print(f"  unchanged     {report.kept_files:,} of the files are the source's own")
     if report.cloned_bytes:
         print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
     changes = Repairs.from_record(report.repairs).summary()
@@ -184,10 +186,6 @@ def print_report(report: ConversionReport) -> None:
         print(f"  changed       {changes[0]}")
         for change in changes[1:]:
             print(f"                {change}")
-    print(f"  checked       {report.verified}{_because(report.verified_because)}")
-    print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
-    if not report.quantiles and report.version == "v3.0":
-        print("  recording     LeRobot loads this, but cannot resume recording: needs --quantiles")
     if report.work_dir is not None:
         clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
         print(f"  records       {report.work_dir}; `{clean}` removes them")
@@ -195,24 +193,63 @@ def print_report(report: ConversionReport) -> None:
         print(f"  report        {report.report}")
     if report.probe is not None:
         print(f"  loads         {_loading(report.probe)}")
+    print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
+
+
+def _checked(report: ConversionReport) -> str:
+    """Return how the result was compared with its source, and what would compare more."""
+    because = "" if report.verified_because is None else f": {report.verified_because}"
+    if report.verified == "none":
+        return f"not compared with the source{because}"
+    if report.verified == "bytes":
+        return f"matches the source; every byte compared{because}"
+    said = f"matches the source; {report.verified} compared{because}"
+    source = report.kept_source or Path(report.source)
+    if report.moves is not None or not source.is_dir():
+        return said
+    verify = shlex.join(
+        ["leconvert", "verify", str(report.output), "--source", str(source), "--bytes"]
+    )
+    return f"{said} (`{verify}` compares every byte)"
+
+
+def _use(report: ConversionReport) -> str:
+    if report.version != "v3.0":
+        return "ready for GR00T, openpi and LeRobot up to 0.3.3"
+    if report.quantiles:
+        return "ready for training, and for recording more episodes into it"
+    return "ready for training; to record more episodes into it, convert with --quantiles (slower)"
+
+
+def _print_source(report: ConversionReport) -> None:
+    """Say what became of a source whose place the result took."""
+    output = shlex.quote(str(report.output))
+    if report.kept_source is not None:
+        because = f"; not removed: {report.kept_because}" if report.kept_because else ""
+        print(f"  kept          {report.kept_source}, the source{because}")
+        print(
+            f"  next          `leconvert clean --of {output} --old` removes the kept source if "
+            f"every byte of it is in the result; `leconvert undo {output}` puts it back"
+        )
+    if report.removed_source is not None:
+        print(
+            f"  removed       {report.removed_source}, the source: every byte of it is in the "
+            "result"
+        )
 
 
 def _print_moves(moves: MovedBytes) -> None:
     received = moves.received + moves.to_fetch
     print(
-        f"  moved         {amount(received)} from the Hub, about {amount(moves.to_send)} to it, of "
-        f"{amount(moves.of)}"
+        f"  moved         {amount(received)} downloaded, about {amount(moves.to_send)} uploaded, "
+        f"of {amount(moves.of)}"
     )
-
-
-def _because(reason: str | None) -> str:
-    return "" if reason is None else f": {reason}"
 
 
 def _memory(peak: Mapping[str, int | None]) -> str:
     command, workers = peak.get("command"), peak.get("workers")
     own = amount(command) if command else "unknown"
-    return own if not workers else f"{own}, {amount(workers)} of a worker"
+    return own if not workers else f"{own} for this command, {amount(workers)} for a worker"
 
 
 def _loading(probe: Mapping[str, Any]) -> str:

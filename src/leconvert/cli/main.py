@@ -41,30 +41,30 @@ COMMANDS = {
         ("merge", "merge datasets into a new one, at copy speed"),
         ("split", "split a dataset: each episode into exactly one part"),
         ("trim", "cut frames off the beginning or the end of episodes"),
-        ("repair", "mend what check finds in a v3.0 dataset"),
+        ("repair", "repair what check finds in a v3.0 dataset"),
         ("fleet", "convert many datasets with one pool of workers"),
-        ("undo", "put back what a conversion or repair in place replaced"),
-        ("clean", "remove what finished and discarded runs left"),
+        ("undo", "put back what a conversion or repair replaced"),
+        ("clean", "remove leftovers of finished and discarded runs"),
     ),
     "on many hosts": (
-        ("plan", "scan a dataset and write the plan that workers share"),
+        ("plan", "scan a dataset and write a plan for workers"),
         ("work", "run one worker on a work dir, on any host"),
-        ("submit", "hand a plan to SLURM: workers, and a packer after them"),
-        ("pack", "assemble what the workers wrote and swap it into place"),
+        ("submit", "start the workers and the packer as SLURM jobs"),
+        ("pack", "assemble the result and put it in place"),
         ("status", "show the progress of a run"),
-        ("release", "retry failed or stuck batches of a run"),
+        ("release", "let workers try failed or stuck batches again"),
     ),
-    "look, prove, publish and load": (
-        ("check", "list what is wrong with one dataset, v2.x or v3.0"),
+    "check, compare, publish and load": (
+        ("check", "list what is wrong with a dataset, v2.x or v3.0"),
         ("verify", "compare a result with its source"),
         ("report", "write an HTML report of a run or a dataset"),
         ("push", "upload a v3.0 dataset to the Hub, a bucket or a store"),
         ("probe", "measure how fast and correctly a dataset loads"),
     ),
     "first steps and help": (
-        ("demo", "make a small dataset, convert it, verify it"),
+        ("demo", "make a small dataset, convert it and compare both"),
         ("explain", "explain an exit code or a finding, and what to do"),
-        ("doctor", "show what is missing here, and test a file system"),
+        ("doctor", "show missing packages, and test a file system"),
         ("completion", "print a script that completes command lines"),
     ),
     # Not listed: `doctor DIR` and `push RESULT URL` do the same.
@@ -89,7 +89,7 @@ _FORKED_MODULES = dict.fromkeys(
     ("convert", "merge", "split", "trim"), ("leconvert.api", "leconvert.cli.work")
 ) | {"fleet": ("leconvert.fleet", "leconvert.cli.work")}
 _MORE_HELP = """
-`leconvert COMMAND --help` lists options, `leconvert explain --help` exit codes.
+`leconvert help COMMAND` lists options, `leconvert explain --help` exit codes.
 """
 
 
@@ -100,7 +100,7 @@ def build_parser(wanted: str | None = None) -> Parser:
     """
     parser = Parser(
         prog="leconvert",
-        description="Convert LeRobot datasets, whole or in part: v2.x to v3.0, v3.0 to v2.1.",
+        description=("Convert LeRobot datasets or parts of them: v2.x to v3.0, v3.0 to v2.1."),
         epilog=examples_text("leconvert") + _MORE_HELP,
     )
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
@@ -119,10 +119,10 @@ def _meant(words: Sequence[str], commands: Collection[str]) -> str | None:
     if not (os.path.lexists(first) or "/" in first):
         return None
     if others:
-        return f"A command comes first: `{shlex.join(['leconvert', 'convert', *words])}`."
+        return f"Put a command first, such as `{shlex.join(['leconvert', 'convert', *words])}`."
     word = shlex.quote(first)
     return (
-        f"A command comes first: `leconvert check {word}` lists what is wrong with a dataset, "
+        f"Put a command first: `leconvert check {word}` lists what is wrong with a dataset, "
         f"`leconvert convert {word}` converts it."
     )
 
@@ -193,15 +193,15 @@ def undecodable_path(error: UnicodeEncodeError) -> LeconvertError:
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8" and _is_utf_8(error.object):
         return UsageError(
-            f"{shown} is UTF-8, but Python takes names for {encoding} in this locale, so that no "
+            f"The path {shown} is UTF-8, but Python reads paths as {encoding} in this locale. No "
             "parquet file can be opened there.",
             path=shown,
             next_step="Set PYTHONUTF8=1, then run the same command again.",
         )
     return UsageError(
-        f"{shown} is no UTF-8, and no parquet file can be opened there.",
+        f"The path {shown} is not UTF-8. No parquet file can be opened there.",
         path=shown,
-        next_step="Rename it, then run the same command again.",
+        next_step="Rename the folder or file, then run the same command again.",
     )
 
 
@@ -285,12 +285,12 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
     except UnicodeEncodeError as error:
         return fail(undecodable_path(error), as_json=as_json)
     except KeyboardInterrupt:
-        again = "Run the same command again to go on."
+        again = "Run the same command again to continue."
         return fail(InterruptedRunError("interrupted", next_step=again), as_json=as_json)
     except ImportError as error:
         return fail(
             InstallationError(
-                f"A package does not load: {error}.",
+                f"A Python package cannot be imported: {error}.",
                 next_step="`leconvert doctor` lists what is installed and what is missing.",
             ),
             as_json=as_json,
@@ -358,9 +358,9 @@ def _refuse_empty_paths(arguments: Sequence[str], options: argparse.Namespace) -
     )
     if empty and Path() in vars(options).values():
         raise UsageError(
-            "An argument is empty where a path is needed.",
-            next_step="Is a variable of the shell not set? The folder that you are in is written "
-            "as a dot.",
+            "A path on the command line is empty.",
+            next_step="Check that the shell variables in the command are set. A dot stands for the "
+            "current folder.",
         )
 
 

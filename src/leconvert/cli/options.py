@@ -139,7 +139,8 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     layout = filled(LayoutOptions, options)
     if hasattr(options, "loader_workers") and layout.layout != "streaming":
         raise UsageError(
-            "--loader-workers goes with --layout streaming.", next_step="Write both, or neither."
+            "--loader-workers works only with --layout streaming.",
+            next_step="Add --layout streaming, or leave --loader-workers out.",
         )
     return layout
 
@@ -151,7 +152,7 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
     """Add which episodes are converted; see docs/howto/select-episodes.md."""
     from leconvert.model.selection import EpisodeSelection
 
-    about = "episodes have the numbers that the source gives them"
+    about = "episode numbers are those of the source"
     _add_group(parser, "selection", EpisodeSelection, about)
 
 
@@ -166,10 +167,13 @@ def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) 
     """Add what the user allows a conversion to change; see docs/findings.md."""
     from leconvert.model.repairs import RepairOptions
 
-    when = "nothing is repaired unless one of these says so"
+    when = "nothing is repaired or changed without one of these options"
     if of_v3:
-        when = "beyond what follows from the files, each only if it is given; with any but --retime"
-        when += " the dataset is written anew, as convert does"
+        when = (
+            "repairs that change data are made only with one of these options; with any but "
+            "--retime"
+        )
+        when += " the whole dataset is written anew, as convert does"
     _add_group(parser, "repairs", RepairOptions, when, without=_OF_V2 if of_v3 else ())
 
 
@@ -196,12 +200,13 @@ def add_revision(parser: argparse.ArgumentParser) -> None:
 def local_root(options: argparse.Namespace) -> Path:
     """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist."""
     if options.repo_id is None and getattr(options, "revision", None) is not None:
-        raise UsageError("--revision names a revision of --repo-id, which is not given.")
+        raise UsageError("--revision works only with --repo-id.")
     if options.root is not None:
         return Path(options.root)
     if options.repo_id is None:
         raise UsageError(
-            "No dataset is given.", next_step="Pass --root DIR, or --repo-id ORG/NAME."
+            "No dataset is given.",
+            next_step="Give the dataset's folder, or ORG/NAME for a dataset on the Hub.",
         )
     return lerobot_home() / str(options.repo_id)
 
@@ -211,7 +216,7 @@ def dataset_root(options: argparse.Namespace) -> Path:
     root = local_root(options)
     if options.root is None and not root.is_dir():
         raise UsageError(
-            f"{options.repo_id} is not on this machine: {root} does not exist.",
+            f"The dataset {options.repo_id} is not on this machine: {root} does not exist.",
             path=str(root),
             next_step="Download it first: "
             + download_command(
@@ -246,14 +251,13 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
         return
     if options.repo_id is None:
         raise UsageError(
-            f"{flag} is for files that workers fetch from the Hub; {options.root} is no dataset "
-            "of the Hub.",
+            f"{flag} works only for a dataset on the Hub; {options.root} is not one.",
             next_step=f"Leave {flag} out.",
         )
     raise UsageError(
-        f"{flag} is for files that workers fetch batch by batch; here the whole of "
-        f"{options.repo_id} would be downloaded first.",
-        next_step="Write --engine local too, to fetch batch by batch.",
+        f"{flag} works only where worker processes fetch the files; this command would first "
+        f"download all of {options.repo_id}.",
+        next_step="Add --engine local: its worker processes fetch the files batch by batch.",
     )
 
 
@@ -299,7 +303,8 @@ def local_path(text: str) -> Path:
     """Return a path, and refuse a URL where a folder is needed."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is no folder; convert to one, and send it there with `leconvert push`"
+            f"{text} is a URL, not a folder; convert into a folder, then send it with `leconvert "
+            "push`"
         )
     return Path(text)
 
@@ -325,7 +330,7 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
     found = HubName.parse(url, bare=False)
     if found is None:
         raise UsageError(
-            f"{url} names no dataset on the Hub.",
+            f"{url} is not an address of a dataset on the Hub.",
             path=url,
             next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV, "
             "in a folder of a repository hf://datasets/ORG/NAME/path/to/dataset@REV.",
@@ -373,7 +378,7 @@ def take_arguments(options: argparse.Namespace) -> None:
     if options.result is not None:
         if options.output is not None and options.output.resolve() != options.result.resolve():
             raise UsageError(
-                f"{options.result} and --output {options.output} are two places for one result.",
+                f"The result is given two places: {options.result} and --output {options.output}.",
                 next_step="Give one of them.",
             )
         options.output = options.result
@@ -412,8 +417,11 @@ def _is_hub_name(given: str) -> bool:
     if is_unclear:
         word = shlex.quote(given)
         raise UsageError(
-            f"{given} can be a folder here, and a dataset on the Hub.",
-            next_step=f"Write ./{word} for the folder, hf://datasets/{word} for the Hub.",
+            f"{given} may mean a folder here or a dataset on the Hub.",
+            next_step=(
+                f"Write ./{word} for the folder, or hf://datasets/{word} for the dataset on "
+                "the Hub."
+            ),
         )
     return not os.path.lexists(given)
 
@@ -425,18 +433,20 @@ def _is_same(one: Path | str, other: Path | str) -> bool:
 
 
 def _two_sources(given: str, option: str) -> UsageError:
-    return UsageError(f"{given} and {option} are two sources.", next_step="Give one of them.")
+    return UsageError(
+        f"Two sources are given: {given} and {option}.", next_step="Give one of them."
+    )
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which dataset goes where, and how it is cut; see `take_arguments`."""
     parser.add_argument(
         "dataset", nargs="?", metavar="DATASET",
-        help="the dataset: a folder (as --root), ORG/NAME on the Hub (as --repo-id), or a URL",
+        help="the dataset: a folder, ORG/NAME on the Hub, or a URL",
     )  # fmt: skip
     parser.add_argument(
         "result", nargs="?", type=local_path, metavar="OUTPUT",
-        help="where the result goes (as --output)",
+        help="the folder for the result, as --output",
     )  # fmt: skip
     parser.add_argument(
         "--repo-id",
@@ -449,7 +459,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--root",
         type=path_or_url,
         metavar="DIR|URL",
-        help="the dataset folder itself, which holds meta/, data/ and videos/; or its URL, such as "
+        help="the dataset's folder, which holds meta/, data/ and videos/; or its URL, such as "
         "hf://datasets/ORG/NAME@REV or s3://BUCKET/NAME",
     )
     parser.add_argument(
@@ -457,8 +467,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=local_path,
         metavar="DIR",
-        help="where the result goes; the source is then never touched. Default: the source's "
-        "place, with the source kept as <root>_old",
+        help="the folder for the result; the source then stays as it is (default: the result takes "
+        "the place of the source, which is kept as <root>_old)",
     )
     add_work_dir(parser)
     add_layout_options(parser)
@@ -474,8 +484,8 @@ def add_work_dir(parser: argparse.ArgumentParser, beside: str = "target") -> Non
         "--work-dir",
         type=Path,
         metavar="DIR",
-        help="folder for the run's state, on a file system that all workers share; default: a "
-        f"hidden sibling of the {beside}",
+        help="the folder for the run's state, on a file system that all workers share (default: a "
+        f"hidden folder beside the {beside})",
     )
 
 
@@ -499,7 +509,10 @@ def add_proof_options(
     said = (
         {}
         if may_delete
-        else {"verify": "what is proven before the result takes its place (default: structure)"}
+        else {
+            "verify": "how the result is compared with the source before it is put in place "
+            "(default: structure)"
+        }
     )
     group = _add_group(
         parser,
@@ -519,8 +532,8 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, action=OptionalValue, looks_right=_is_page, otherwise="",
         metavar="FILE.html",
-        help="write an HTML report, also where the run fails after planning (default: "
-        "<target>.report.html); a name that does not end in .html is given as --report=FILE",
+        help="write an HTML report, also if the run fails after planning (default: "
+            "<target>.report.html); write --report=FILE if the name does not end in .html",
     )  # fmt: skip
 
 
@@ -536,9 +549,9 @@ def _is_page(word: str) -> bool:
     if not word or word.startswith("-") or "://" in word or Path(word).is_dir() or on_the_hub:
         return False
     raise UsageError(
-        f"Is {word} the page of --report, or a place for a dataset?",
-        next_step=f"Write --report={shlex.quote(word)} for the page; a dataset, or the place of "
-        "one, is named before the options.",
+        f"{word} after --report may mean the report or a dataset.",
+        next_step=f"Write --report={shlex.quote(word)} if it is the report. If it is a dataset or "
+        "its output folder, put it before the options.",
     )
 
 
@@ -557,13 +570,15 @@ def report_place(given: Path | None, target: Path) -> Path | None:
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add ``--quiet``."""
     parser.add_argument(
-        "-q", "--quiet", action="store_true", help="show no progress and no summary, only problems"
+        "-q", "--quiet", action="store_true", help="show only problems: no progress, no summary"
     )
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
     """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
+    parser.add_argument(
+        "--json", action="store_true", help=("print the outcome as one JSON document on stdout")
+    )
 
 
 # Options for workers that SLURM starts, spelled and explained once.
@@ -581,12 +596,12 @@ def add_slurm_worker_options(
 
     group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
     for_slurm = [*add_flags(group, SlurmOptions), *add_flags(group, Site)]
-    asked = "what workers ask SLURM for"
+    asked = "resources of the workers' SLURM jobs"
     group.add_argument("--slurm", action=Settings, actions=for_slurm, prefix="slurm-", help=asked)
     for_ray = _add_ray_options(group) if of_ray else []
     if of_ray:
         shared = [each for each in for_slurm if each.option_strings[-1] in _OF_RAY_TOO]
-        asked = "what workers ask Ray for"
+        asked = "resources of the workers' Ray tasks"
         group.add_argument(
             "--ray", action=Settings, actions=[*shared, *for_ray], prefix="ray-", help=asked
         )
@@ -606,9 +621,9 @@ def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
 
     for name in (*given_flags(options, SlurmOptions), *given_flags(options, Site)):
         if name not in _OF_RAY_TOO:
-            raise UsageError(f"{name} goes with --engine slurm.")
+            raise UsageError(f"{name} works only with --engine slurm.")
         if options.engine != "ray":
-            raise UsageError(f"{name} goes with --engine slurm or ray.")
+            raise UsageError(f"{name} works only with --engine slurm or ray.")
 
 
 # Options of the commands that hand workers to Ray, spelled and explained once.
@@ -622,20 +637,20 @@ def _add_ray_options(group: argparse._ArgumentGroup) -> list[argparse.Action]:
     return [
         group.add_argument(
             "--ray-address", default=None, metavar="ADDRESS",
-            help="HOST:PORT of the cluster, or local to start one on this machine (default: "
-            "$RAY_ADDRESS, or the cluster of this machine)",
+            help="HOST:PORT of the Ray cluster, or local to start one on this machine (default: "
+                "$RAY_ADDRESS, or the cluster of this machine)",
         ),
         group.add_argument(
             "--ray-resource", action="append", default=None, metavar="NAME=N",
-            help="a custom resource that a worker takes; may be given again",
+            help="a custom resource that each worker takes; may be given several times",
         ),
         group.add_argument(
             "--ray-runtime-env", default=None, metavar="JSON",
-            help="the runtime environment of workers",
+            help="the runtime environment of the workers, as JSON",
         ),
         group.add_argument(
             "--ray-ship-package", action="store_true", default=False,
-            help="send leconvert to nodes that lack it",
+            help="send leconvert to nodes where it is not installed",
         ),
     ]  # fmt: skip
 
@@ -661,7 +676,7 @@ def refuse_ray_options(options: argparse.Namespace) -> None:
     """Fail if Ray is told something where it starts no workers."""
     for name in _NAMES:
         if getattr(options, name.replace("-", "_")) and options.engine != "ray":
-            raise UsageError(f"--{name} goes with --engine ray.")
+            raise UsageError(f"--{name} works only with --engine ray.")
 
 
 def _resource(text: str) -> tuple[str, float]:
@@ -670,7 +685,8 @@ def _resource(text: str) -> tuple[str, float]:
         return name, float(amount)
     except ValueError:
         raise UsageError(
-            f"--ray-resource {text} makes no sense.", next_step="Write --ray-resource NAME=1."
+            f"--ray-resource {text} is not NAME=NUMBER.",
+            next_step="Write for example --ray-resource gpu=1.",
         ) from None
 
 
@@ -680,10 +696,10 @@ def _runtime_env(text: str | None) -> dict[str, Any]:
     try:
         environment = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--ray-runtime-env is no JSON ({error}).") from error
+        raise UsageError(f"The value of --ray-runtime-env is not JSON: {error}.") from error
     if not isinstance(environment, dict):
         raise UsageError(
-            "--ray-runtime-env needs an object of JSON.",
+            "The value of --ray-runtime-env is not a JSON object.",
             next_step="""Write --ray-runtime-env '{"env_vars": {"NAME": "VALUE"}}'.""",
         )
     return environment
@@ -696,7 +712,7 @@ def add_added_options(parser: argparse.ArgumentParser) -> None:
     """Add what engines of other packages are told."""
     parser.add_argument(
         "--engine-option", action="append", default=[], metavar="KEY=VALUE",
-        help="an option of an engine that a package adds; may be given again",
+        help="an option of an engine from another package; may be given several times",
     )  # fmt: skip
 
 
@@ -706,10 +722,11 @@ def check_whose_options(options: argparse.Namespace) -> None:
         refuse_slurm_worker_options(options)
     if options.engine_option and options.engine in (None, *BUILT_IN):
         raise UsageError(
-            f"--engine-option {options.engine_option[0]} goes with an engine that a package adds.",
-            next_step=f"--engine {options.engine} has options of its own; see --help."
+            f"--engine-option {options.engine_option[0]} works only with an engine from another "
+            "package.",
+            next_step=(f"--engine {options.engine} has its own options, which --help-all lists.")
             if options.engine
-            else "Write --engine NAME too.",
+            else "Add --engine NAME.",
         )
 
 
@@ -722,8 +739,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument(
         "--engine", choices=EngineNames(BUILT_IN), metavar="NAME",
-        help="who starts workers: %(choices)s (default: inline, which is threads of this process, "
-        "or local, processes of this machine, for many small files)",
+        help="how workers run: %(choices)s; inline: threads of this process; local: processes of "
+            "this machine (default: local for many small files, else inline)",
     )  # fmt: skip
     hide(add_flags(parser, WorkerOptions)[0])  # --orchestrate is --engine local
     add_added_options(parser)
@@ -768,12 +785,19 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
             raise UsageError(f"--engine {options.engine} and {word} contradict each other.")
         asked, word = by_engine, f"--engine {options.engine}"
     if asked and options.max_workers is not None:
-        raise UsageError(f"{word} starts processes.", next_step="Write --num-workers N.")
+        raise UsageError(
+            f"{word} starts worker processes, and --max-workers counts threads.",
+            next_step="Write --num-workers N instead of --max-workers N.",
+        )
     if asked is False and options.num_workers is not None:
-        raise UsageError(f"{word} works in threads.", next_step="Write --max-workers N.")
+        raise UsageError(
+            f"{word} works in threads, and --num-workers counts processes.",
+            next_step="Write --max-workers N instead of --num-workers N.",
+        )
     if options.num_workers is not None and options.max_workers is not None:
         raise UsageError(
-            "--num-workers starts processes and --max-workers threads; give one of them."
+            "--num-workers (processes) and --max-workers (threads) exclude each other. Give one of "
+            "them."
         )
     return asked
 
@@ -782,11 +806,11 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
 
 
 _RESOURCES = (
-    ("nodes", "N", "nodes, each with one process"),
-    ("cpus", "N", "cores of a node"),
-    ("mem", "SIZE", "memory of a node, such as 64G"),
+    ("nodes", "N", "number of nodes, each with one process"),
+    ("cpus", "N", "cores of each node"),
+    ("mem", "SIZE", "memory of each node, such as 64G"),
     ("time", "HH:MM:SS", "the longest run time"),
-    ("gpus", "N", "GPUs of a node"),
+    ("gpus", "N", "GPUs of each node"),
 )
 
 
@@ -799,17 +823,17 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
         group.add_argument(
             f"--{name}", action="append", default=[],
             metavar=f"[NAME=]{metavar}" if named else metavar,
-            help=f"{what}; of one job with its name, may be given again" if named else what,
+            help=f"{what}; with NAME= for one job; may be given several times" if named else what,
         )
         for name, metavar, what in _RESOURCES
     ]  # fmt: skip
     asked += add_flags(group, Site)
-    group.add_argument("--slurm", action=Settings, actions=asked, help="what a job asks SLURM for")
+    group.add_argument("--slurm", action=Settings, actions=asked, help="resources of a SLURM job")
     # Without --submit a training starts on GPUs of this machine.
     hide(*(each for each in asked if named or each.dest != "gpus"))
     group.add_argument(
         "--dry-run", action="store_true", default=False,
-        help="print a shell script that submits the same, and submit nothing",
+        help="print a shell script that would submit the same; submit nothing",
     )  # fmt: skip
 
 
@@ -829,7 +853,7 @@ def refuse_slurm_options(options: argparse.Namespace) -> None:
     """Fail if resources are asked for where nothing is submitted."""
     for name, *_ in _RESOURCES:
         if getattr(options, name):
-            raise UsageError(f"--{name} says what a job asks for; it goes with --submit.")
+            raise UsageError(f"--{name} works only with --submit.")
 
 
 def passed_on(
@@ -856,12 +880,11 @@ def passed_on(
 
 def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None:
     """Add whether to push at all; ``back``: by default a source from the Hub is pushed back."""
-    usual = "a source that came from the Hub is pushed back" if back else "nothing is pushed"
+    usual = "yes, if the source came from the Hub" if back else "no push"
     parser.add_argument(
         "--push-to-hub", action=OptionalValue, looks_right=_is_wish, otherwise="true",
         metavar="true|false",
-        help=f"push the result (default: {usual}); the word behind it is its value only if it is "
-        "true or false",
+        help=f"push the result to the Hub (default: {usual})",
     )  # fmt: skip
     parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
 
@@ -871,10 +894,10 @@ def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = Fals
     from leconvert.remote.options import PushOptions
 
     group = parser.add_argument_group("push", "see docs/hub.md", argument_default=argparse.SUPPRESS)
-    nowhere = "nothing is pushed" if of_several else "where the source came from"
+    nowhere = "no push" if of_several else "the repo that the source came from"
     group.add_argument(
         "--push-repo-id", default=None, metavar="ORG/NAME",
-        help=f"push there (default: {nowhere}); made if it does not exist",
+        help=f"push to this repo on the Hub; it is made if it does not exist (default: {nowhere})",
     )  # fmt: skip
     add_flags(group, PushOptions)
 
@@ -929,17 +952,15 @@ def push_target(
     is_of_hub = not local and (origin is not None or options.repo_id is not None)
     if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
-            f"A {to} dataset is pushed to a repo that is named, since what it is made of may be "
-            "the v3.0 dataset there.",
-            next_step="Pass --push-repo-id ORG/NAME, or --no-push.",
+            f"A {to} dataset is not pushed to the repo of its source by default: the v3.0 dataset "
+            "there would be replaced.",
+            next_step="Add --push-repo-id ORG/NAME to push it there, or --no-push.",
         )
     if refused or (not asked and (origin is None or local)):
         return None
     found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
     if found is None:
-        raise UsageError(
-            "It is not said where to push to.", next_step="Pass --push-repo-id ORG/NAME."
-        )
+        raise UsageError("No repo to push to is given.", next_step="Add --push-repo-id ORG/NAME.")
     push_options(options, str(found))  # what contradicts itself is told before any work
     return str(found)
 
@@ -958,8 +979,8 @@ def _refuse_push_options(options: argparse.Namespace) -> None:
 
     for flag in given_flags(options, PushOptions):
         raise UsageError(
-            f"{flag} says how to push, and nothing would be pushed.",
-            next_step="Write --push-repo-id ORG/NAME too, or leave it out.",
+            f"{flag} works only with a push, and this command pushes nothing.",
+            next_step=f"Add --push-repo-id ORG/NAME, or leave {flag} out.",
         )
 
 

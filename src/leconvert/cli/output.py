@@ -76,7 +76,7 @@ _SHOWN_OF_A_CODE = 5
 _ORDER = ("error", "repaired", "warning", "info")
 # Remarks that are answers to what was asked for.
 _ALWAYS_SHOWN = frozenset({"rewritten-file"})
-_HEADINGS = ("severity", "finding", "episode", "stream", "what was seen, and what helps")
+_HEADINGS = ("severity", "finding", "episode", "stream", "what is wrong, and what helps")
 _NARROWEST_MESSAGE = 40
 
 
@@ -170,9 +170,12 @@ def print_planned_repairs(
     if with_findings:
         print_findings(plan.findings, plan.root)
         if plan.lossless:
-            said = f"{' '.join(plan.lossless)} That loses nothing; without it, this loses least:"
+            said = (
+                f"{' '.join(plan.lossless)} No data is lost then. Otherwise this command loses "
+                "least:"
+            )
             print_sentence(said, margin="")
-    print(plan.command or f"{plan.root}: nothing to repair.")
+    print(plan.command or f"{plan.root} has nothing to repair.")
     print(f"  {said_extent(plan.keeps, plan.of)}")
     for change in plan.changes:
         print(f"  {change}")
@@ -210,6 +213,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 def former_line(number: int, size_bytes: int) -> str:
     """Return a line about former states and the room that they take."""
     return (
-        f"{count(number, 'former state')} of up to {amount(size_bytes)} stay beside the result; "
-        "`leconvert clean --old` removes what the result holds."
+        f"{count(number, 'former state')} of the result are kept beside it, up to "
+        f"{amount(size_bytes)}; `leconvert clean --old` removes those that the result "
+        "contains."
     )

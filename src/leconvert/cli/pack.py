@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the work dir of the run")
     parser.add_argument(
-        "--no-wait", action="store_true", help="do not wait for workers; say what is missing"
+        "--no-wait",
+        action="store_true",
+        help="do not wait for workers: say what is missing, and end",
     )
     add_proof_options(parser, may_wait=True)
     add_version_option(parser)
@@ -49,7 +51,7 @@ def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
         return
     progress.say(
         f"Waiting for workers: {len(board.done_ids()):,} of {run.manifest.num_batches:,} batches "
-        f"are done. Start a worker, on any host, with: leconvert work "
+        "are done. Start a worker on any host with: leconvert work "
         f"{shlex.quote(str(run.work_dir.root))}"
     )
 
@@ -83,16 +85,16 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.quiet:
         return 0
-    print(f"v3.0 dataset  {packed.target}")
+    print(f"made          {packed.target}")
     if packed.kept is not None:
         reason = f": {packed.kept_because}" if packed.kept_because else ""
         print(f"kept          {packed.kept}{reason}")
     if packed.removed is not None:
-        print(f"removed       {packed.removed}: all of it is proven to be in the result")
+        print(f"removed       {packed.removed}: every byte of it is proven to be in the result")
     because = f": {packed.verified_because}" if packed.verified_because else ""
     print(
-        f"{packed.linked} files linked, {packed.copied} copied, {packed.joined} joined; "
-        f"checked: {packed.verified}{because}"
+        f"{packed.linked} files linked, {packed.copied} copied, {packed.joined} joined; compared "
+        f"with the source: {packed.verified}{because}"
     )
     if page is not None:
         print(f"report        {page}")

@@ -22,8 +22,8 @@ from leconvert.support.errors import UsageError
 # By the program's words, such as ``leconvert probe run``. A line ends before column 80.
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert": (
-        ("see it work on a dataset that it makes itself", "leconvert demo"),
-        ("convert a dataset of this machine", "leconvert convert my_dataset"),
+        ("try leconvert on a small dataset that it makes", "leconvert demo"),
+        ("convert a dataset on this machine", "leconvert convert my_dataset"),
     ),
     "leconvert convert": (
         ("in place; the source is kept as my_dataset_old", "leconvert convert my_dataset"),
@@ -33,36 +33,37 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert convert ORG/NAME",
         ),
         (
-            "by 8 processes; more can join from other hosts",
+            "with 8 processes; more can join from other hosts",
             "leconvert convert my_dataset -j 8",
         ),
         (
-            "by 40 workers that SLURM starts",
+            "with 40 workers that SLURM starts",
             "leconvert convert my_dataset --engine slurm --slurm nodes=10",
         ),
-        ("show what would be done", "leconvert convert my_dataset --dry-run"),
+        ("show what would be done; change nothing", "leconvert convert my_dataset --dry-run"),
     ),
     "leconvert merge": (
         ("two datasets, of any versions", "leconvert merge first second --output both"),
         (
-            "without a feature that one of them lacks",
+            "leave out a feature that one of them lacks",
             "leconvert merge first second -o both --drop-feature observation.effort",
         ),
     ),
     "leconvert fleet": (
-        ("write a list of what there is, with what is wrong",
+        ("write a list of all datasets, with what is wrong",
          "leconvert fleet find recordings > list.txt"),
-        ("show what would be done", "leconvert fleet list.txt -o out --work-dir run --dry-run"),
+        ("show what would be done; change nothing",
+         "leconvert fleet list.txt -o out --work-dir run --dry-run"),
         ("convert them all", "leconvert fleet list.txt -o out --work-dir run"),
     ),
     "leconvert fleet convert": (
-        ("all of a list; the word convert can be left out",
+        ("convert all datasets of a list",
          "leconvert fleet convert list.txt -o out --work-dir run"),
         ("with repairs that a policy allows",
          "leconvert fleet convert list.txt -o out --work-dir run --policy policy.toml"),
     ),
     "leconvert fleet report": (
-        ("fleet.html and fleet.csv", "leconvert fleet report run -o fleet.html"),
+        ("write fleet.html and fleet.csv", "leconvert fleet report run -o fleet.html"),
     ),
     "leconvert fleet suggest": (
         ("write a policy", "leconvert fleet suggest run > policy.toml"),
@@ -77,7 +78,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert split my_dataset --output-dir parts --into train=0.9,val=0.1",
         ),
         (
-            "by their numbers",
+            "with the numbers of the episodes",
             "leconvert split my_dataset --output-dir parts --into a=0-99,b=100-120",
         ),
     ),
@@ -87,44 +88,44 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert trim my_dataset --episode 7 --frames 30:200",
         ),
         (
-            "of two episodes, beside the source",
+            "trim two episodes, beside the source",
             "leconvert trim my_set -o out --episode 7 --frames 30: --episode 9 --frames :50",
         ),
     ),
     "leconvert plan": (
         (
-            "plan for workers on several hosts; every path on a file system they share",
+            "plan for workers on several hosts; all paths are on a shared file system",
             "leconvert plan my_dataset out --work-dir my_run",
         ),
         ("show the plan, and write nothing", "leconvert plan my_dataset --dry-run"),
     ),
     "leconvert work": (
-        ("until nothing is left; on as many hosts as you like", "leconvert work my_run"),
+        ("work until nothing is left; start it on any number of hosts", "leconvert work my_run"),
         ("end after an hour without work", "leconvert work my_run --max-idle-seconds 3600"),
     ),
     "leconvert submit": (
         (
-            "40 workers of one core each, and a packer after them",
+            "start 40 workers of one core each, then a packer",
             "leconvert submit my_run --slurm nodes=10 --slurm time=02:00:00",
         ),
         ("see the script first", "leconvert submit my_run --slurm nodes=10 --dry-run"),
     ),
     "leconvert pack": (
         ("wait for the workers, then put the result in place", "leconvert pack my_run"),
-        ("say what is missing, and do not wait", "leconvert pack my_run --no-wait"),
+        ("do not wait: say what is missing", "leconvert pack my_run --no-wait"),
     ),
     "leconvert status": (
-        ("one look", "leconvert status my_run"),
+        ("look once", "leconvert status my_run"),
         ("look again every 10 seconds", "leconvert status my_run --watch 10"),
     ),
     "leconvert release": (
-        ("failed batches, once the cause is fixed", "leconvert release my_run --failed"),
-        ("take batch 7 from a worker that is gone", "leconvert release my_run 7"),
+        ("retry failed batches once the cause is fixed", "leconvert release my_run --failed"),
+        ("retry batch 7, whose worker is gone", "leconvert release my_run 7"),
     ),
     "leconvert clean": (
-        ("say what would be removed", "leconvert clean my_run --dry-run"),
+        ("show what would be removed", "leconvert clean my_run --dry-run"),
         (
-            "remove the source that a conversion kept, after a proof that nothing is lost",
+            "remove the kept source, once every byte is proven to be in the result",
             "leconvert clean --of my_dataset --old",
         ),
     ),
@@ -133,26 +134,26 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "leconvert repair": (
         ("show what would be changed", "leconvert repair my_dataset --dry-run"),
-        ("in its place; it is kept as my_dataset_old", "leconvert repair my_dataset"),
+        ("repair in place; the dataset is kept as my_dataset_old", "leconvert repair my_dataset"),
     ),
     "leconvert check": (
-        ("a v2.1 dataset before its conversion, or a v3.0 one", "leconvert check my_dataset"),
-        ("for a script: fail at warnings too, and say it as JSON",
+        ("check a dataset, v2.x or v3.0", "leconvert check my_dataset"),
+        ("in a script: end with 3 for warnings too, and print JSON",
          "leconvert check my_dataset --strict --json"),
     ),
     "leconvert check-fs": (
-        ("what this host can see by itself", "leconvert check-fs /shared/runs"),
+        ("test with this host alone", "leconvert check-fs /shared/runs"),
         ("with a second host: there first", "leconvert check-fs /shared/runs --peer"),
     ),
     "leconvert doctor": (
         ("this machine", "leconvert doctor"),
-        ("this machine, and the file system of a folder", "leconvert doctor /shared/runs"),
+        ("check this machine and the file system of a folder", "leconvert doctor /shared/runs"),
         ("with a second host: there first", "leconvert doctor /shared/runs --peer"),
         ("for a bug report", "leconvert doctor --json"),
     ),
     "leconvert explain": (
-        ("the exit code of the last command", "leconvert explain 8"),
-        ("a finding that check or convert listed", "leconvert explain frame-count"),
+        ("explain exit code 8", "leconvert explain 8"),
+        ("explain a finding that check or convert listed", "leconvert explain frame-count"),
     ),
     "leconvert completion": (
         (
@@ -166,22 +167,22 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "leconvert report": (
-        ("a run, finished or not", "leconvert report my_run -o report.html"),
-        ("a dataset, of which less is known", "leconvert report my_dataset"),
+        ("report on a run, finished or not", "leconvert report my_run -o report.html"),
+        ("report on a dataset", "leconvert report my_dataset"),
     ),
     "leconvert verify": (
         (
-            "headers, tables, times, sizes and totals",
+            "compare headers, tables, times, sizes and totals",
             "leconvert verify my_dataset --source my_dataset_old",
         ),
         (
-            "every coded packet and every row, and 100 decoded pictures",
+            "compare every coded packet and every row, and 100 decoded pictures",
             "leconvert verify my_dataset --source my_dataset_old --bytes --decode 100",
         ),
     ),
     "leconvert push": (
         (
-            "see what it would do",
+            "show what would be done; change nothing",
             "leconvert push my_dataset --push-repo-id ORG/NAME --dry-run",
         ),
         (
@@ -196,7 +197,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "leconvert demo": (
         ("in ./leconvert-demo", "leconvert demo"),
-        ("in a folder of your own, told as JSON", "leconvert demo my_demo --json"),
+        ("in another folder, with JSON output", "leconvert demo my_demo --json"),
     ),
     "leconvert probe": (
         ("how fast does it load?", "leconvert probe run --root my_dataset --duration-s 10"),
@@ -210,25 +211,25 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "leconvert probe limit": (
-        ("as fast as the cores decode", "leconvert probe limit --root my_dataset"),
+        ("measure how fast the cores decode", "leconvert probe limit --root my_dataset"),
     ),
     "leconvert probe diagnose": (
         ("this machine", "leconvert probe diagnose"),
         (
-            "one frame of a dataset, on a GPU",
+            "decode one frame of a dataset on a GPU",
             "leconvert probe diagnose --root my_dataset --decode-device cuda",
         ),
     ),
     "leconvert probe summarize": (
-        ("all results of a folder", "leconvert probe summarize probe-results"),
+        ("summarize all results of a folder", "leconvert probe summarize probe-results"),
     ),
     "leconvert probe resample": (
         (
-            "synthetic trajectories, to 50 Hz",
+            "resample synthetic trajectories to 50 Hz",
             "leconvert probe resample --hz 50",
         ),
         (
-            "a column of a dataset",
+            "resample a column of a dataset",
             "leconvert probe resample --dataset my_dataset --columns action",
         ),
     ),
@@ -244,13 +245,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert probe train --root my_dataset --steps 100 --save-every 20",
         ),
         (
-            "go on from the newest checkpoint",
+            "continue from the newest checkpoint",
             "leconvert probe train --root my_dataset --steps 200 --resume-from last",
         ),
     ),
     "leconvert probe train-lerobot": (
         (
-            "as a configuration says",
+            "train as a configuration file says",
             "leconvert probe train-lerobot -- --config_path=train_config.json",
         ),
     ),
@@ -433,12 +434,12 @@ def edits(one: str, other: str) -> int:
 
 _REPLACES = (
     "--force-conversion",
-    "replaces a v3.0 dataset at the target and keeps it as <target>_old",
+    "converts again and keeps a dataset at the target as <target>_old",
 )
-_RESUMES = "--restart", "is only for beginning anew: the same command resumes an interrupted run"
-_WORKERS = "--num-workers", "says how many processes work"
-_OUTPUT = "--output", "says where the v3.0 dataset goes"
-_SOURCE = "--root", "names the dataset's folder, or its URL"
+_RESUMES = "--restart", "begins a new run. Without it, the same command resumes an interrupted run"
+_WORKERS = "--num-workers", "is the number of worker processes"
+_OUTPUT = "--output", "is the folder for the result"
+_SOURCE = "--root", "is the dataset's folder or URL"
 # Words of other programs: the option that is meant here, and what that does.
 _MEANT = {
     "--overwrite": _REPLACES,
@@ -480,7 +481,7 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
             return "", f"{option} {does}."
         return f"; did you mean {option}?", f"{option} {does}."
     if name in ("--yes", "-y"):
-        return "", "Nothing is ever asked, so that there is nothing to confirm."
+        return "", "leconvert never asks for a confirmation: leave the option out."
     offered = [option for option in known if option not in _SAFEGUARDS or edits(name, option) <= 1]
     return nearest(name, offered), None
 
@@ -550,7 +551,7 @@ class Settings(argparse.Action):
             for action in actions
         }
         self.helps = {key: action.help or "" for key, action in self.actions.items()}
-        self.help = f"{help}, once a key: {', '.join(self.actions)}"
+        self.help = f"{help}; once for each key; keys: {', '.join(self.actions)}"
 
     def spelled(self, key: str) -> str:
         """Return a key with what stands for its value."""
@@ -722,9 +723,7 @@ class Parser(argparse.ArgumentParser):
         except UsageError as error:
             if words and self._usual_command(words) and Path(words[0]).is_file():
                 path = shlex.quote(f"./{words[0]}")
-                error.next_step = (
-                    f"If the file called so here is meant, give it as {path}. {error.next_step}"
-                )
+                error.next_step = f"Write {path} for the file of that name. {error.next_step}"
             error.next_step = self.advice(words) or error.next_step
             raise
 
@@ -767,14 +766,15 @@ class Parser(argparse.ArgumentParser):
             near, does = meant_option(name, long)
             step = f"{does} {self._help_step()}" if does else self._help_step()
             if os.path.lexists(name):
-                step = f"What is called so here is given as {shlex.quote(f'./{name}')}. {step}"
+                here = shlex.quote(f"./{name}")
+                step = f"Write {here} for the file or folder of that name. {step}"
             raise UsageError(f"There is no option {name}{near or '.'}", next_step=step)
 
     def _refuse_words(self, words: Sequence[str]) -> NoReturn:
         step = self._help_step()
         if sum(action.nargs == "?" and not action.option_strings for action in self._actions) > 1:
-            step = f"Arguments stand together, before the options or after them. {step}"
+            step = f"Put all arguments together, before the options or after them. {step}"
         raise UsageError(f"{words[0]!r} is one argument too many.", next_step=step)
 
     def _help_step(self) -> str:
-        return f"`{self.prog} --help` lists what there is."
+        return f"`{self.prog} --help` lists the {'commands' if self.commands else 'options'}."

@@ -68,16 +68,16 @@ _BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
 
 
 _META_ALONE = (
-    "meta/ alone will be written, and the present one kept as meta_old; no other file is touched. "
+    "Only meta/ will be written. The present meta/ is kept as meta_old, and no other file changes. "
     "To go back: leconvert undo DATASET."
 )
 _OF_AN_OVERLAY = (
-    "LeRobot loads, deletes from and splits such a dataset. Its merge and its tools that add or "
-    "remove features do not find the files, nor do its streaming class and the Hub's visualizer.",
-    "To join files later: leconvert convert DATASET --output DIR.",
+    "With this layout LeRobot can load and split the dataset and delete episodes. LeRobot's merge, "
+    "its feature tools, its streaming class and the Hub's visualizer do not find the files.",
+    "To join the files later: leconvert convert DATASET --output DIR.",
 )
 _OF_STREAMING = (
-    "LeRobot's own streaming class (0.6.1) cannot read several video files of a camera. Read this "
+    "LeRobot's streaming class (0.6.1) cannot read a camera with several video files. Read this "
     "layout with LeRobotDataset or leconvert.loading.EpisodeStream."
 )
 
@@ -117,9 +117,9 @@ def _lines(plan: PlanSummary) -> list[str]:
     seconds = _estimated_seconds(plan)
     lines = [
         _files_table(plan),
-        f"{plan.episodes - plan.kept_episodes:,} of {plan.episodes:,} episodes are new, "
-        f"{amount(plan.source_bytes)} in {plan.batches:,} batches; {plan.kept_episodes:,} stay in "
-        "the files that they have."
+        f"New: {plan.episodes - plan.kept_episodes:,} of {plan.episodes:,} episodes, "
+        f"{amount(plan.source_bytes)}, in {plan.batches:,} batches. The other "
+        f"{plan.kept_episodes:,} episodes stay in their files."
         if plan.kept_episodes
         else f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)}"
         + ("." if plan.meta_alone else f" in {plan.batches:,} batches."),
@@ -129,20 +129,20 @@ def _lines(plan: PlanSummary) -> list[str]:
     elif plan.moves is not None:
         lines += list(_moves(plan.moves, is_overlay=is_overlay))
     elif plan.space.cloned:
-        lines.append("Video bytes will be shared with the source, not copied.")
+        lines.append("The result will share its video bytes with the source; they are not copied.")
     elif seconds is None:
-        lines.append("Bytes will be copied.")
+        lines.append("The bytes will be copied.")
     else:
         lines.append(
-            f"Bytes will be copied: about {guessed_duration(seconds)} of one worker on an "
+            f"The bytes will be copied. One worker needs about {guessed_duration(seconds)} on an "
             "ordinary disk."
         )
     if plan.decoded_cameras:
         some = plan.decoded_episodes < plan.episodes
         where = f" in {plan.decoded_episodes:,} of {plan.episodes:,} episodes" if some else ""
         lines.append(
-            f"Pictures of {count(len(plan.decoded_cameras), 'camera')}{where} will be decoded for "
-            "their statistics, which takes longer."
+            f"Pictures of {count(len(plan.decoded_cameras), 'camera')}{where} will be decoded to "
+            "compute statistics. This takes longer."
         )
     if is_overlay:
         lines += _OF_AN_OVERLAY
@@ -150,28 +150,36 @@ def _lines(plan: PlanSummary) -> list[str]:
         lines.append(_OF_STREAMING)
     # For a migration this is shown by a dry run only, whose folder is gone by now.
     for room in plan.space.rooms if plan.moves is None else ():
-        free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
-        lines.append(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
+        free = "unknown" if room.free_bytes is None else amount(room.free_bytes)
+        lines.append(
+            f"Disk space in {room.folder}: about {amount(room.bytes_needed)} needed, {free} free."
+        )
     if plan.space.twice_bytes:
-        lines.append(f"{amount(plan.space.twice_bytes)} of it are free again after the swap.")
+        lines.append(
+            f"{amount(plan.space.twice_bytes)} of this space are free again when the "
+            "result is in place."
+        )
     if plan.space.former_states:
         lines.append(former_line(plan.space.former_states, plan.space.former_bytes))
     if not plan.quantiles and plan.version == "v3.0":
-        lines.append("LeRobot cannot resume recording on the result: that needs --quantiles.")
+        lines.append(
+            "The result will be ready for training. To record more episodes into it, "
+            "convert with --quantiles (slower)."
+        )
     return lines
 
 
 def _moves(moves: MovedBytes, *, is_overlay: bool) -> Iterator[str]:
-    what = "Files that are kept stay on the Hub, which gives them their new names"
+    what = "Files that need no change stay on the Hub and only get new names"
     if is_overlay:
-        what = "On the Hub meta/ alone will be replaced; no other file is touched"
-    yield f"{what}. The tag of the old version stays with the old commit."
+        what = "Only meta/ will be replaced on the Hub; no other file changes"
+    yield f"{what}. The tag of the old version still leads to the old commit."
     percent = 100 * (moves.received + moves.to_fetch + moves.to_send) / max(moves.of, 1)
     share = f"{percent:.2g}" if percent < 10 else f"{percent:,.0f}"
-    fetched = f"{amount(moves.to_fetch)} more will be fetched, " if moves.to_fetch else ""
+    fetched = f"{amount(moves.to_fetch)} more will be downloaded, " if moves.to_fetch else ""
     yield (
-        f"{amount(moves.received)} were read to plan, {fetched}about {amount(moves.to_send)} will "
-        f"be sent: {share} % of {amount(moves.of)}."
+        f"{amount(moves.received)} were downloaded for this plan, {fetched}about "
+        f"{amount(moves.to_send)} will be uploaded: {share} % of {amount(moves.of)}."
     )
 
 
@@ -192,7 +200,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.usual_options = USUAL_OPTIONS
     add_plan_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
     add_quiet(parser)
     add_json(parser)
 
@@ -270,10 +278,16 @@ def show_plan(
         forced = replaced is not None and not conversion.layout.append
         pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if forced else [])]
         if plan.meta_alone:
-            print(f"Planned. There is nothing for workers; on one host: {shlex.join(pack)}")
+            print(
+                "The plan is written. Workers have nothing to do. Run on one host: "
+                f"{shlex.join(pack)}"
+            )
         else:
-            print(f"Planned. Start workers with: leconvert work {shlex.quote(str(work_dir))}")
-            print(f"Then, on one host:           {shlex.join(pack)}")
+            print(
+                "The plan is written. Start workers with: leconvert work "
+                f"{shlex.quote(str(work_dir))}"
+            )
+            print(f"Then run on one host:                    {shlex.join(pack)}")
     if replaced:
-        print(f"{target} holds a v3.0 dataset, which is then kept as {replaced}.")
+        print(f"{target} holds a v3.0 dataset now, which will be kept as {replaced}.")
     return 0

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 # Name and one line of help.
 _COMMANDS = (
     ("run", "measure one loader on one dataset"),
-    ("limit", "measure how fast the same files decode without any loader"),
-    ("diagnose", "decode one frame, and say what is installed and what is missing"),
+    ("limit", "measure how fast the video files decode, without a loader"),
+    ("diagnose", "decode one frame; show what is installed and what is missing"),
     ("summarize", "make a table, a CSV and plots from many results"),
-    ("resample", "measure how fast trajectories of many rates are brought to one"),
-    ("submit", "send scenarios to a SLURM cluster"),
-    ("train", "an example that trains from a stream, and resumes"),
-    ("train-lerobot", "LeRobot's own training program, from a stream"),
+    ("resample", "measure how fast trajectories are resampled to one rate"),
+    ("submit", "measure scenarios as jobs of a SLURM cluster"),
+    ("train", "train an example model from a stream, and resume"),
+    ("train-lerobot", "run LeRobot's own training program on a stream"),
 )
 # These never load a decoder, so FFmpeg need not be found for them.
 _WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
@@ -147,9 +147,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         add_fields(parser.add_argument_group(title), RunOptions, names)
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--out-dir", metavar="DIR", help=f"where the results go (default: {DEFAULT_OUT_DIR})"
+        "--out-dir", metavar="DIR", help=f"the folder for results (default: {DEFAULT_OUT_DIR})"
     )
-    group.add_argument("--plots", action="store_true", help="draw plots too (needs matplotlib)")
+    group.add_argument("--plots", action="store_true", help="also draw plots; needs matplotlib")
     add_json(group)
 
 
@@ -191,7 +191,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=int,
         metavar="N",
-        help="number of steps, those before a resume included (default: 200)",
+        help="number of steps, including the steps before a resume (default: 200)",
     )
     group.add_argument(
         "--learning-rate",
@@ -205,11 +205,16 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--resume-from", metavar="DIR|last",
-        help="a checkpoint, or the newest one of --out-dir if it has any",
+        help="a checkpoint to continue from; last: the newest checkpoint in --out-dir, if there is "
+        "one",
     )  # fmt: skip
-    group.add_argument("--dummy", action="store_true", help="only load, and log how fast")
     group.add_argument(
-        "--out-dir", metavar="DIR", help=f"checkpoints and log (default: {DEFAULT_TRAIN_DIR})"
+        "--dummy", action="store_true", help="only load data and log the speed; do not train"
+    )
+    group.add_argument(
+        "--out-dir",
+        metavar="DIR",
+        help=f"the folder for checkpoints and the log (default: {DEFAULT_TRAIN_DIR})",
     )
     add_json(group)
 
@@ -253,7 +258,7 @@ def run_run(options: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
     else:
         print("\n".join(_measured_lines(document)))
-        print(f"Written to {path} and {path.with_suffix('.csv').name}.", file=sys.stderr)
+        print(f"Wrote {path} and {path.with_suffix('.csv').name}.", file=sys.stderr)
     failure = failure_of(document)
     if failure is not None:
         print(f"leconvert: {failure.message}", file=sys.stderr)
@@ -326,7 +331,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
-        help=f"where the result goes (default: {DEFAULT_OUT_DIR})",
+        help=f"the folder for the result (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
     add_json(parser)
 
@@ -358,7 +363,7 @@ def run_limit(options: argparse.Namespace) -> int:
         for rate in document["rates"]
     ]
     print(table(rows))
-    print(f"Written to {path}.", file=sys.stderr)
+    print(f"Wrote {path}.", file=sys.stderr)
     return 0
 
 
@@ -370,7 +375,7 @@ def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset_options(parser)
     parser.add_argument(
         "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
-        help="what is to decode: cpu (default) or cuda",
+        help="the device to decode on: cpu (default) or cuda",
     )  # fmt: skip
     add_json(parser)
 
@@ -443,7 +448,10 @@ _HEAD = (
 def add_summarize_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", type=Path, metavar="DIR", help="a folder of results; folders below it count too"
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="the folder with results; its subfolders are read too",
     )
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
     add_json(parser)
@@ -459,7 +467,7 @@ def run_summarize(options: argparse.Namespace) -> int:
     lines = summarize(documents)
     if not lines:
         raise UsageError(
-            f"{options.folder} holds no results of `leconvert probe run`.",
+            f"The folder {options.folder} contains no results of `leconvert probe run`.",
             path=str(options.folder),
         )
     write_table([line.as_record() for line in lines], options.folder / "summary.csv")
@@ -467,12 +475,16 @@ def run_summarize(options: argparse.Namespace) -> int:
     if not options.no_plots and importlib.util.find_spec("matplotlib") is not None:
         written += [path.name for path in draw_plots(lines, options.folder, "summary")]
     elif not options.no_plots:
-        print(f"No plots: run `{command_for_extra('plots')}` first.", file=sys.stderr)
+        print(
+            f"Plots were not drawn: matplotlib is missing. `{command_for_extra('plots')}` "
+            "installs it.",
+            file=sys.stderr,
+        )
     if options.json:
         print(json.dumps([line.as_record() for line in lines], indent=2))
     else:
         print(table([_HEAD, *map(_row, lines)]))
-    print(f"Written to {options.folder}: {', '.join(written)}.", file=sys.stderr)
+    print(f"Wrote to {options.folder}: {', '.join(written)}.", file=sys.stderr)
     return 0
 
 

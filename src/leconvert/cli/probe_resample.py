@@ -52,7 +52,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add_fields(source, ResampleOptions, ("dataset", "hdf5"))
     add_fields(group, ResampleOptions, ("source_hz", "revision"))
-    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="take only these")
+    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="use only these episodes")
     add_fields(group, ResampleOptions, ("max_trajectories",))
     group = parser.add_argument_group("what is measured")
     add_fields(group, ResampleOptions, ("mode", "hz"))
@@ -68,23 +68,26 @@ def add_arguments(parser: Parser) -> None:
         help="resample FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP] by this method",
     )  # fmt: skip
     hide(*methods)
-    group.add_argument("--dtype", nargs="+", help="fp32 (default), bf16")
-    group.add_argument("--device", nargs="+", metavar="DEVICE", help="cpu (default), cuda, cuda:N")
+    group.add_argument("--dtype", nargs="+", help="number type: fp32 (default) or bf16")
+    group.add_argument(
+        "--device", nargs="+", metavar="DEVICE", help="the device: cpu (default), cuda or cuda:N"
+    )
     group.add_argument(
         "--batch-sizes", type=int, nargs="+", metavar="N",
-        help="trajectories (default: 16 32 64 128)",
+        help="numbers of trajectories in a batch (default: 16 32 64 128)",
     )  # fmt: skip
     add_fields(group, ResampleOptions, _OF_THE_MEASUREMENT)
     group.add_argument(
         "--all", action="store_true",
-        help="everything: both types, a GPU if there is one, loaders, training, and a report",
+        help="measure everything: both number types, a GPU if there is one, loaders and training; "
+        "write a report",
     )  # fmt: skip
     group = parser.add_argument_group("output")
     group.add_argument(
         "-o", "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
-        help=f"where results go (default: {DEFAULT_OUT_DIR})",
+        help=f"the folder for results (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
-    group.add_argument("--no-plots", action="store_true", help="draw nothing, write no report")
+    group.add_argument("--no-plots", action="store_true", help="draw no plots and write no report")
     add_json(group)
 
 
@@ -147,9 +150,13 @@ def run(options: argparse.Namespace) -> int:
             write_resampling_report(document, report, command=_command(), pictures=pictures)
             written.append(report.name)
     elif not options.no_plots:
-        print(f"No plots: run `{command_for_extra('plots')}` first.", file=sys.stderr)
+        print(
+            f"Plots were not drawn: matplotlib is missing. `{command_for_extra('plots')}` "
+            "installs it.",
+            file=sys.stderr,
+        )
     print(json.dumps(document, indent=2) if options.json else _told(document))
-    print(f"Written to {out_dir}: {', '.join(written)}.", file=sys.stderr)
+    print(f"Wrote to {out_dir}: {', '.join(written)}.", file=sys.stderr)
     return 0
 
 

@@ -32,25 +32,29 @@ def add_arguments(parser: Parser) -> None:
     }  # fmt: skip
     group = parser.add_argument_group("jobs")
     group.add_argument(
-        "--scenarios", metavar="A,B,…", help="scenarios, sent in this order (default: all)"
+        "--scenarios",
+        metavar="A,B,…",
+        help="the scenarios to measure, in this order (default: all)",
     )
     group.add_argument(
         "--sources", metavar="A,B,…",
-        help="a matrix in place of scenarios: local, hub, bucket, warmed_bucket",
+        help="measure a matrix instead of scenarios, with these sources: local, hub, bucket, "
+        "warmed_bucket",
     )  # fmt: skip
     group.add_argument(
-        "--modes", metavar="A,B,…", help="the matrix's modes (default: what --mode says)"
+        "--modes", metavar="A,B,…", help="modes of the matrix (default: the value of --mode)"
     )
     group.add_argument(
         "--devices", metavar="A,B,…",
-        help="the matrix's decoding devices, cpu and cuda (default: what --decode-device says)",
+        help="decoding devices of the matrix, cpu and cuda (default: the value of --decode-device)",
     )  # fmt: skip
     group.add_argument(
         "--root-of", action="append", default=[], metavar="SOURCE=URL",
-        help="where a source's dataset is; local is --root, hub is hf://datasets/REPO_ID",
+        help="place of the dataset for a source of the matrix (default: local is --root, hub is "
+        "hf://datasets/REPO_ID)",
     )  # fmt: skip
     group.add_argument(
-        "--no-summary", action="store_true", help="do not end the chain with `probe summarize`"
+        "--no-summary", action="store_true", help="do not run `probe summarize` after the last job"
     )
     add_slurm_options(parser, named=True)
     add_run_options(parser)
@@ -88,7 +92,10 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
     as_matrix = any((options.sources, options.modes, options.devices))
     named = options.scenarios or options.scenario
     if as_matrix and named:
-        raise UsageError("Give either scenarios or a matrix of sources, modes and devices.")
+        raise UsageError(
+            "Scenarios and a matrix (--sources, --modes, --devices) exclude each "
+            "other. Give one of them."
+        )
     own = {"root", "scenario", "json", "out_dir"} | (_OF_THE_MATRIX if as_matrix else set())
     shared = (*passed_on(options, of_run, without=sorted(own)), f"--out-dir={out_dir}")
     if as_matrix:

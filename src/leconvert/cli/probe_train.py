@@ -45,7 +45,7 @@ def add_train_arguments(parser: Parser) -> None:
         "--submit",
     }  # fmt: skip
     add_train_options(parser)
-    parser.add_argument("--submit", action="store_true", help="send this training to SLURM")
+    parser.add_argument("--submit", action="store_true", help="run this training as a SLURM job")
     add_slurm_options(parser, named=False)
 
 
@@ -92,15 +92,15 @@ def _start_one_a_gpu(options: argparse.Namespace) -> int:
     options.gpus = []
     refuse_slurm_options(options)
     if options.device != "cuda":
-        raise UsageError("--gpus trains on GPUs of this machine.", next_step="Give --device cuda.")
+        raise UsageError("--gpus needs --device cuda.", next_step="Add --device cuda.")
     if find_rank(options.rank, options.world_size)[1] > 1:
         raise UsageError(
-            "--gpus starts the processes itself; this is one of several already.",
+            "--gpus cannot be used inside a distributed launch: it starts the processes itself.",
             next_step="Leave --gpus out.",
         )
     if not 1 <= gpus <= usable_gpus():
         raise ProbeError(
-            f"--gpus {gpus}: torch can use {usable_gpus()} GPUs of this machine.",
+            f"--gpus {gpus} is too many: torch can use {usable_gpus()} GPUs of this machine.",
             next_step="Give a smaller number, or install a CUDA build of torch.",
         )
     words = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}")
@@ -163,14 +163,14 @@ def add_train_lerobot_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DATASET=SHARE",
-        help="mix another dataset in (a folder or URL), for a share of all samples such as 0.3; "
-        "give it before --, once for each dataset",
+        help="also train on this dataset (a folder or URL), with this share of all samples, such "
+        "as 0.3; put it before --; may be given several times",
     )
     parser.add_argument(
         "arguments",
         nargs="*",
         metavar="ARGUMENT",
-        help="arguments of lerobot-train, after --",
+        help="the arguments for lerobot-train, after --",
     )
 
 

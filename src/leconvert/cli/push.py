@@ -45,22 +45,22 @@ def show_push(report: PushReport) -> None:
     if report.dry_run:
         print(f"Nothing was written. A push to {report.url} would:")
         if report.created:
-            print("  make          the repo, unless it is a private one that this token cannot see")
+            print("  make          the repo, unless it exists and this token may not see it")
     else:
         print(f"Pushed to {report.url}")
     print(
         f"  added         {report.added:,} files, {amount(report.added_bytes)}; "
-        f"{report.unchanged:,} were there"
+        f"{report.unchanged:,} files were there already"
     )
     if report.copied:
         print(
-            f"  copied        {report.copied:,} files, {amount(report.copied_bytes)}, by the Hub "
-            "itself; they were there under other names"
+            f"  renamed       {report.copied:,} files, {amount(report.copied_bytes)}, which the "
+            "repo had under other names"
         )
     if report.deleted:
         print(f"  deleted       {report.deleted:,} files of the old dataset")
     if report.deleted and report.before:
-        print(f"  before        {report.before[:12]}, where the old dataset stays")
+        print(f"  before        commit {report.before[:12]} still has the old dataset")
     if report.kept:
         more = len(report.kept) - _KEPT_SHOWN
         shown = ", ".join(report.kept[:_KEPT_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
@@ -71,9 +71,9 @@ def show_push(report: PushReport) -> None:
         place = f"pull request {report.pull_request}" + (", merged" if report.merged else "")
     made = f" {report.commit[:12]}" if report.commit else ""
     print(f"  commit       {made or f' {report.commits:,} to make'}, {place}")
-    unset = "not set before the pull request is merged: then push again"
+    unset = "not set; push again after the pull request is merged"
     if report.pull_request is None and report.branch != MAIN:
-        unset = f"not touched: it names what {MAIN} holds"
+        unset = f"not set: the tag is for {MAIN}"
     tags = {"none": unset}
     print(f"  tag {report.version}      {tags.get(report.tag, report.tag)}")
 
@@ -91,12 +91,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "url", nargs="?", metavar="URL",
-        help="an empty place in a store, such as s3://BUCKET/NAME, instead of the Hub",
+        help="an empty place in another store instead of the Hub, such as s3://BUCKET/NAME",
     )  # fmt: skip
     _add_create_bucket(parser)
     add_push_options(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and write nothing"
+        "--dry-run", action="store_true", help="show what would be done; write nothing"
     )
     add_json(parser)
 
@@ -110,8 +110,8 @@ def run(options: argparse.Namespace) -> int:
         return run_mirror(options)
     if options.create_bucket:
         raise UsageError(
-            "--create-bucket is for a place in a store, and none is named.",
-            next_step="Name it, such as s3://BUCKET/NAME, or leave --create-bucket out.",
+            "--create-bucket works only with the URL of a store.",
+            next_step="Give a URL such as s3://BUCKET/NAME, or leave --create-bucket out.",
         )
     how = push_options(options, options.push_repo_id)
     if datasets := _datasets_below(options.result):
@@ -183,8 +183,8 @@ def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
     flags += ["--dry-run"] * options.dry_run
     for flag in flags:
         raise UsageError(
-            f"{flag} is for the Hub, and {options.url} is a place in another store.",
-            next_step="Leave one of them out.",
+            f"{flag} works only for the Hub; {options.url} is in another store.",
+            next_step=f"Leave {flag} or the URL out.",
         )
 
 
@@ -270,15 +270,18 @@ class ConvertPush(ResultPush):
             return not (known.pushed and force)
         if force:
             return False
-        anew = f"--force-conversion makes it anew and keeps this one as {old_dir(self._target)}"
+        anew = (
+            f"`--force-conversion` converts anew and keeps this dataset as {old_dir(self._target)}"
+        )
         if self._is_in_place:
-            anew = "the dataset that it was made from can be converted anew with --output"
+            anew = "or convert its source anew with --output"
         raise TargetError(
-            f"{self._target} holds a {to} dataset that this command would not have made.",
+            f"{self._target} already holds a {to} dataset, made from another source or with "
+            "other options.",
             path=str(self._target),
             details=differences,
             next_step=f"`leconvert push {shlex.quote(str(self._target))} --push-repo-id ORG/NAME` "
-            f"pushes it as it is; {anew}.",
+            f"pushes this dataset as it is; {anew}.",
         )
 
     @property
@@ -293,22 +296,22 @@ class ConvertPush(ResultPush):
             asked = self._options.repo_id
             if asked is None or (known.repo_id == asked and _is_revision(self._options, known)):
                 return []
-            return [f"source: {known.place or 'a local dataset'} then, {asked} now"]
+            return [f"source: it was {known.place or 'a local dataset'}, and is {asked} now"]
         now, here = self._origin, self._places.source
         then = (known.repo_id, known.commit)
         if then != ((now.repo_id, now.commit) if now else ("", "")):
             named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
-            return [f"source: {known.place} then, {named} now"]
+            return [f"source: it was {known.place}, and is {named} now"]
         is_here = here.is_dir() and not (self._places.arrival and self._places.arrival.outline)
         if is_here and known.source_facts and facts_of(here) != known.source_facts:
-            return [f"source: {here} is not as {known.source} was when it was converted"]
+            return [f"source: {here} changed since {known.source} was converted"]
         return []
 
     def show(self, report: PushReport | None) -> None:
         """Print what the push did, or that there was none."""
         super().show(report)
         if report is None and not self._options.no_push:
-            print("  Hub           nothing was pushed; a local dataset is pushed only on request")
+            print("  Hub           not pushed; `--push-repo-id ORG/NAME` pushes it")
 
 
 def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
@@ -351,7 +354,10 @@ def _other_options(conversion: Conversion, known: Provenance) -> list[str]:
 
     now = decisive_options(conversion.result_record())
     return [
-        f"{name}: {known.options.get(name, 'not given')} then, {now.get(name, 'not given')} now"
+        (
+            f"{name}: it was {known.options.get(name, 'not given')}, and is "
+            f"{now.get(name, 'not given')} now"
+        )
         for name in sorted(now.keys() | known.options.keys())
         if now.get(name) != known.options.get(name)
     ]
@@ -372,7 +378,7 @@ def add_mirror_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_create_bucket(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--create-bucket", action="store_true", help="make the bucket of URL, if there is none"
+        "--create-bucket", action="store_true", help="make the bucket of URL if it does not exist"
     )
 
 

@@ -50,19 +50,20 @@ def add_arguments(parser: Parser) -> None:
         "--output",
         type=local_path,
         metavar="DIR",
-        help="where the repaired dataset goes; DATASET is then never touched. Default: its place, "
-        "with DATASET kept as DATASET_old",
+        help="the folder for the repaired dataset; DATASET then stays as it is (default: the "
+        "result takes the place of DATASET, which is kept as DATASET_old)",
     )
     add_work_dir(parser)
     add_repair_options(parser, of_v3=True)
     add_engine_options(parser)
     add_flags(
         parser, ProofOptions, without=("force_conversion", "delete_source", "max_wait_seconds"),
-        verify="what is proven before the result takes its place (default: structure)",
+        verify="how the result is compared with the source before it is put in place (default: "
+        "structure)",
     )  # fmt: skip
     add_report_option(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be changed, and write nothing"
+        "--dry-run", action="store_true", help="show what would be changed; write nothing"
     )
     parser.set_defaults(verify=None)
     add_quiet(parser)
@@ -87,8 +88,8 @@ def run(options: argparse.Namespace) -> int:
             if getattr(options, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(
-                    f"{flag} is for a repair that writes the dataset anew; this one mends the "
-                    "files that are wrong, and always compares its result.",
+                    f"{flag} works only for a repair that writes the whole dataset anew; this "
+                    "repair writes only the files that are wrong.",
                     next_step=f"Leave {flag} out.",
                 )
         report = repair_dataset(
@@ -156,27 +157,35 @@ def _show(report: RepairReport) -> None:
     errors = len(plan.errors_left)
     if not plan and errors:
         stay = f"{count(errors, 'error')} {'stays' if errors == 1 else 'stay'}"
-        print(f"{report.dataset}: nothing of it can be repaired; {stay}.")
+        print(
+            f"{report.dataset} has no error that `leconvert repair` can repair without an option; "
+            f"{stay}."
+        )
         return
     if not plan:
-        print(f"{report.dataset}: nothing to repair.")
+        print(f"{report.dataset} has nothing to repair.")
         return
     if report.was_repaired:
-        print(f"{report.target} is {report.dataset}, repaired so, already. There is nothing to do.")
+        print(
+            f"{report.target} is already the result of this very repair of {report.dataset}. "
+            "There is nothing to do."
+        )
         return
     verb = "would change" if report.dry_run else "changed"
     for line in plan.summary():
         print(f"{verb}: {line}")
     if report.dry_run:
-        print(f"{count(len(plan.mended), 'finding')} of {report.dataset} would be gone.")
+        print(f"{count(len(plan.mended), 'finding')} of {report.dataset} would be repaired.")
     else:
         bytes_said = (
             f"{amount(report.written_bytes)} written, {amount(report.copied_bytes)} copied, "
             f"{amount(report.cloned_bytes)} shared"
         )
-        print(f"{count(len(plan.mended), 'finding')} gone; {bytes_said}; {report.seconds:.1f} s.")
+        print(
+            f"{count(len(plan.mended), 'finding')} repaired; {bytes_said}; {report.seconds:.1f} s."
+        )
         print(f"  dataset  {report.target}")
         if report.kept is not None:
             print(f"  kept     {report.kept}")
     if errors:
-        print(f"{count(errors, 'error')} left; what helps stands beside each.")
+        print(f"{count(errors, 'error')} left; the table above says what helps.")

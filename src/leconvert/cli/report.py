@@ -14,12 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "place", type=Path, metavar="WORK_DIR|DATASET",
-        help="a run, finished or not, by its work dir or a dataset beside it; or any v3.0 dataset, "
-        "of which less is known",
+        help="the work dir of a run, finished or not, or a dataset; the report of a dataset tells "
+        "less",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
-        help="the page; one that is there is replaced (default: report.html)",
+        help="the HTML page; an existing file is replaced (default: report.html)",
     )  # fmt: skip
     add_json(parser)
 

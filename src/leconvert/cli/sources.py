@@ -52,10 +52,12 @@ def bring_from_store(
     url = str(options.root)
     if options.output is None:
         raise UsageError(
-            f"It is not said where the result of {url} goes.", next_step="Pass --output DIR."
+            f"No folder is given for the result of {url}.", next_step="Add --output DIR."
         )
     if getattr(options, "dry_run", False):
-        raise UsageError(f"--dry-run writes nothing, and {url} would have to be fetched.")
+        raise UsageError(
+            f"--dry-run cannot show a plan of {url}: the dataset would first have to be downloaded."
+        )
     folder = source_dir(target)
     conversion.proof.check_target(folder, target, conversion.layout.to)
     return download_tree(url, folder, stop=stop, progress=progress)
@@ -184,7 +186,9 @@ def _check_push(
         try:
             check_can_push(repo_id)
         except HubAccessError as error:
-            error.next_step = f"{error.next_step} --no-push converts without a push."
+            error.next_step = (
+                f"{error.next_step} Or add --no-push: the result then stays on this machine."
+            )
             raise
 
 
@@ -318,21 +322,21 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
             dataset = NamedDataset((lerobot_home() / named[0]).resolve(), *named)
             if unfetched and not dataset.is_here():
                 raise UsageError(
-                    f"{unfetched}, and {word} would have to be fetched.",
+                    f"{unfetched}, but {word} would first have to be downloaded.",
                     next_step=f"Download it, `{download_command(*named, 'DIR')}`, and name "
                     f"{downloaded_at(named[0], 'DIR')} instead.",
                 )
         elif isinstance(place := path_or_url(word), str):
             raise UsageError(
-                f"{word} is no dataset of this machine or of the Hub.",
-                next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` makes a "
-                "folder of it; name DIR instead.",
+                f"{word} is neither a folder of this machine nor a dataset on the Hub.",
+                next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` downloads "
+                "and converts it; then give DIR instead.",
             )
         elif not is_folder(place):
             raise UsageError(
                 f"{word} is not a folder.",
                 path=word,
-                next_step="Name a folder that exists, or a dataset on the Hub by ORG/NAME or "
+                next_step="Give a folder that exists, or a dataset on the Hub as ORG/NAME or "
                 "hf://datasets/ORG/NAME@REV.",
             )
         else:

@@ -41,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch", type=float, action=OptionalValue, looks_right=is_number, otherwise="2",
         metavar="SECONDS",
-        help="look again every so many seconds, until the result is in place (default: 2); the "
-        "word behind it is its value only if it is a number",
+        help="show the progress again every SECONDS until the result is in place (default: 2)",
     )  # fmt: skip
     add_json(parser)
 
@@ -176,8 +175,8 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
     if status.former_states:
         clean = f"leconvert clean {shlex.quote(status.work_dir)} --old"
         lines.append(
-            f"{count(status.former_states, 'former state')} of results, up to "
-            f"{amount(status.former_bytes)}: `{clean}` removes what the results hold."
+            f"{count(status.former_states, 'former state')} of results are kept, up to "
+            f"{amount(status.former_bytes)}; `{clean}` removes those that the results contain."
         )
     if not status.is_settled and not status.workers:
         lines.append(f"To continue: leconvert work {shlex.quote(status.work_dir)}")
@@ -274,13 +273,13 @@ def next_lines(status: RunStatus, work_dir: Path) -> list[str]:
     lines = []
     if status.failures:
         command = f"leconvert release {shlex.quote(str(work_dir))} --failed"
-        lines.append(f"Fix the causes above, then: {command}")
+        lines.append(f"Fix the causes above, then run: {command}")
     if status.packed or _somebody_comes(status):
         return lines
     if status.done == status.batches:
         if status.packer.liveness is not Liveness.RUNNING:
             command = f"leconvert pack {shlex.quote(str(work_dir))}"
-            lines.append(f"Unless a packer runs somewhere: {command}")
+            lines.append(f"All batches are done. Unless a packer runs already, run: {command}")
     elif status.pending or status.leased:
         lines.append(f"To continue: leconvert work {shlex.quote(str(work_dir))}")
     return lines
@@ -303,7 +302,7 @@ def worker_lines(status: RunStatus) -> list[str]:
     """Return who holds what: each worker, or each host where there are many."""
     workers = status.workers
     if not workers:
-        return ["", "No worker holds a batch."] if not status.packed else []
+        return ["", "No worker is working on a batch."] if not status.packed else []
     if len(workers) <= _WORKERS_SHOWN:
         lines = ["", *_each(status, workers)]
     else:
@@ -314,8 +313,9 @@ def worker_lines(status: RunStatus) -> list[str]:
             lines += ["", *_each(status, doubtful[:ROWS_SHOWN]), *more_lines(doubtful)]
     if not status.observed_seconds:
         lines += [
-            "One look: rates are the workers' own means, and it cannot be told who is silent;",
-            "--watch observes both.",
+            "This is a single look: rates are means since each worker's start, and silent workers "
+            "are not",
+            "recognized. --watch shows present rates and silent workers.",
         ]
     return lines
 
@@ -413,7 +413,7 @@ def _head(status: RunStatus) -> list[str]:
     pace = f"{amount(status.bytes_per_second)}/s, "
     pace += f"{status.frames_per_second:,.0f} rows and camera frames/s"
     if status.seconds_left and status.done:  # before, it would be a guess from the first seconds
-        pace += f", {duration(status.seconds_left)} left"
+        pace += f", about {duration(status.seconds_left)} left"
     video = f"{amount(status.video.cloned)} shared (reflink), {amount(status.video.copied)} copied"
     if status.video.batches_read < status.done:
         video += f" ({status.video.batches_read:,} of {status.done:,} batches counted so far)"
@@ -451,7 +451,7 @@ def _former(status: RunStatus) -> list[str]:
     if not status.former_states:
         return []
     states = count(status.former_states, "former state")
-    return [f"kept     {states} of the target, up to {amount(status.former_bytes)}"]
+    return [f"kept     {states} of the result, up to {amount(status.former_bytes)}"]
 
 
 def _jobs(status: RunStatus) -> list[str]:
@@ -459,12 +459,12 @@ def _jobs(status: RunStatus) -> list[str]:
     lines = []
     for job in jobs:
         if job.engine == "ray":
-            said = "listed below as soon as they hold a batch"
+            said = "each is listed below once it works on a batch"
         elif job.states is None:
-            said = "the scheduler does not answer here"
+            said = "state unknown: the scheduler does not answer on this host"
         else:
             said = ", ".join(f"{count:,} {state.lower()}" for state, count in job.states.items())
-            said = said or "ended; the scheduler does not list it any more"
+            said = said or "ended: the scheduler no longer lists it"
         if job.reason is not None and job.reason != "None":
             said += f" ({job.reason})"
         lines.append(f"{job.engine} {job.job_id}, {job.tasks:,} {job.role}: {said}")
@@ -475,7 +475,7 @@ def _hosts(status: RunStatus) -> list[str]:
     if status.one_host is None:
         return []
     name = shorten(status.one_host, HOST_WIDTH)
-    return [f"hosts    only {name}; others are refused"]
+    return [f"hosts    only {name} may work on this run"]
 
 
 def _packer(status: RunStatus) -> str:

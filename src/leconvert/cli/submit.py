@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--engine", choices=EngineNames(("ray", "slurm")), default="slurm", metavar="NAME",
-        help="who starts workers: slurm, or what a package adds (default: slurm); ray has no "
-        "queue: use `convert --engine ray`, which stays; here: %(choices)s",
+        help="how the workers are started: slurm, or an engine from another package (default: "
+        "slurm); for Ray use `leconvert convert --engine ray`; here: %(choices)s",
     )  # fmt: skip
     add_added_options(parser)
     add_slurm_worker_options(parser)
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print a shell script that submits the same, and submit nothing",
+        help="print a shell script that would submit the same; submit nothing",
     )
     add_json(parser)
 
@@ -64,16 +64,16 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(submitted.as_record(), indent=2))
     elif submitted.finished:
         done = "Every dataset is converted or set aside" if is_fleet else "The result is in place"
-        print(f"{done}; nothing needs to be done.")
+        print(f"{done}. There is nothing to submit.")
     elif options.dry_run:
         print(submitted.script, end="")
     else:
         if submitted.worker_job is not None:
             print(f"workers  {submitted.workers} as job {submitted.worker_job}")
         if submitted.packer_job is not None:
-            print(f"packer   job {submitted.packer_job}, when they have ended")
+            print(f"packer   job {submitted.packer_job}, which starts when the workers have ended")
         print(f"logs     {submitted.logs}")
-        print(f"Watch it with: leconvert status {shlex.quote(str(options.work_dir))} --watch")
+        print(f"Watch with: leconvert status {shlex.quote(str(options.work_dir))} --watch")
     return 0
 
 
@@ -101,8 +101,9 @@ def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
     proof = filled(ProofOptions, options)
     if proof != ProofOptions(max_wait_seconds=proof.max_wait_seconds):
         raise UsageError(
-            "What is proven of each dataset, and what may be replaced, stands in the fleet's list.",
-            next_step="Give --verify and --force-conversion to `leconvert fleet`.",
+            "`leconvert submit` takes no --verify, --force-conversion or --delete-source for a "
+            "fleet.",
+            next_step="Give these options to `leconvert fleet`, or after a dataset in its list.",
         )
     return submit(
         options.work_dir,
@@ -122,10 +123,14 @@ def _engine(options: argparse.Namespace, *, is_fleet: bool) -> Submitter:
         return SlurmEngine(slurm_options(options))
     if options.engine == "ray":
         raise UsageError(
-            "Ray ends the workers of whoever leaves, so there is nothing to submit to.",
-            next_step="Give the fleet's own command again with --engine ray, which stays."
+            "Ray cannot run workers after the command that started them has ended, so nothing can "
+            "be submitted to it.",
+            next_step=(
+                "Give the `leconvert fleet` command again with --engine ray; it waits until "
+                "all is done."
+            )
             if is_fleet
-            else "Use `leconvert convert --engine ray`, which stays; with the run's own "
-            "--root, --output and --work-dir it goes on with the run.",
+            else "Use `leconvert convert --engine ray` with the --root, --output and --work-dir of "
+            "this run; it continues the run and waits until all is done.",
         )
     return make_submitter(options.engine, parse_engine_options(options.engine_option))

@@ -25,10 +25,12 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
         "dataset",
         type=Path,
         metavar="DATASET",
-        help="the dataset that was converted or repaired in place, or a result that was replaced",
+        help="the dataset that was converted or repaired in place, or whose result was replaced",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="compare the two and show what would be done"
+        "--dry-run",
+        action="store_true",
+        help="compare both datasets and show what would be done; change nothing",
     )
     add_json(parser)
 
@@ -51,17 +53,19 @@ def run_undo(options: argparse.Namespace) -> int:
         print(json.dumps(report.as_record(), indent=2))
         return 0
     if report.was_undone:
-        print(f"{dataset} is back already; what had taken its place is {report.result}.")
+        print(
+            f"{dataset} was put back before. The result that had its place is now {report.result}."
+        )
         return 0
     compared = (
         f"{count(report.episodes, 'episode')}, {count(report.rows, 'frame')}, "
         f"{count(report.camera_frames, 'camera frame')}"
     )
-    print(f"Source and result hold the same: {compared}.")
+    print(f"Source and result contain the same: {compared}.")
     if options.dry_run:
         place = dataset / "meta" if overlaid_meta(dataset) else dataset
-        print(f"would put {kept} back as {place}")
-        print(f"would keep the result as {report.result}")
+        print(f"Would put {kept} back as {place}.")
+        print(f"Would keep the result as {report.result}.")
         return 0
     print(f"  dataset  {dataset}")
     print(f"  kept     {report.result}")
@@ -79,17 +83,19 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--of", type=Path, metavar="DATASET",
-        help="the same as DATASET, where it must not be taken for a work dir",
+        help="the dataset whose leftovers are removed; unlike WORK_DIR|DATASET, it is never "
+        "taken for a work dir",
     )  # fmt: skip
     parser.add_argument(
         "--give-up",
         action="store_true",
-        help="discard the unfinished run too, if nobody works on it",
+        help="also discard the unfinished run, unless somebody works on it",
     )
     parser.add_argument(
         "--old", action="store_true",
-        help="with DATASET: remove DATASET_old and former states, each if every byte of it is "
-        "proven to be in DATASET; with a fleet's WORK_DIR: former states of its results likewise",
+        help="also remove DATASET_old and former states of DATASET, or of all results of a "
+        "fleet's WORK_DIR; each is removed only if every byte of it is proven to be in "
+        "the result",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     add_json(parser)
@@ -119,14 +125,14 @@ def run_clean(options: argparse.Namespace) -> int:
     from leconvert.workdir.records import WorkDir
 
     if (options.work_dir is None) == (options.of is None):
-        raise UsageError("Give one folder: WORK_DIR, DATASET or --of DATASET.")
+        raise UsageError("Give exactly one folder: WORK_DIR, DATASET or --of DATASET.")
     root, target = _places(options)
     progress = progress_for(quiet=options.json)
     if options.old and target is None:
         if not WorkDir(root).is_fleet():
             raise UsageError(
-                "--old goes with a dataset that was converted, or with the work dir of a fleet.",
-                next_step="Give DATASET instead of this work dir.",
+                "--old needs a converted dataset, or the work dir of a fleet.",
+                next_step="Give the dataset instead of this work dir.",
             )
         from leconvert.fleet import clean_fleet
 
@@ -149,7 +155,7 @@ def run_clean(options: argparse.Namespace) -> int:
     if not report.removed:
         # A name with a slip in it must not pass for one that is clean.
         missing = target is not None and not report.kept and not target.exists()
-        why = f": {target} does not exist, nor does a run of it" if missing else ""
+        why = f": {target} does not exist, and no run of it exists" if missing else ""
         print(f"There is nothing to remove{why}.")
     return 0
 
@@ -165,20 +171,25 @@ def add_release_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"
     )
-    parser.add_argument("--failed", action="store_true", help="all that failed")
+    parser.add_argument("--failed", action="store_true", help="release all batches that failed")
     parser.add_argument(
-        "--stuck", action="store_true", help="all whose worker ended or shows no sign of life"
+        "--stuck",
+        action="store_true",
+        help="release all batches whose worker ended or shows no sign of life",
     )
     parser.add_argument(
         "--force", action="store_true",
-        help="take batches from workers on other hosts at once, without watching for signs of life",
+        help="take batches away from workers on other hosts at once, without first watching "
+        "for signs of life",
     )  # fmt: skip
     parser.add_argument(
         "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
-        help="how long a worker must be silent to count as gone; not less than the workers' own "
-        "(default: 60)",
+        help="seconds of silence after which a worker counts as gone; use at least the "
+        "--lease-seconds of the workers (default: 60)",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be done; change nothing"
+    )
     add_json(parser)
 
 
@@ -190,7 +201,8 @@ def run_release(options: argparse.Namespace) -> int:
 
     def tell(count: int) -> None:
         print(
-            f"Watching {count} held batches for signs of life, up to {options.lease_seconds:g} s.",
+            f"Watching {count} batches of workers for signs of life, for up to "
+            f"{options.lease_seconds:g} s.",
             file=sys.stderr,
         )
 
@@ -222,5 +234,5 @@ def run_release(options: argparse.Namespace) -> int:
         print("Nothing was written.")
     elif any(b.verdict == "released" for b in report.batches):
         again = f"leconvert work {shlex.quote(str(root))}"
-        print(f"Workers that run will take them; start one with: {again}")
+        print(f"Running workers will take these batches. Start another worker with: {again}")
     return code

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 # Checks of the paths that `leconvert verify` is given: a wrong path is not a difference.
 
 
-_ROLES = "RESULT is what a conversion wrote, --source the dataset that it was made from."
+_ROLES = (
+    "RESULT is the dataset that a conversion wrote. --source is the dataset that it was made from."
+)
 
 
 def check_places(result: Path, source: Path | str) -> None:
@@ -50,25 +52,22 @@ def check_places(result: Path, source: Path | str) -> None:
     converted = isinstance(source, Path) and is_converted(source)
     version = codebase_version(result)
     if has_source_tables(result) and version == "v2.0":
-        swapped = " The two were given the wrong way round." if converted else ""
+        swapped = " RESULT and --source seem to be exchanged." if converted else ""
         raise UsageError(
-            f"{result} is a {version} dataset, not a result.{swapped}",
+            f"{result} is a {version} dataset, not the result of a conversion.{swapped}",
             path=str(result),
             next_step=_ROLES,
         )
     if version is None and not (result / "meta").is_dir():
         raise UsageError(
-            f"{result} holds no dataset: it has no meta/.", path=str(result), next_step=_ROLES
+            f"{result} is not a dataset: it has no meta/.", path=str(result), next_step=_ROLES
         )
     if isinstance(source, Path) and source.resolve() == result.resolve():
         kept = overlaid_meta(source) or old_dir(source)
         raise SourceError(
-            f"{source} is the result itself, and a result is compared with the dataset that it was "
-            "made from.",
+            f"RESULT and --source are the same dataset, {source}.",
             path=str(source),
-            next_step=f"The source that a conversion in place kept is {kept}."
-            if kept.is_dir()
-            else _ROLES,
+            next_step=f"The conversion kept its source as {kept}." if kept.is_dir() else _ROLES,
         )
 
 
@@ -84,12 +83,12 @@ def verification_lines(
     """Return what differs, with a count at the end, or what was compared."""
     if report.ok:
         named = ", ".join(without_credentials(str(source)) for source in sources)
-        return [f"{result} matches {named}: {_compared(report)}."]
+        return [f"{result} matches its source {named}. Compared: {_compared(report)}."]
     found = len(report.differences)
     shown = f", the first {_DIFFERENCES_SHOWN} above" if found > _DIFFERENCES_SHOWN else ""
     return [
         *map(str, report.differences[:_DIFFERENCES_SHOWN]),
-        f"{count(found, 'difference')}{shown}: the result does not match its "
+        f"{count(found, 'difference')}{shown}. The result does not match its "
         f"{'source' if len(sources) == 1 else 'sources'}.",
     ]
 
@@ -125,7 +124,10 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.advice = _meant
     parser.add_argument(
-        "result", type=Path, metavar="RESULT", help="the dataset that was written, v3.0 or v2.1"
+        "result",
+        type=Path,
+        metavar="RESULT",
+        help="the dataset that a conversion wrote, v3.0 or v2.1",
     )
     parser.add_argument(
         "--source",
@@ -133,37 +135,40 @@ def add_arguments(parser: Parser) -> None:
         action="append",
         required=True,
         metavar="SOURCE",
-        help="the dataset it came from: a folder, or a URL such as hf://datasets/ORG/NAME@REV, "
-        "which is fetched and removed again; of a merged dataset once for each",
+        help="the dataset that RESULT was made from: a folder, or a URL such as "
+        "hf://datasets/ORG/NAME@REV, which is downloaded for the comparison; give it once "
+        "for each source of a merged dataset",
     )
     parser.add_argument(
         "--scratch-dir", type=Path, metavar="DIR",
-        help="where a source is fetched to (default: the system's folder for temporary files)",
+        help="where to download a source (default: the system's folder for temporary files)",
     )  # fmt: skip
     depth = parser.add_mutually_exclusive_group()
     hide(depth.add_argument("--structure", dest="depth", action="store_const", const="structure"))
     depth.add_argument(
         "--bytes", dest="depth", action="store_const", const="bytes",
-        help="compare every coded packet and every row, too (default: headers, tables, times, "
-        "sizes and totals)",
+        help="also compare every coded video packet and every row (default: only headers, tables, "
+        "times, sizes and totals)",
     )  # fmt: skip
     parser.set_defaults(depth="structure")
     parser.add_argument(
         "--sample", type=float, default=1.0, metavar="FRACTION",
-        help="compare the files of this share of the episodes only, for a quick look",
+        help="compare only this share of the episodes, such as 0.1, for a quick look",
     )  # fmt: skip
     parser.add_argument(
         "--decode", type=whole(0), default=0, metavar="N",
-        help="also decode N random pictures on both sides and compare their pixels",
+        help="also decode N random pictures of both datasets and compare their pixels",
     )  # fmt: skip
     parser.add_argument(
         "--deep", type=whole(0), default=0, metavar="N",
-        help="also load N random samples through LeRobot's dataset; needs lerobot",
+        help="also load N random samples with LeRobot's own dataset class; needs lerobot",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, metavar="N", help="which ones are random (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the random choice (default: 0)"
+    )
     parser.add_argument(
         "--max-workers", type=whole(1), metavar="N",
-        help="compare in up to N processes (default: one a core; one where there is little to do)",
+        help="use at most N processes (default: one for each core, or one for small datasets)",
     )  # fmt: skip
     add_json(parser)
 
@@ -176,10 +181,10 @@ def run(options: argparse.Namespace) -> int:
     given: list[Path | str] = options.source
     random = options.sample != 1.0 or options.decode or options.deep
     if options.seed is not None and not random:
-        raise UsageError("--seed goes with --sample, --decode or --deep.")
+        raise UsageError("--seed works only with --sample, --decode or --deep.")
     if options.scratch_dir is not None and all(isinstance(source, Path) for source in given):
         raise UsageError(
-            f"--scratch-dir is for a source that a URL names, and {given[0]} is a folder.",
+            f"--scratch-dir works only if the source is a URL; {given[0]} is a folder.",
             next_step="Leave --scratch-dir out.",
         )
     for source in given:
@@ -208,7 +213,10 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(verification_lines(report, options.result, given)))
         for name in () if report.ok else other_sources(result, sources):
-            print(f"It was made of {name}, and no --source has the tables that {name} had then.")
+            print(
+                f"The result was made from {name}, but no --source has the tables that {name} had "
+                "then."
+            )
     return 0 if report.ok else VerificationError.exit_code
 
 
@@ -232,6 +240,8 @@ def _note(result: Path, record: Provenance, progress: Progress) -> None:
     try:
         write_provenance(result, record)
     except StorageError as error:  # a result on a disk that is only read can be verified
-        progress.say(f"Nothing differs, but it is not noted for a push: {error.message}")
+        progress.say(
+            f"Nothing differs. This proof could not be recorded for a push: {error.message}"
+        )
         return
-    progress.say(f"Noted beside {result} that it is proven; a push goes by it.")
+    progress.say(f"The proof is recorded beside {result}; `leconvert push` uses it.")

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-idle-seconds",
         type=seconds,
         metavar="S",
-        help="stop after waiting S seconds for work",
+        help="stop after S seconds without work",
     )
     add_scratch_options(parser)
     add_version_option(parser)
@@ -49,8 +49,9 @@ def _work_on_fleet(options: argparse.Namespace) -> int:
 
     if options.max_batches is not None:
         raise UsageError(
-            f"--max-batches counts batches, and {options.work_dir} is the work dir of a fleet.",
-            next_step="Use --max-idle-seconds, or end the worker with SIGTERM.",
+            f"--max-batches does not work for a fleet; {options.work_dir} is the work dir of a "
+            "fleet.",
+            next_step="Use --max-idle-seconds S, or end the worker with SIGTERM.",
         )
     with stop_on_signals() as stop:
         summary = work_on_fleet(
@@ -65,8 +66,9 @@ def _work_on_fleet(options: argparse.Namespace) -> int:
         print(json.dumps(asdict(summary), indent=2))
     elif not options.quiet:
         print(
-            f"Converted {count(summary.converted, 'dataset')}, set {summary.set_aside:,} aside, "
-            f"joined others {count(summary.joined, 'time')}, in {summary.seconds:.1f} s."
+            f"This worker converted {count(summary.converted, 'dataset')}, set "
+            f"{summary.set_aside:,} aside and helped with others "
+            f"{count(summary.joined, 'time')}, in {summary.seconds:.1f} s."
         )
     return 0
 
@@ -98,7 +100,8 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(asdict(summary), indent=2))
     elif not options.quiet:
         print(
-            f"Did {summary.batches_done} batches, {amount(summary.written_bytes)}, "
-            f"in {summary.seconds:.1f} s; {_failed(summary.batches_failed)}."
+            f"This worker finished {count(summary.batches_done, 'batch', 'batches')}, "
+            f"{amount(summary.written_bytes)}, in {summary.seconds:.1f} s; "
+            f"{_failed(summary.batches_failed)}."
         )
     return 0

@@ -189,9 +189,9 @@ def published_files(root: Path) -> Published:
 
     def reason_to_leave_out(path: str, entry: os.DirEntry[str]) -> str | None:
         if entry.name.startswith("."):
-            return "its name begins with a dot"
+            return "the name begins with a dot"
         if path in kept:
-            return "the meta/ that `leconvert undo` exchanges"
+            return "the earlier meta/, which `leconvert undo` puts back"
         target = links.target(path)
         if target is None:
             if path in _PARTS or path.startswith(_PART_PREFIXES):
@@ -294,11 +294,11 @@ def _leads_back(root: Path, path: str) -> bool:
 
 def _incomplete(root: Path, path: str) -> SourceError:
     return SourceError(
-        f"{shown(str(root / path))} is a link that leads out of the dataset, and what lies outside "
-        "is never sent.",
+        f"{shown(str(root / path))} is a link that leads out of the dataset. Files outside "
+        "the dataset are never sent.",
         path=str(root / path),
-        next_step="If it belongs to the dataset, make a copy that holds it, `cp -rL "
-        f"{shlex.quote(str(root))} COPY`, and send that one.",
+        next_step="If the file belongs to the dataset, make a copy without links, `cp -rL "
+        f"{shlex.quote(str(root))} COPY`, and send the copy.",
     )
 
 

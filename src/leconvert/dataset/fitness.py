@@ -18,15 +18,15 @@ from leconvert.model.values import IntArray, Misfit, SourceScan
 BoolArray = npt.NDArray[np.bool_]
 
 MISFIT_SAID: Mapping[Misfit, str] = {
-    Misfit.SHARED: "does not hold one episode and nothing else",
-    Misfit.LATE_START: "does not show its first frame at 0",
-    Misfit.UNEVEN_TIMES: "does not show all frames equally long",
-    Misfit.OTHER_RATE: "does not show its frames at fps",
-    Misfit.OTHER_TRACKS: "holds other tracks than one of video",
-    Misfit.REMUXED: "has an index that cannot be used as it lies",
+    Misfit.SHARED: "does not contain exactly one episode",
+    Misfit.LATE_START: "does not show its first frame at time 0",
+    Misfit.UNEVEN_TIMES: "shows frames for different lengths of time",
+    Misfit.OTHER_RATE: "has another frame rate than fps",
+    Misfit.OTHER_TRACKS: "has sound or other further tracks",
+    Misfit.REMUXED: "has an index that cannot be used as it is",
     Misfit.OTHER_COLUMNS: "has other columns or types than the result",
     Misfit.CHANGED_ROWS: "has rows that a repair changes",
-    Misfit.OTHER_NUMBERS: "counts index or episode_index otherwise than the result",
+    Misfit.OTHER_NUMBERS: "has another index or episode_index than the result",
 }
 """The reason in words, for a file that is not fit."""
 

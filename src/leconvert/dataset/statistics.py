@@ -600,7 +600,7 @@ def clip_stats(
         raise UnreadableSourceError(
             f"The statistics of {path} cannot be computed: its episode has no frames.",
             path=os.fspath(path),
-            next_step="Drop the episode (--on-bad-episode drop).",
+            next_step="Leave the episode out with --on-bad-episode drop.",
         )
     samples = [[first + rank for rank in sample_indices(length)] for first, length in episodes]
     pictures = media.decode_shown(path, itertools.chain.from_iterable(samples), is_depth=is_depth)
@@ -705,10 +705,10 @@ def _image_file(chunk: pa.Array) -> pa.Buffer:
             raise ValueError("an image has no bytes")
         chunk = chunk.field("bytes")
     if not (pa.types.is_binary(chunk.type) or pa.types.is_large_binary(chunk.type)):
-        raise ValueError(f"the column holds {chunk.type} and no image files")
+        raise ValueError(f"the column contains {chunk.type} instead of image files")
     cell = chunk[0]
     if not cell.is_valid:
-        raise ValueError("there is no image, or only the path of one")
+        raise ValueError("there is no image, or only the path of an image")
     return cell.as_buffer()
 
 
@@ -717,6 +717,6 @@ def _not_computed(name: str, path: str | None, reason: str) -> UnreadableSourceE
     return UnreadableSourceError(
         f"The statistics of {name}{place} cannot be computed: {reason}.",
         path=path,
-        next_step=f"{GET_AGAIN}. Otherwise leave the feature out "
-        f"(--drop-feature {shlex.quote(name)}).",
+        next_step=f"{GET_AGAIN}. If there is no other copy, leave the feature out with "
+        f"--drop-feature {shlex.quote(name)}.",
     )

@@ -23,7 +23,7 @@ from leconvert.support.errors import (
     VerificationError,
 )
 
-_THIS_LINE, _THESE_LINES = "behind this line of LIST", "behind these lines of LIST"
+_THIS_LINE, _THESE_LINES = "after the dataset in LIST", "after these datasets in LIST"
 _OF_EPISODES = (DROP, TRIM)
 # The part of an error's next step that calls for an option of the dataset.
 _AGAIN = re.compile(r"\b[Rr]un the command again with (--assume-.*?)\.?$")
@@ -78,7 +78,7 @@ def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         helps = found.setdefault(error["code"], {})
         if remedy := error.get("remedy"):
             helps[as_word(remedy, error)] = None
-    none = "no flag; mend the source"
+    none = "no option helps; correct the source"
     return {
         code: all_remedies(code, " ".join(helps) or None) or none for code, helps in found.items()
     }
@@ -120,7 +120,8 @@ def next_step_of(error: Mapping[str, Any], source: object) -> str:
         told = error.get("next_step")
         if not error:
             return (
-                "Look for what ends workers, such as too little memory; then run the fleet again."
+                "Find out what ends the workers, such as too little memory. Then run the "
+                "fleet again."
             )
         if told is None and error.get("exit_code", 1) in (1, LeconvertError.exit_code):
             return f"This is a bug. {REPORT_IT}."
@@ -131,12 +132,12 @@ def next_step_of(error: Mapping[str, Any], source: object) -> str:
     flags = flags_for(errors)
     parts = [*sentences]
     parts += dict.fromkeys(
-        f"No flag repairs {one['code']}: mend {one['path'] or 'the source'}."
+        f"No option repairs {one['code']}: correct {one['path'] or 'the source'}."
         for one in errors
         if not one["remedy"] and not lossless_remedy(one["code"])
     )
     if flags and not all(one["remedy"] for one in errors):
-        parts.append(f"The rest: write `{' '.join(flags)}` {_THIS_LINE}.")
+        parts.append(f"For the other errors write `{' '.join(flags)}` {_THIS_LINE}.")
     elif flags:
         write = "Or write" if parts else "Write"
         parts.append(f"{write} `{' '.join(flags)}` {_THIS_LINE}.")

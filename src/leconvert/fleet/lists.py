@@ -210,18 +210,22 @@ def fleet_datasets(
     for line in lines:
         sources, left_out = _expanded(path, line)
         for what in left_out:
-            say(f"{path}, line {line.number}: {what} left out.")
+            say(f"{path}, line {line.number}: left out {what}.")
         if line.name is not None and len(sources) > 1:
-            raise _bad_line(path, line.number, f"--name names one result, not {len(sources)}.")
+            raise _bad_line(
+                path,
+                line.number,
+                f"--name can name only one result, but the line gives {len(sources)} datasets.",
+            )
         for source in sources:
             usual = source.repo_id if isinstance(source, HubName) else source.name
             name = line.name if line.name is not None else usual
             found[source] = line, _checked_name(path, line.number, name)
     if not found:
         raise UsageError(
-            f"{path} names no dataset.",
+            f"The list {path} contains no dataset.",
             path=str(path),
-            next_step="`leconvert fleet find FOLDER` prints a list of what is there.",
+            next_step="`leconvert fleet find FOLDER` prints a list of the datasets in a folder.",
         )
     _refuse_collisions(path, found)
     datasets = [
@@ -239,9 +243,9 @@ def _dataset(
         raise _bad_line(
             path,
             line.number,
-            f"it is not said where the result of {source} goes.",
-            "Pass --output-dir DIR, or push it: --push-repo-id ORG/{name}, or --push-to-hub for "
-            "where it came from.",
+            f"no folder is given for the result of {source}.",
+            "Add --output-dir DIR for a folder, --push-repo-id ORG/{name} for a repo on "
+            "the Hub, or --push-to-hub for the repo of the source.",
         )
     if push is not None:
         repo_id = push.repo_id
@@ -251,13 +255,17 @@ def _dataset(
             raise _bad_line(
                 path,
                 line.number,
-                f"it is not said where {source} is pushed to.",
-                "Pass --push-repo-id ORG/{name}; {name} stands for the last part of its name.",
+                f"no repo is given to push {source} to.",
+                "Add --push-repo-id ORG/{name}; {name} stands for the last part of the "
+                "dataset's name.",
             )
         repo_id = repo_id.replace("{name}", PurePosixPath(name).name)
         if HubName.parse(repo_id) != HubName(repo_id):
             raise _bad_line(
-                path, line.number, f"{repo_id!r} is no name of a repo.", "Names look like ORG/NAME."
+                path,
+                line.number,
+                f"{repo_id!r} is not the name of a repo.",
+                "The name of a repo has the form ORG/NAME.",
             )
         push = replace(push, repo_id=repo_id)
     target = None if output_dir is None else output_dir / name
@@ -267,10 +275,10 @@ def _dataset(
         raise _bad_line(
             path,
             line.number,
-            f"--layout overlay leaves the files of {source} on the Hub, and its result goes "
-            "elsewhere.",
-            "Push it back, with --push-to-hub and without --output-dir; or give the line another "
-            "--layout.",
+            f"--layout overlay leaves the files of {source} on the Hub, so its result "
+            "cannot go elsewhere.",
+            "Push the result back with --push-to-hub and without --output-dir, or use "
+            "another --layout for this dataset.",
         )
     return dataset
 
@@ -290,10 +298,10 @@ def _refuse_meeting_pushes(path: Path, datasets: Sequence[FleetDataset]) -> None
             other = owners.get(key, dataset)
             if other.source != dataset.source and not (key[1] == "" and _is_repo_of(dataset, key)):
                 raise UsageError(
-                    f"{path}: {dataset.name} would be pushed to {repo_id}, which is that of "
-                    f"{other.name}.",
+                    f"{path}: two datasets would be pushed to {repo_id}: {other.name} and "
+                    f"{dataset.name}.",
                     path=str(path),
-                    next_step="Give one of them another repo with --push-repo-id.",
+                    next_step="Give one of the two another repo with --push-repo-id.",
                 )
         owners[repo_id, branch] = dataset
 
@@ -305,19 +313,20 @@ def _is_repo_of(dataset: FleetDataset, key: tuple[str, str]) -> bool:
 def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
     if path.is_dir():
         raise UsageError(
-            f"{path} is a folder, not a list.",
+            f"{path} is a folder, not a list of datasets.",
             path=str(path),
             next_step=f"`leconvert fleet find {shlex.quote(str(path))} > LIST` writes a list of "
-            "the datasets in it.",
+            "the datasets in this folder.",
         )
     try:
         with storage_errors(path):
             text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
         raise UsageError(
-            f"There is no list {path}.",
+            f"The list {path} does not exist.",
             path=str(path),
-            next_step="`leconvert fleet find FOLDER > LIST` writes one.",
+            next_step="`leconvert fleet find FOLDER > LIST` writes a list of the datasets in a "
+            "folder.",
         ) from None
     for number, line in enumerate(text.splitlines(), 1):
         try:
@@ -353,11 +362,11 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
         raise _bad_line(
             path,
             line.number,
-            f"{line.place} is no folder, and no dataset on the Hub.",
-            f"`{convert}` converts one in another store by itself."
+            f"{line.place} is neither a folder nor a dataset on the Hub.",
+            f"`{convert}` converts a dataset in another store."
             if not line.place.startswith("hf:")
-            else "Datasets on the Hub are called ORG/NAME or ORG/NAME@REV; `leconvert fleet find` "
-            "lists those of a user, an organisation or a collection.",
+            else "Write ORG/NAME or ORG/NAME@REV for a dataset on the Hub. `leconvert fleet "
+            "find hf://ORG` lists the datasets of a user or an organisation.",
         )
     pattern = os.path.join(path.parent, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
     if os.path.lexists(pattern):
@@ -390,9 +399,9 @@ def _checked_name(path: Path, number: int, name: str) -> str:
         raise _bad_line(
             path,
             number,
-            f"{name!r} cannot name a result.",
-            "A name is a path below the folder of all results, such as robot/pick; no part of it "
-            "begins with a dot.",
+            f"{name!r} cannot be the name of a result.",
+            "Give a path below the folder of all results, such as robot/pick. No part may "
+            "begin with a dot.",
         )
     return str(PurePosixPath(*parts))
 
@@ -416,10 +425,10 @@ def _meeting(
     path: Path, one: tuple[Path | HubName, int], other: tuple[Path | HubName, int], said: str
 ) -> UsageError:
     return UsageError(
-        f"{path}: the results of two datasets would meet, {said}.",
+        f"{path}: two results would be in the same place, {said}.",
         path=str(path),
         details=[f"line {number}: {source}" for source, number in (one, other)],
-        next_step="Give one of them another name: --name NAME at the end of its line.",
+        next_step="Give one of the two another name: write --name NAME at the end of its line.",
     )
 
 
@@ -427,7 +436,8 @@ def _bad_line(path: Path, number: int, said: str, helps: str | None = None) -> U
     return UsageError(
         f"{path}, line {number}: {said}",
         path=str(path),
-        next_step=helps or "Change the line, then run the same command again; nothing was written.",
+        next_step=helps
+        or ("Correct the line, then run the same command again. Nothing was written."),
     )
 
 
@@ -551,15 +561,15 @@ def read_policy(path: Path, parse: ParseFlags) -> Policy:
         with storage_errors(path):
             given = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"There is no policy {path}.", path=str(path)) from None
+        raise UsageError(f"The policy {path} does not exist.", path=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{path} is no TOML: {error}.",
+            f"{path} is not TOML: {error}.",
             path=str(path),
             next_step="docs/howto/fleet.md shows a policy.",
         ) from error
     if other := [key for key in given if key != "rule"]:
-        raise _bad_policy(path, f"{other[0]!r} is not known; a policy has [[rule]] tables alone.")
+        raise _bad_policy(path, f"{other[0]!r} is unknown. A policy contains only [[rule]] tables.")
     rules = given.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise _bad_policy(path, "write each rule below a line [[rule]].")
@@ -569,16 +579,19 @@ def read_policy(path: Path, parse: ParseFlags) -> Policy:
 def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -> PolicyRule:
     where = f"rule {number}"
     if other := [key for key in rule if key not in _RULE_KEYS]:
-        raise _bad_policy(path, f"{where}: {other[0]!r} is none of {', '.join(_RULE_KEYS)}.")
+        raise _bad_policy(
+            path,
+            f"{where}: {other[0]!r} is unknown. The keys of a rule are {', '.join(_RULE_KEYS)}.",
+        )
     texts = {}
     for key in _RULE_KEYS:
         value = rule.get(key, [])
         value = [value] if isinstance(value, str) else value
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise _bad_policy(path, f"{where}: {key} takes a text, or a list of texts.")
+            raise _bad_policy(path, f"{where}: {key} must be a text or a list of texts.")
         texts[key] = value
     if not texts["flags"]:
-        raise _bad_policy(path, f'{where} allows nothing: write flags, such as "--retime".')
+        raise _bad_policy(path, f'{where} allows nothing: it needs flags, such as "--retime".')
     for code in texts["findings"]:
         if code not in SOURCE_CATALOGUE and code not in V3_CATALOGUE:
             raise _bad_policy(path, f"{where}: there is no finding {code!r}.")
@@ -587,12 +600,10 @@ def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -
     for word in words:
         left = left.replace(word, "")
         if not texts["findings"]:
-            raise _bad_policy(path, f"{where}: {word} needs findings, which say what it is.")
+            raise _bad_policy(path, f"{where}: {word} works only in a rule with findings.")
     if strange := _BRACES.search(left):
         known = ", ".join(_WORDS)
-        raise _bad_policy(
-            path, f"{where}: {strange[0]} stands for nothing here; there are {known}."
-        )
+        raise _bad_policy(path, f"{where}: {strange[0]} is unknown. A rule may contain {known}.")
     try:
         repairs = parse(shlex.split(left))
     except (UsageError, ValueError) as error:
@@ -606,7 +617,8 @@ def _bad_policy(path: Path, said: str) -> UsageError:
     return UsageError(
         f"{path}: {said}",
         path=str(path),
-        next_step="`leconvert explain CODE` explains a finding, and docs/howto/fleet.md a policy.",
+        next_step="`leconvert explain CODE` explains a finding. docs/howto/fleet.md explains "
+        "policies.",
     )
 
 
@@ -709,7 +721,7 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
     name = str(relative) if relative.parts else source.resolve().name
     nothing = FoundDataset(source, name, None, None, 0, is_scanned=False)
     if source.is_symlink():
-        said = f"A link to {source.resolve()}, which can be written in the list instead."
+        said = f"This is a link. To convert the dataset, write {source.resolve()} in the list."
         return replace(nothing, problem=said)
     try:
         next(os.scandir(source), None)
@@ -767,7 +779,7 @@ def find_on_hub(group: HubGroup | HubName) -> Iterator[FoundDataset]:
             seen.episodes,
             seen.size_bytes,
             problem=seen.problem
-            or (None if seen.version else "no LeRobot dataset: its meta/info.json is missing"),
+            or (None if seen.version else "not a LeRobot dataset: meta/info.json is missing"),
             is_scanned=False,
         )
 

@@ -390,7 +390,11 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
     found = error.get("findings") or ()
     errors = errors_of(found)
     losses = int(record.get("losses", 0))
-    lost = f"{losses} workers died or froze while they held it." if losses else "no message"
+    lost = (
+        f"{losses} workers ended or froze during the work on this dataset."
+        if losses
+        else "no message"
+    )
     seen = Counter((finding["code"], finding["severity"]) for finding in found)
     remedy = {finding["code"]: finding.get("remedy") for finding in reversed(found)}
     helps = helps_with(errors)
@@ -460,19 +464,21 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
 def _page_state(status: FleetStatus) -> tuple[str, str, str]:
     if not status.is_settled:
         return "plain", "…", "Not finished"
-    return ("bad", "✕", "Some set aside") if status.set_aside else ("good", "✓", "Converted")
+    return (
+        ("bad", "✕", "Some datasets set aside") if status.set_aside else ("good", "✓", "Converted")
+    )
 
 
 def _lead(status: FleetStatus) -> str:
     """Return what to do next."""
     if not status.is_settled:
-        return f"`leconvert work {shlex.quote(status.work_dir)}` goes on."
+        return f"`leconvert work {shlex.quote(status.work_dir)}` continues the work."
     if not status.set_aside:
-        return "Every dataset is converted; there is nothing left to do."
+        return "Every dataset is converted. There is nothing left to do."
     return (
-        "What helps stands below. "
-        f"`leconvert fleet suggest {shlex.quote(status.work_dir)} > policy.toml` writes a policy "
-        "for those that convert with nothing lost."
+        "The tables below say what helps. `leconvert fleet suggest "
+        f"{shlex.quote(status.work_dir)} > policy.toml` writes a policy with the "
+        "options that lose no data."
     )
 
 
@@ -519,8 +525,8 @@ def _said(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 _OF_LIST = (
-    "LIST is the file that the fleet was started with. In a policy, {column} and {camera} stand "
-    "for the feature that a finding names."
+    "LIST is the list of datasets that the fleet was started with. In a policy, {column} "
+    "and {camera} stand for the feature that a finding names."
 )
 
 
@@ -556,9 +562,19 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
     ]
     tables = [
         ("Datasets not converted, by reason", "", why, [1]),
-        ("Datasets not converted, with what helps each", _OF_LIST, aside, []),
-        ("Findings", "How many datasets have each; those that were repaired too.", found, [2]),
-        ("Every dataset", "The longest first. The CSV beside this page has more.", each, [3, 4, 6]),
+        ("What helps each dataset that was not converted", _OF_LIST, aside, []),
+        (
+            "Findings",
+            "Number of datasets with each finding, including repaired findings.",
+            found,
+            [2],
+        ),
+        (
+            "Every dataset",
+            "The longest conversion comes first. The CSV file beside this page has more columns.",
+            each,
+            [3, 4, 6],
+        ),
     ]
     return [table for table in tables if table[2][1:]]
 
@@ -670,7 +686,7 @@ def price_fleet(
         for room, size_bytes in needed.items():
             left = free.setdefault(room, free_bytes_of(Path(room)))
             if left is not None and rooms[room] + size_bytes > left:
-                why = f"{room} has {amount(left)} free, and not the room for it."
+                why = f"{room} has only {amount(left)} free, which is not enough for this dataset."
                 place = priced.name, priced.source, priced.target
                 fitting[priced.name] = _stopped(place, StorageError(why))
                 needed = {}
@@ -687,7 +703,7 @@ def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
 
 
-_TAKE_OUT = "Take its line out of LIST, or name another revision."
+_TAKE_OUT = "Take the line of this dataset out of LIST, or give another revision."
 
 
 def _price_on_hub(
@@ -706,7 +722,7 @@ def _price_on_hub(
         if is_there:
             return PricedDataset(*place, is_finished=True, is_scanned=False)
     if seen.version not in SOURCE_VERSIONS:
-        said = f"It is {seen.version or 'no dataset'}."
+        said = f"It is {seen.version or 'not a dataset'}."
         return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
         found = HubRepo(dataset.source.repo_id, seen.commit)

@@ -367,7 +367,7 @@ def already_on_hub(dataset: FleetDataset) -> SourceError:
     """Return the error for a source that the Hub already has in v3.x."""
     assert isinstance(dataset.source, HubName)
     return SourceError(
-        f"{dataset.source.repo_id} is on the Hub in v3.x already.",
+        f"{dataset.source.repo_id} is already v3.x on the Hub.",
         path=str(dataset.source),
         next_step=f"To convert its v2.x revision all the same, name it: "
         f"{dataset.source.repo_id}@{'COMMIT' if dataset.source.folder else 'v2.1'}, "

@@ -31,15 +31,16 @@ from leconvert.workdir.records import WorkDir
 
 # Descriptions of flags that say more about the case than the flag's help.
 _CHANGES = {
-    "--assume-fps {fps}": "take the frames a second of the timestamps, where info.json has others",
-    "--drop-feature {column}": "leave out features that are declared and that no table has",
-    DROP: "number the episodes anew, without those that have no frame",
-    TASKS_FROM_EPISODES: "give the rows of an episode the task that episodes.jsonl lists for it",
+    "--assume-fps {fps}": "use the frames per second of the timestamps, where info.json has "
+    "another number",
+    "--drop-feature {column}": "leave out declared features that no table contains",
+    DROP: "leave out episodes without frames; the others get new numbers",
+    TASKS_FROM_EPISODES: "take the task of every row from episodes.jsonl",
 }
 _LOSES = {
-    "--drop-feature {column}": "leave the columns out that the findings name",
-    "--drop-feature {camera}": "leave the cameras out that the findings name",
-    DROP: "leave the damaged episodes out, and number the others anew",
+    "--drop-feature {column}": "leave out the columns that the findings name",
+    "--drop-feature {camera}": "leave out the cameras that the findings name",
+    DROP: "leave out damaged episodes; the others get new numbers",
     TRIM: "end the damaged episodes where rows and frames cease to agree, or leave them out",
 }
 

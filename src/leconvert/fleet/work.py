@@ -198,14 +198,15 @@ class Fleet:
         root = self.work_dir.root
         if now is None:
             raise StorageError(
-                f"{root} is gone, or holds fleet {self.run_id} no longer.",
+                f"{root} does not exist, or it no longer holds fleet {self.run_id}.",
                 path=str(root),
-                next_step="If nobody removed it, check that its file system is mounted.",
+                next_step="If nobody removed the folder, check that its file system is mounted.",
             )
         raise PlanMismatchError(
-            f"Fleet {self.run_id} was begun anew: {root} now holds {now}.",
+            f"Fleet {self.run_id} was started again: {root} now holds fleet {now}.",
             path=str(root),
-            next_step="Start again to work on the new one; what is done stays done.",
+            next_step="Run the command again to work on the new fleet. Finished work stays "
+            "finished.",
         )
 
 
@@ -228,9 +229,9 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
     run_id = work_dir.current_run_id()
     if run_id is None:
         raise WorkDirError(
-            f"{root} holds no fleet.",
+            f"{root} is not the work dir of a fleet.",
             path=str(root),
-            next_step="Give the folder that `leconvert fleet LIST --work-dir` named.",
+            next_step="Give the --work-dir of the `leconvert fleet` command.",
         )
     paths = work_dir.run(run_id)
     try:
@@ -239,7 +240,7 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
         raise WorkDirError(
             f"{root} is the work dir of one conversion, not of a fleet.",
             path=str(root),
-            next_step="`leconvert status` and `leconvert work` take it.",
+            next_step="Use `leconvert status` or `leconvert work` with it.",
         ) from None
     if not allow_mixed_versions and not only_look:
         check_tool_versions(root, head["versions"], "begun")
@@ -247,9 +248,9 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
         raw = paths.fleet_datasets.read_bytes()
     if hashlib.sha256(raw).hexdigest() != head["datasets_sha256"]:
         raise WorkDirError(
-            f"{paths.fleet_datasets} is not the file that was written.",
+            f"{paths.fleet_datasets} was changed after the fleet was planned.",
             path=str(paths.fleet_datasets),
-            next_step="Run the fleet's command again with --restart.",
+            next_step="Run the command of the fleet again with --restart.",
         )
     one_host = read_one_host(paths, run_id)
     if one_host is not None and not only_look:
@@ -398,12 +399,13 @@ def _check_not_in_use(fleet: Fleet) -> None:
     if working:
         root = str(fleet.work_dir.root)
         raise BusyError(
-            f"Fleet {fleet.run_id} of other datasets, options or policy is under way in {root}.",
+            f"{root} holds the unfinished fleet {fleet.run_id} with other datasets, options "
+            "or another policy.",
             path=root,
             details=working,
-            next_step="Wait for its workers or end them, then run the same command again; or "
-            "choose another --work-dir. If they ended on another host, --restart begins anew: it "
-            "gives up conversions that are not finished.",
+            next_step="Wait for the workers of that fleet or end them, then run the same "
+            "command again. Or choose another --work-dir. If the workers ended on "
+            "another host, add --restart: it discards unfinished conversions.",
         )
 
 
@@ -427,7 +429,7 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
     for dataset in datasets:
         if dataset.target in owners:
             raise UsageError(
-                f"The result {dataset.target} would take the place of a source of the fleet.",
+                f"The result {dataset.target} would replace a source of the fleet.",
                 path=str(dataset.target),
                 next_step="Choose another --output-dir.",
             )
@@ -455,11 +457,10 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
 
 def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
     return UsageError(
-        f"{called[0].upper()}{called[1:]} has the name under which a former state of {target} is "
-        "kept.",
+        f"{called[0].upper()}{called[1:]} has the name of a former state of {target}.",
         path=str(place),
-        next_step="Give one of the two results another name, --name NAME at the end of its line, "
-        "or choose another --output-dir.",
+        next_step="Give one of the two results another name: write --name NAME at the end of "
+        "its line. Or choose another --output-dir.",
     )
 
 
@@ -487,7 +488,10 @@ def clean_fleet(
         old = old_dir(target)
         if is_there(old):
             clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
-            reason = f"no record says whose it is; `{clean}` removes it, if {target} has all of it"
+            reason = (
+                f"no record says which run kept it; `{clean}` removes it if {target} "
+                "contains every byte of it"
+            )
             row = Leftover(old, "kept source", False, reason)
             report += CleanReport.of([row], dry_run=dry_run)
     return report
@@ -725,9 +729,9 @@ def convert_dataset(
             if made is None or not changed or made.target_is_as_made(dataset):
                 raise
             raise BusyError(
-                f"{dataset.target} was replaced by another run meanwhile.",
+                f"Another run replaced {dataset.target} meanwhile.",
                 path=str(dataset.target),
-                next_step="It is compared with its source at the next try.",
+                next_step="The next try compares the result with its source.",
             ) from error
     if done.pushed is not None:
         done = replace(done, was_finished=False)
@@ -1078,8 +1082,8 @@ class FleetWorker:
     def _check(self) -> None:
         if self._stop.is_set():
             raise InterruptedRunError(
-                "The fleet was stopped; what was being converted was handed back.",
-                next_step="Run the same command again to go on; what is done stays done.",
+                "The fleet was stopped. Datasets in work were given back.",
+                next_step="Run the same command again to continue. Finished work stays finished.",
             )
         now = self._clock()
         if now >= self._next_check:
@@ -1505,8 +1509,8 @@ def _watch_engine(
         while engine.running() and not board.all_settled():
             if stop.wait(_WATCH_SECONDS):
                 raise InterruptedRunError(
-                    "The fleet was interrupted; what is done stays done.",
-                    next_step="Run the same command again to go on.",
+                    "The fleet was interrupted. Finished work stays finished.",
+                    next_step="Run the same command again to continue.",
                 )
             settled = _advance(board, stage, settled)
     finally:

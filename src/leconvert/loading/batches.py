@@ -277,9 +277,9 @@ class BatchMaker:
         def write(members: IntArray, pictures: torch.Tensor) -> None:
             if pictures.shape[1:] != target.shape[1:]:
                 raise LeconvertError(
-                    f"{key} changes its size from {tuple(target.shape[1:3])} to "
-                    f"{tuple(pictures.shape[1:3])}; such frames cannot go into one batch.",
-                    next_step="Load its episodes apart (episodes=...).",
+                    f"{key} has frames of different sizes, {tuple(target.shape[1:3])} and "
+                    f"{tuple(pictures.shape[1:3])}. Such frames cannot be in one batch.",
+                    next_step="Load the episodes with different sizes separately (episodes=...).",
                 )
             if scale is not None:
                 pictures = scale.millimetres(pictures)

@@ -176,7 +176,7 @@ def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{clip.source.name} cannot be decoded: {first_line}.",
         path=clip.source.name,
-        next_step="Convert the dataset again from a sound source, or leave the episode out.",
+        next_step="Convert the dataset again from an undamaged source, or leave the episode out.",
     )
 
 
@@ -301,7 +301,7 @@ class PyavDecoder:
                 raise undecodable(self._clip, str(error)) from error
             if place_of:
                 missing = int(ranks[min(place_of.values())])
-                raise undecodable(self._clip, f"frame {missing} does not come out")
+                raise undecodable(self._clip, f"the decoder does not return frame {missing}")
 
     def _decoded(self, context: Any, begin: int, stop: int) -> Iterator[Any]:
         """Yield the frames of a run of packets; the first packet is a keyframe."""
@@ -376,12 +376,12 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     if device.type == "cuda":
         _check_cuda(wanted, trouble)
     elif device.type != "cpu":
-        raise UsageError(f"Frames are decoded on cpu or cuda, not on {decode_device}.")
+        raise UsageError(f"decode_device must be cpu or cuda, not {decode_device}.")
     if device.type == "cuda":
         return "torchcodec"
     if wanted == "torchcodec" and trouble is not None:
         raise UsageError(
-            f"torchcodec does not load: {trouble}.",
+            f"torchcodec cannot be imported: {trouble}.",
             next_step=f"Install it (`{command_for_extra('probe')}`) and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
@@ -397,12 +397,12 @@ def _check_cuda(wanted: str, trouble: str | None) -> None:
     if wanted == "pyav" or trouble is not None:
         raise UsageError(
             "Only torchcodec decodes on a GPU"
-            + (f", and it does not load: {trouble}." if trouble else ", not PyAV."),
+            + (f", but torchcodec cannot be imported: {trouble}." if trouble else ", not PyAV."),
             next_step="Install a torchcodec built for CUDA, or decode on the CPU.",
         )
     if not torch.cuda.is_available():
         raise UsageError(
-            f"There is no GPU that torch {torch.__version__} can use.",
+            f"torch {torch.__version__} can use no GPU here.",
             next_step="Install torch and torchcodec builds for CUDA and check nvidia-smi, or "
             "decode on the CPU.",
         )
@@ -569,6 +569,6 @@ def _check_times(clip: Clip, ranks: IntArray, found: Any) -> None:
         place = int(off.argmax())
         raise undecodable(
             clip,
-            f"frame {ranks[place]} should be at {wanted[place]:.6f} s, but what comes out is at "
-            f"{found[place]:.6f} s",
+            f"frame {ranks[place]} should be at {wanted[place]:.6f} s, but the decoded "
+            f"frame is at {found[place]:.6f} s",
         )

@@ -98,8 +98,8 @@ class _DataFile:
         """Return the row groups that contain some rows."""
         if first + count > self.starts[-1]:
             raise SourceError(
-                f"{self.source.name} has {self.starts[-1]} rows, but meta/episodes says that rows "
-                f"up to {first + count} are in it.",
+                f"{self.source.name} has {self.starts[-1]} rows, but meta/episodes expects "
+                f"rows up to {first + count} in it.",
                 path=self.source.name,
                 next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
@@ -215,7 +215,7 @@ class RowReader:
             raise _unreadable(name, error) from error
         if file.starts[-1] != self._rows_in[self.file_of(place)]:
             raise SourceError(
-                f"{name} has {file.starts[-1]} rows, its episodes have "
+                f"{name} has {file.starts[-1]} rows, but its episodes have "
                 f"{self._rows_in[self.file_of(place)]}.",
                 path=name,
                 next_step=self._what_helps(),
@@ -287,8 +287,8 @@ class RowReader:
         expected = {"episode_index": table.index[place], "index": begin + frame}
         if not all(np.all(columns[key] == values) for key, values in expected.items()):
             raise SourceError(
-                f"{name} does not hold episode {table.index[place]} where meta/episodes says that "
-                "it is.",
+                f"{name} does not contain episode {table.index[place]} at the place that "
+                "meta/episodes gives.",
                 path=name,
                 next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
@@ -309,7 +309,7 @@ class RowReader:
 
     def _what_helps(self) -> str:
         command = f"leconvert check {shlex.quote(self._meta.root)} --plan-repairs"
-        return f"`{command}` names the command that makes the dataset right."
+        return f"`{command}` prints the command that makes the dataset right."
 
 
 def _numbers(column: pa.Array) -> Array | None:
@@ -339,7 +339,7 @@ def _as_lerobot_types(values: Array, *, copy: bool) -> Array:
 def _coded_images(key: str, column: pa.Array, *, is_shared: bool) -> list[pa.Buffer]:
     """Return each image's bytes; unless `is_shared`, they are parts of the column's memory."""
     if not pa.types.is_struct(column.type):
-        raise ValueError(f"{key} holds no images")
+        raise ValueError(f"{key} contains no images")
     cells = column.field("bytes")
     if cells.null_count or column.null_count:
         raise ValueError(f"{key} names images outside of the file")

@@ -335,24 +335,24 @@ class StreamLoader:
         is_ours = isinstance(state, Mapping) and state.get("format") == _FORMAT
         if not is_ours or state.get("version") != _VERSION:
             raise PlanMismatchError(
-                "This is no state of a stream, or one of another version of leconvert.",
+                "This is not the state of a stream, or it is from another version of leconvert.",
                 next_step="Give what state_dict() of this version returned, or begin a new epoch "
                 "(set_epoch).",
             )
         changed = list(_changes(state, self.stream.identity()))
         if changed:
             raise PlanMismatchError(
-                f"The stream cannot go on where it stopped: {changed[0]}.",
-                next_step="Resume with what the state was taken with (a commit is a revision), or "
-                "begin a new epoch.",
+                f"The stream cannot continue where it stopped: {changed[0]}.",
+                next_step="Use the dataset and arguments of the saved state (give a commit as "
+                "revision), or begin a new epoch.",
                 details=changed,
             )
         epoch, taken = int(state["epoch"]), int(state["samples"])
         if state.get("order") != self._witness(epoch, taken):
             raise PlanMismatchError(
-                "The stream cannot go on where it stopped: this version of NumPy shuffles "
-                "differently from the one before.",
-                next_step="Install the version of NumPy that the state was taken with.",
+                "The stream cannot continue where it stopped: this version of NumPy "
+                "shuffles differently.",
+                next_step="Install the version of NumPy with which the state was saved.",
             )
         self._stand_at(epoch, taken)
 
@@ -369,7 +369,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
     if ("datasets" in before) != ("datasets" in now):
         kinds = "one dataset", "a mixture"
         was, is_now = (kinds["datasets" in each] for each in (before, now))
-        yield f"the state is of {was}, the stream of {is_now}"
+        yield f"the state is from {was}, but the stream is {is_now}"
         return
     for key, value in now.items():
         if key == "datasets":
@@ -381,11 +381,11 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
             # Stores mark equal files differently, so only marks of the same store are compared.
             for url, mark in value.items():
                 if before.get(key, {}).get(url, mark) != mark:
-                    yield f"what {url} says of its files{of} is another (ETag, time)"
+                    yield f"the files of {url}{of} changed (ETag or time)"
         elif before.get(key) != value and key in {"dataset", "sizes"}:
-            yield f"{_SAID_AS[key]}{of} is another"
+            yield f"{_SAID_AS[key]}{of} changed"
         elif before.get(key) != value:
-            yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r}"
+            yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r} now"
 
 
 def _as_it_is(batch: Any) -> Any:

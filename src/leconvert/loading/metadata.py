@@ -261,24 +261,24 @@ def _load_info(files: Files) -> dict[str, Any]:
         raise UnreadableSourceError(
             f"{files.root} is not a folder.",
             path=files.root,
-            next_step="Give the dataset folder itself, which holds meta/, data/ and videos/; one "
-            "of the Hub is hf://datasets/OWNER/NAME.",
+            next_step="Give the folder of a dataset, which contains meta/, data/ and videos/. "
+            "For a dataset on the Hub give hf://datasets/OWNER/NAME.",
         )
     try:
         info = json.loads(files.read(v3.INFO_PATH))
         version = info["codebase_version"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableSourceError(
-            f"{name} is no description of a dataset: {error!r}.", path=name
+            f"{name} does not describe a dataset: {error!r}.", path=name
         ) from error
     if wrong := unreadable(info, files.root):
         raise wrong
     if version != V3_VERSION:
         raise SourceError(
-            f"{files.root} is of version {version}; only v3.0 can be loaded.",
+            f"{files.root} is {version}, but only v3.0 datasets can be loaded.",
             path=files.root,
-            next_step=f"Convert it first: leconvert convert --root {shlex.quote(files.root)} "
-            "--output NEW.",
+            next_step="Convert the dataset first: leconvert convert --root "
+            f"{shlex.quote(files.root)} --output NEW.",
         )
     return dict(info)
 
@@ -295,7 +295,7 @@ def _read(dataset: v3.Dataset, *, lists_files: bool = False) -> DatasetMeta:
     length, tasks = table.to_index - table.from_index, dataset.tasks
     for error in errors_of_meta(dataset, lists_files=lists_files):
         path = f"{dataset.name}/{error.path}"
-        said = f"{path} cannot be loaded by: {error.message}"
+        said = f"{path} cannot be used for loading: {error.message}"
         raise SourceError(
             said, path=path, next_step=named(error.remedy or "", dataset.name) or None
         )
@@ -385,17 +385,17 @@ def make_windows(
             offsets = [round(second * fps) for second in seconds]
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(
-                f"delta_timestamps gives {seconds!r} for {key!r}, which is no list of seconds.",
+                f"delta_timestamps gives {seconds!r} for {key!r}, which is not a list of seconds.",
                 next_step=f"Give a list, such as [-1.0, 0.0] or [step / {fps:g} for step in "
                 "range(16)].",
             ) from error
         if not offsets:
-            raise UsageError(f"delta_timestamps gives no time for {key!r}.")
+            raise UsageError(f"delta_timestamps gives an empty list for {key!r}.")
         for second, offset in zip(seconds, offsets, strict=True):
             if abs(second * fps - offset) / fps > tolerance_s:
                 raise UsageError(
-                    f"delta_timestamps asks for {key!r} at {second} s, which is no multiple of "
-                    f"1/{fps:g} s within {tolerance_s:g} s.",
+                    f"delta_timestamps asks for {key!r} at {second} s, which is not a "
+                    f"multiple of 1/{fps:g} s within {tolerance_s:g} s.",
                     next_step=f"The nearest time is {offset / fps:.6f} s.",
                 )
         windows[key] = Window(np.array(offsets, np.int64))

@@ -90,7 +90,7 @@ class MixedStream(SampleStream):
     ) -> None:
         super().__init__()
         if not datasets:
-            raise UsageError("There is no dataset to mix.")
+            raise UsageError("No dataset is given.")
         for code in accept:
             if code not in _ACCEPTED:
                 raise UsageError(f"accept takes {', '.join(_ACCEPTED)}, not {code!r}.")
@@ -109,7 +109,7 @@ class MixedStream(SampleStream):
                 "A stream is given twice.", next_step="Make an EpisodeStream for each time."
             )
         if len({(stream.rank, stream.world_size) for stream in self.streams}) > 1:
-            raise UsageError("The streams are of different ranks or numbers of ranks.")
+            raise UsageError("The streams have different ranks or numbers of ranks.")
         if features is not None and len(features) != len(self.streams):
             raise UsageError(
                 f"features has {count(len(features), 'map')} of names for "
@@ -163,8 +163,9 @@ class MixedStream(SampleStream):
             rows.append([shown(key), *told])
         if differing:
             helps.append(
-                "features=[{}, {'OLD': 'NEW'}] calls alike what is the same; accept=('missing',) "
-                "pads what a dataset lacks, and accept=('names',) mixes values of other names."
+                "features=[{}, {'OLD': 'NEW'}] gives equal features the same name. "
+                "accept=('missing',) pads features that a dataset does not have. accept=('names',) "
+                "mixes values with different names."
             )
         if rows:
             raise SourceError(
@@ -466,9 +467,10 @@ class _MixedWorkplace:
             for value in found[1:]:
                 if value.shape[1:] != pattern.shape[1:] or value.dtype != pattern.dtype:
                     raise LeconvertError(
-                        f"{key} is {_told_kind(pattern)} in one dataset and {_told_kind(value)} "
-                        "in another; they cannot go into one batch.",
-                        next_step="Give one of them another name (features=...).",
+                        f"{key} is {_told_kind(pattern)} in one dataset and "
+                        f"{_told_kind(value)} in another. The two cannot be in one "
+                        "batch.",
+                        next_step="Give one of the two another name (features=...).",
                     )
             shape = (size, *self._as_stored(key, pattern).shape[1:])
             if pattern.device.type == "cpu":

@@ -376,8 +376,8 @@ def _whole_shares(weights: Sequence[float]) -> IntArray:
     shares: IntArray = np.floor(exact + 1e-6).astype(np.int64)
     if (shares < 1).any():
         raise UsageError(
-            f"Weights are shares of {_CYCLE:,} samples, and {min(weights):g} is less than one of "
-            "them beside the others."
+            f"The weight {min(weights):g} is too small beside the others: it must be at "
+            f"least one of {_CYCLE:,} samples."
         )
     rests = np.argsort(shares - exact, kind="stable")
     shares[rests[: _CYCLE - int(shares.sum())]] += 1
@@ -555,9 +555,7 @@ def chosen_episodes(
         wanted = np.unique(np.array(list(episodes), np.int64))
         missing = np.setdiff1d(wanted, indices)
         if len(missing):
-            raise UsageError(
-                f"Episode {missing[0]} was asked for, but the dataset has no such episode."
-            )
+            raise UsageError(f"The dataset has no episode {missing[0]}.")
         places = np.flatnonzero(np.isin(indices, wanted))
     if max_episodes is not None:
         if max_episodes < 1:
@@ -575,8 +573,8 @@ def chosen_episodes(
     share = partition_episodes(groups, lengths[places], num_partitions)[partition_index]
     if not len(share):
         raise UsageError(
-            f"Partition {partition_index} of {num_partitions} has no episodes: there are only "
-            f"{len(places)}.",
+            f"Partition {partition_index} of {num_partitions} would have no episodes: the "
+            f"dataset has only {len(places)}.",
             next_step=f"Use at most {len(places)} partitions.",
         )
     return places[share]
@@ -629,8 +627,8 @@ def _rank_on_node(variables: Mapping[str, str]) -> tuple[int, int]:
         rank, world_size = find_rank(environment=variables)
         if world_size > 1:
             raise UsageError(
-                f"This is rank {rank} of {world_size} on all nodes, and it is not known which of "
-                "this node's processes it is; nodes that load files of their own go by that.",
+                f"This is rank {rank} of {world_size} on all nodes, but its number on this "
+                "node is unknown. Partitions need that number.",
                 next_step="Give rank and world size of the processes of this node (--rank, "
                 "--world-size).",
             )
@@ -647,8 +645,8 @@ def _said_by(
                 numbers = int(variables[rank_name]), int(variables[size_name])
             except ValueError as error:
                 raise UsageError(
-                    f"{rank_name}={variables[rank_name]} and {size_name}={variables[size_name]} "
-                    "are no numbers."
+                    f"{rank_name}={variables[rank_name]} and "
+                    f"{size_name}={variables[size_name]} are not numbers."
                 ) from error
             return _checked(*numbers, f"{rank_name} and {size_name}")
     return None
@@ -656,7 +654,7 @@ def _said_by(
 
 def _checked(rank: int | None, world_size: int | None, origin: str) -> tuple[int, int]:
     if rank is None or world_size is None:
-        raise UsageError("rank and world_size go together; give both or neither.")
+        raise UsageError("rank and world_size must be given together.")
     if not 0 <= rank < world_size:
         raise UsageError(f"rank must be 0 to {world_size - 1}, not {rank} (from {origin}).")
     return rank, world_size

@@ -156,7 +156,8 @@ def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype
     if times.dtype not in {torch.float64, torch.int64, torch.int32}:
         raise UsageError(
             f"times are of type {times.dtype}; seconds need float64.",
-            next_step="Read them as float64, or subtract each trajectory's first time before.",
+            next_step="Read the times as float64, or subtract the first time of each "
+            "trajectory first.",
         )
     if dtype is not None and dtype not in _FLOATS:
         raise UsageError(f"The result can be float32, bfloat16 or float64, not {dtype}.")
@@ -170,8 +171,8 @@ def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype
             )
         if table.shape[:2] != times.shape:
             raise UsageError(
-                f"{key} has shape {tuple(table.shape)}; it must begin with that of times, "
-                f"{tuple(times.shape)}."
+                f"{key} has shape {tuple(table.shape)}, which must begin with the shape of "
+                f"times, {tuple(times.shape)}."
             )
         if table.device != times.device:
             raise UsageError(f"{key} is on {table.device}, times on {times.device}.")
@@ -198,7 +199,7 @@ def _refuse(wrong: Tensor, what: str) -> None:
         row, sample = wrong.nonzero()[0].tolist()
         raise UsageError(
             f"Trajectory {row} {what} at sample {sample}.",
-            next_step="Repair its samples, or leave them out.",
+            next_step="Correct the samples of this trajectory, or leave them out.",
         )
 
 

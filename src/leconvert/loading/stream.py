@@ -151,8 +151,9 @@ class SampleStream(IterableDataset[Sample]):
         """
         if self.world_size > 1 and is_shared_out_by_accelerate(self):
             raise UsageError(
-                f"accelerate.prepare would share out once more what {self.world_size} ranks share "
-                "already, and frames would be lost.",
+                f"The stream already shares the samples among {self.world_size} ranks. "
+                "accelerate.prepare would share them a second time, and frames would "
+                "be lost.",
                 next_step="Use StreamLoader(stream, ...), which needs no accelerate.prepare, or "
                 "make the stream with rank=0 and world_size=1.",
             )
@@ -270,7 +271,7 @@ def _either(others: Any, other: str, name: str, value: Any) -> Any:
     """Return an argument that has two names, and remove the other name from ``others``."""
     given = others.pop(other, None)
     if given is not None and value is not None:
-        raise UsageError(f"{other} and {name} are one argument; give it once.")
+        raise UsageError(f"{other} and {name} are the same argument. Give only one of them.")
     return value if given is None else given
 
 
@@ -408,9 +409,10 @@ class EpisodeStream(SampleStream):
         self._backend = choose_backend(video_backend, decode_device)
         if strict_decoding and self._backend != "pyav":
             raise UsageError(
-                "torchcodec cannot tell whether coded bytes are damaged, so strict_decoding=True "
-                "does not go with it.",
-                next_step="Decode with PyAV on the CPU (video_backend='pyav'), or leave it out.",
+                "strict_decoding=True does not work with torchcodec, which cannot tell "
+                "whether coded bytes are damaged.",
+                next_step="Decode with PyAV on the CPU (video_backend='pyav'), or leave "
+                "strict_decoding out.",
             )
         self.strict_decoding = self._backend == "pyav" and strict_decoding is not False
         self._sample = SampleFormat(
@@ -444,7 +446,7 @@ class EpisodeStream(SampleStream):
             partition_index=partition_index,
         )
         if not len(self._places):
-            raise UsageError("There is no episode to load.", path=self.meta.root)
+            raise UsageError("The dataset has no episode to load.", path=self.meta.root)
         self._files.note(table.paths(self._places))
         if episode_pool_size is None:
             episode_pool_size = default_pool_size(self.meta, table.length[self._places])

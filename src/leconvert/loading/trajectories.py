@@ -73,7 +73,7 @@ class Trajectory:
         times = np.asarray(self.times)
         if times.ndim != 1 or times.dtype.kind not in "fiu" or not len(times):
             raise self._error(
-                "has no samples: its times must be one row of seconds", "Leave it out."
+                "has no samples: its times must be one row of seconds", "Leave this trajectory out."
             )
         times = times.astype(np.float64, copy=False)
         object.__setattr__(self, "times", times)
@@ -102,7 +102,8 @@ class Trajectory:
         if values.dtype.kind not in "fiub" or values.dtype.str[1:] in _UNKNOWN_TO_TORCH:
             raise self._error(
                 f"has {key} of type {values.dtype}, which cannot be resampled",
-                "Leave the column out; floats, booleans and integers but uint64 can be resampled.",
+                "Leave the column out. Floats, booleans and all integers except uint64 can "
+                "be resampled.",
             )
         if values.shape[:1] != self.times.shape:
             raise self._error(
@@ -118,7 +119,7 @@ class Trajectory:
     def _refuse(self, wrong: Any, what: str) -> None:
         if wrong.any():
             raise self._error(
-                f"{what} (sample {wrong.argmax()})", "Repair the recording, or leave it out."
+                f"{what} (sample {wrong.argmax()})", "Correct the recording, or leave it out."
             )
 
     def _error(self, what: str, next_step: str) -> SourceError:
@@ -230,7 +231,7 @@ def _columns(text: str, columns: Mapping[str, tuple[Any, int]]) -> tuple[str, in
         if start < stop <= columns[key][1]:
             return key, start, stop
     raise UsageError(
-        f"There is no column {text}.",
+        f"The column {text} does not exist.",
         next_step=f"Write FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP]; there are "
         f"{', '.join(f'{key}[0:{width}]' for key, (_, width) in columns.items())}.",
     )
@@ -245,12 +246,12 @@ def _check(text: str, method: Method, dtype: np.dtype[Any], width: int) -> None:
     if method in {"linear", "slerp"} and dtype.kind != "f":
         raise UsageError(
             f"{text} is of type {dtype}: {method} would make fractions of it.",
-            next_step="Choose previous or nearest for it.",
+            next_step="Use --previous or --nearest for this column.",
         )
     if method == "slerp" and width != _QUATERNION:
         raise UsageError(
             f"{text} has {width} columns; a quaternion has {_QUATERNION}.",
-            next_step="Name its four columns, such as pose[3:7].",
+            next_step="Give exactly four columns, such as pose[3:7].",
         )
 
 
@@ -267,7 +268,7 @@ def _segments(key: str, of_columns: Sequence[Method], begins: set[int]) -> tuple
         ):
             raise UsageError(
                 f"Another choice takes a column of the quaternion at {key}[{segment.start}].",
-                next_step="Name columns of a quaternion once.",
+                next_step="Give the columns of a quaternion only once.",
             )
     return tuple(segments)
 

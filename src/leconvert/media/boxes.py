@@ -37,7 +37,8 @@ class UnsupportedClipError(UnreadableSourceError):
         super().__init__(
             f"{path} cannot be joined as it is: {reason}.",
             path=path,
-            next_step=next_step or "Remux it into a plain MP4 (ffmpeg -i IN -c copy OUT.mp4).",
+            next_step=next_step
+            or ("Copy it into a plain MP4 with `ffmpeg -i IN -c copy OUT.mp4`."),
             details=details,
         )
         self.reason = reason
@@ -82,7 +83,8 @@ def broken(path: str, what: str) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{path} is not a readable video: {what}.",
         path=path,
-        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+        next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+        "--on-bad-episode drop.",
     )
 
 
@@ -91,7 +93,7 @@ def unreadable(path: str, error: OSError) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{path} cannot be read: {error.strerror or error}.",
         path=path,
-        next_step="Check the disk or the network and run the same command again.",
+        next_step="Check the disk or the network mount, then run the same command again.",
     )
 
 
@@ -199,7 +201,7 @@ def read_moov(
                 found = payload, (0, len(payload)), begin
         position = stop
     if found is None:
-        raise broken(path, "it has no index (moov); most likely it is truncated")
+        raise broken(path, "it has no index (moov); probably the file is cut off")
     return Moov(*found, media or (0, 0), media_bytes, is_cut_off)
 
 

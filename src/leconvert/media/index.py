@@ -87,9 +87,10 @@ _MATRIX_BYTES = len(IDENTITY_MATRIX)
 _GEOMETRY_BYTES = _MATRIX_BYTES + 8
 
 _ANYWHERE = 2**62
-_LARGER_THAN_THE_FILE = "its frames are larger than the file; most likely it is truncated"
+_LARGER_THAN_THE_FILE = "its frames are larger than the file; probably the file is cut off"
 _OUTSIDE_THE_MEDIA = (
-    "its index places frames outside its media data (mdat); it is truncated, or its index is wrong"
+    "its index places frames outside its media data (mdat); the file is cut off, or the "
+    "index is wrong"
 )
 
 
@@ -299,7 +300,8 @@ def _fetch(
         raise UnreadableSourceError(
             f"{path} cannot be read: {error.strerror or error}.",
             path=path,
-            next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+            "--on-bad-episode drop.",
         ) from error
     return None if found is None else StoredIndex(path, found, size_bytes, status)
 

@@ -141,7 +141,7 @@ class FileSamples:
         offsets *= frame_duration
         offsets += shift
         if int(offsets.max()) > _LARGEST_OFFSET:
-            raise SourceError("A clip shows frames implausibly long after they are decoded.")
+            raise SourceError("A clip shows frames impossibly long after they are decoded.")
         heads = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
         rows = np.empty((len(heads), 2), ">u4")
         rows[:, 0] = np.diff(heads, append=len(offsets))
@@ -190,7 +190,7 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
     if not Fraction(1, 2**20) <= fps <= 2**20:
         raise UsageError(
             f"A frame rate of {fps} is impossible.",
-            next_step="Mend fps in meta/info.json.",
+            next_step="Correct fps in meta/info.json.",
         )
     fps = placed_rate(fps)
     factor = _TICKS_PER_FRAME
@@ -610,9 +610,9 @@ class _Scratch:
                 )
             except OSError as error:
                 raise StorageError(
-                    f"{parent} cannot hold a remuxed clip: {error.strerror or error}.",
+                    f"A temporary clip cannot be written to {parent}: {error.strerror or error}.",
                     path=str(parent),
-                    next_step="Make room or check the disk, then run the same command again.",
+                    next_step="Free disk space or check the disk, then run the same command again.",
                 ) from error
         plain = self._folder / f"{self._num_remuxed:06d}.mp4"
         remux_clip(path, plain, fps=self._fps)
@@ -687,7 +687,8 @@ def _read_episodes(
             raise SourceError(
                 f"{clip.path} needs another decoder configuration than {clips[0].path}.",
                 path=clip.path,
-                next_step="Give them separate output files, as a new plan (--restart) does.",
+                next_step="Run the command again with --restart: a new plan puts the two clips "
+                "into separate files.",
             )
         num_samples, start = index.num_samples, clip.first or 0
         count = num_samples - start if clip.frames is None else clip.frames
@@ -733,7 +734,7 @@ def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:
     raise UnreadableSourceError(
         f"{path} cannot be cut without encoding it again: {reason}.",
         path=path,
-        next_step="Leave the episode out (--on-bad-episode drop).",
+        next_step="Leave the episode out with --on-bad-episode drop.",
     )
 
 
@@ -782,7 +783,7 @@ def create_file(target: str) -> int:
     except OSError as error:
         if error.errno == errno.EEXIST:
             raise TargetError(
-                f"{target} exists already and is not overwritten.", path=target
+                f"{target} exists already. It was not overwritten.", path=target
             ) from error
         raise StorageError(
             f"{target} cannot be created: {error.strerror or error}.",

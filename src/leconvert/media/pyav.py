@@ -42,7 +42,9 @@ _IMAGE_DECODERS = {
     b"II*\0": "tiff",
     b"MM\0*": "tiff",
 }
-_IMAGE_NEXT_STEP = f"{GET_AGAIN}. Otherwise leave the feature out (--drop-feature NAME)."
+_IMAGE_NEXT_STEP = (
+    f"{GET_AGAIN}. If there is no other copy, leave the feature out with --drop-feature NAME."
+)
 
 
 def open_container(file: str | BinaryIO) -> Any:
@@ -83,7 +85,8 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
         raise UnreadableSourceError(
             f"{name} cannot be read by FFmpeg: {getattr(error, 'strerror', None) or error}.",
             path=name,
-            next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+            "--on-bad-episode drop.",
         ) from error
 
 
@@ -179,7 +182,7 @@ def remux_clip(
             copies = {each.index: output.add_stream_from_template(each) for each in streams}
         except (ValueError, TypeError) as error:
             raise UnreadableSourceError(
-                f"{name} holds a track that cannot be put into an MP4: {error}.", path=name
+                f"{name} has a track that cannot be put into an MP4: {error}.", path=name
             ) from error
         copies[stream.index].time_base = Fraction(1, timescale)
         number = 0

@@ -88,61 +88,64 @@ class RepairOptions:
         "drop: leave damaged episodes out; trim: keep their sound beginning (default: fail)",
         choices=("fail", "drop", "trim"),
     )
-    retime: bool = flag(False, "set every timestamp to frame_index / fps")
-    reindex: bool = flag(False, "count frame_index, episode_index and index anew")
+    retime: bool = flag(False, "compute every timestamp as frame_index / fps")
+    reindex: bool = flag(False, "compute frame_index, episode_index and index anew")
     remap_tasks: bool = flag(False, "number tasks from 0 without gaps, and merge duplicates")
     unwrap_scalars: bool = flag(
-        False, "make the value of each list of one value, which LeRobot cannot load"
+        False, "store lists of one value as the value itself; LeRobot cannot load such lists"
     )
     fill_stats: bool = flag(
-        False, "compute the statistics that are missing or stale, and keep the others"
+        False, "compute statistics that are missing or do not fit the data; keep the others"
     )
-    recompute_stats: bool = flag(False, "compute the statistics of every feature from the data")
+    recompute_stats: bool = flag(False, "compute all statistics from the data")
     quantiles: bool = flag(
-        False, "add q01, q10, q50, q90 and q99 to the statistics, computed from the data"
+        False,
+        "add quantiles to the statistics, which LeRobot needs to record more episodes",
     )
     drop_features: tuple[str, ...] = flag(
         (),
-        "leave a feature out, columns and videos alike; may be given again",
+        "leave this feature out, with its column and its videos; may be given several times",
         "NAME",
         names=("--drop-feature",),
     )
     rename_features: tuple[str, ...] = flag(
         (),
-        "give a feature another name in the result; may be given again",
+        "give a feature another name in the result; may be given several times",
         "OLD=NEW",
         names=("--rename-feature",),
     )
     accept: tuple[str, ...] = flag(
-        (), "convert in spite of a finding, named by its code; may be given again", "FINDING"
+        (),
+        "convert in spite of this finding, given by its code; may be given several times",
+        "FINDING",
     )
     declare_features: bool = flag(
-        False, "declare columns that info.json does not declare, as they are stored"
+        False, "declare in info.json the columns that are stored but not declared"
     )
     locate_files: bool = flag(
-        False, "take files of episodes from where they are, if not where the templates say"
+        False, "search for files of episodes that are not where info.json says"
     )
     tasks_from: str | None = flag(
         None,
-        "episodes: rows of an episode get the task that episodes.jsonl lists for it",
+        "episodes: take the task of every row from the table of episodes",
         "TABLE",
         choices=("episodes",),
     )
     assume_version: str | None = flag(
         None,
-        "read the source as v2.0 or v2.1, where codebase_version is wrong or not there",
+        "read the source as v2.0 or v2.1, if codebase_version in info.json is wrong or missing",
         "VERSION",
         choices=SOURCE_VERSIONS,
     )
     assume_fps: str | None = flag(
         None,
-        "frames a second, such as 15 or 29.97, where fps in info.json is wrong or not there",
+        "frames per second, such as 15 or 29.97, if fps in info.json is wrong or missing",
         "N",
     )
     fetch_unfit: bool = flag(
         False,
-        "where --layout lets files stay on the Hub: fetch those that have to be written anew or "
-        "decoded, instead of refusing",
+        "download the files that cannot stay on the Hub as they are, instead of refusing the "
+        "conversion",
     )
 
     def __post_init__(self) -> None:
@@ -153,7 +156,7 @@ class RepairOptions:
                 raise UsageError(f"{told.name} takes {allowed}, not {value!r}.")
         if self.assume_fps is not None and not is_frame_rate(self.assume_fps):
             raise UsageError(
-                f"--assume-fps takes a number of frames a second, not {self.assume_fps!r}."
+                f"--assume-fps takes a number of frames per second, not {self.assume_fps!r}."
             )
         _check_renames(self.rename_features, self.drop_features)
 
@@ -218,27 +221,31 @@ def _check_renames(renames: Sequence[str], dropped: Collection[str]) -> None:
         said, helps = f"--rename-feature {rename}", None
         if not (old and equals and new):
             raise UsageError(
-                f"{said}: that is not OLD=NEW.",
+                f"{said} is not of the form OLD=NEW.",
                 next_step="Write the feature's name, an equals sign and its new name.",
             )
         if old in DEFAULT_COLUMNS or new in DEFAULT_COLUMNS or new in _OF_FRAMES:
             name = old if old in DEFAULT_COLUMNS else new
             raise UsageError(
-                f"{said}: {name} is a name of LeRobot's own.",
-                next_step="Other features can be renamed, and to other names.",
+                f"{said}: {name} is one of LeRobot's own features.",
+                next_step="LeRobot's own features keep their names, and no other feature can get "
+                "such a name.",
             )
         if "/" in new or "\\" in new or new.startswith(".") or not new.isprintable():
-            helps = "Take letters, digits, dots, underscores and hyphens, such as "
+            helps = "Use letters, digits, dots, underscores and hyphens, such as "
             helps += "observation.images.front."
-            raise UsageError(f"{said}: the new name cannot name a folder.", next_step=helps)
+            raise UsageError(
+                f"{said}: the new name cannot be the name of a folder.", next_step=helps
+            )
         if old in dropped:
             raise UsageError(
-                f"{said}: --drop-feature leaves {old} out.", next_step="Give one of the two."
+                f"{said}: --drop-feature already leaves {old} out.",
+                next_step="Give one of the two options.",
             )
         if old in taken or new in taken or old == new:
             raise UsageError(
                 f"{said}: {old if old in taken else new} is given twice.",
-                next_step="Rename each feature once, and to a name that no other has.",
+                next_step="Rename each feature once, to a name that no other feature has.",
             )
         taken |= {old, new}
 
@@ -424,12 +431,12 @@ class Repairs:
         if len(trimmed) > _TRIMMED_SHOWN:
             trimmed = [f"{count(len(trimmed), 'episode')} trimmed"]
         parts = {
-            f"only episodes {self.selected_episodes} asked for": self.selected_episodes,
+            f"only episodes {self.selected_episodes} converted, as asked": self.selected_episodes,
             ", ".join(trimmed): trimmed,
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
             ", ".join(
-                f"{old} called {new}" for old, new in self.renamed_features.items()
+                f"{old} renamed to {new}" for old, new in self.renamed_features.items()
             ): self.renamed_features,
             f"{', '.join(copied)} computed": copied,
             f"{', '.join(self.added_columns)} added": self.added_columns,
@@ -438,12 +445,12 @@ class Repairs:
             "tasks of rows taken from episodes.jsonl": self.tasks_from,
             f"{', '.join(self.unwrapped_columns)} unwrapped": self.unwrapped_columns,
             f"{', '.join(self.cast_columns)} stored as int64": self.cast_columns,
-            f"{', '.join(self.declared_features)} declared as stored": self.declared_features,
-            f"{count(len(self.located_files), 'file')} taken from another place": (
+            f"{', '.join(self.declared_features)} declared in info.json": self.declared_features,
+            f"{count(len(self.located_files), 'file')} found at another place": (
                 self.located_files
             ),
             f"read as {self.assumed_version}": self.assumed_version,
-            f"{self.assumed_fps} frames a second assumed": self.assumed_fps,
+            f"{self.assumed_fps} frames per second assumed": self.assumed_fps,
             f"statistics of {count(len(self.computed_stats), 'feature')} computed": (
                 self.computed_stats
             ),
@@ -523,7 +530,7 @@ class Repairs:
 def _names(record: Mapping[str, Any], key: str, *, optional: bool = False) -> tuple[str, ...]:
     names = record.get(key, []) if optional else record[key]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{key} is no list of names")
+        raise ValueError(f"{key} is not a list of names")
     return tuple(names)
 
 
@@ -570,7 +577,7 @@ def _features(features: Any) -> dict[str, Mapping[str, Any]]:
         isinstance(feature, dict) and isinstance(feature.get("dtype"), str)
         for feature in features.values()
     ):
-        raise ValueError("declared_features is no table of features")
+        raise ValueError("declared_features is not a table of features")
     return features
 
 

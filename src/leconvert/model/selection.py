@@ -92,9 +92,9 @@ class FrameInterval:
     def __post_init__(self) -> None:
         if self.first < 0 or (self.stop is not None and self.stop <= self.first):
             raise UsageError(
-                f"--frames {self.first}:{'' if self.stop is None else self.stop} leaves no frame.",
-                next_step="Write FROM:TO; FROM is the first frame that stays, counted from 0, and "
-                "TO the one after the last.",
+                f"--frames {self.first}:{'' if self.stop is None else self.stop} keeps no frame.",
+                next_step="Write FROM:TO. FROM is the first frame to keep, counted from 0; TO is "
+                "the first frame after the kept ones.",
             )
 
 
@@ -128,15 +128,16 @@ class EpisodeSelection:
     def __post_init__(self) -> None:
         if self.episodes is not None and self.exclude_episodes is not None:
             raise UsageError(
-                "--episodes and --exclude-episodes cannot be given together.",
-                next_step="Give the episodes that are converted, or those that are not.",
+                "--episodes and --exclude-episodes exclude each other.",
+                next_step="Give one of the two options.",
             )
         self._lists()
         episodes = [interval.episode for interval in self.frames]
         for episode in episodes:
             if episodes.count(episode) > 1:
                 raise UsageError(
-                    f"--episode {episode} is given twice.", next_step="Give one interval each."
+                    f"--episode {episode} is given twice.",
+                    next_step="Give each episode once, with one --frames.",
                 )
 
     def __bool__(self) -> bool:
@@ -174,7 +175,7 @@ class EpisodeSelection:
             place = int(np.searchsorted(episode_index, interval.episode))
             if place == len(episode_index) or episode_index[place] != interval.episode:
                 raise UsageError(
-                    f"--episode: the dataset has no episode {interval.episode}.",
+                    f"The dataset has no episode {interval.episode} (--episode).",
                     next_step=f"It has {count(len(episode_index), 'episode')}, from "
                     f"{episode_index[0]} to {episode_index[-1]}.",
                 )
@@ -183,13 +184,13 @@ class EpisodeSelection:
             said = f"Episode {interval.episode} has {count(has, 'frame')}"
             if first >= has or stop > has:
                 raise UsageError(
-                    f"{said}; --frames {first}:{stop} is not within it.",
+                    f"{said}; --frames {first}:{stop} lies outside.",
                     next_step=f"Its frames are 0:{has}.",
                 )
             if (first, stop) == (0, has):
                 raise UsageError(
-                    f"{said}; --frames {first}:{stop} is all of it, so nothing would change.",
-                    next_step="Give fewer frames, or leave the episode out.",
+                    f"{said}; --frames {first}:{stop} keeps all of them, so nothing would change.",
+                    next_step="Give fewer frames, or leave this --episode out.",
                 )
             kept[interval.episode] = first, stop
         return kept
@@ -215,8 +216,9 @@ class EpisodeSelection:
             kept &= ~_of_tasks(self.exclude_tasks, tasks())
         if not kept.any():
             raise UsageError(
-                "No episode is left to convert.",
-                next_step="Take fewer away; `leconvert convert` without a selection takes all.",
+                "The selection contains no episode.",
+                next_step="Exclude fewer episodes. Without a selection `leconvert convert` takes "
+                "all.",
             )
         return kept
 
@@ -246,7 +248,7 @@ def _check_known(flag: str, ranges: Sequence[tuple[int, int]], episode_index: In
     one = "episode" if len(unknown) == 1 else "episodes"
     first, last = int(episode_index[0]), int(episode_index[-1])
     raise UsageError(
-        f"{flag}: the dataset has no {one} {listed}.",
+        f"The dataset has no {one} {listed} ({flag}).",
         next_step=f"It has {count(len(episode_index), 'episode')}, from {first} to {last}.",
     )
 
@@ -264,8 +266,8 @@ def _of_tasks(wanted: Sequence[str], tasks: Iterable[Sequence[str]]) -> BoolArra
 
             near = difflib.get_close_matches(text, known, _LISTED, cutoff=0) or sorted(known)
             raise UsageError(
-                f"--exclude-task: no episode lists the task {shown(text)}.",
-                next_step=f"Some that are listed: {', '.join(map(shown, near[:_LISTED]))}.",
+                f"No episode has the task {shown(text)} (--exclude-task).",
+                next_step=f"Tasks of this dataset: {', '.join(map(shown, near[:_LISTED]))}.",
             )
     return np.array(found, dtype=np.bool_)
 
@@ -295,8 +297,8 @@ def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameI
         if match is None or not (match[1] or match[2]):
             raise UsageError(
                 f"--frames takes FROM:TO, such as 10:50, not {shown(text)}.",
-                next_step="FROM is the first frame that stays, counted from 0, and TO the one "
-                "after the last; either may be left out.",
+                next_step="FROM is the first frame to keep, counted from 0; TO is the first frame "
+                "after the kept ones. Either may be left out.",
             )
         found.append(
             FrameInterval(episode, int(match[1] or 0), int(match[2]) if match[2] else None)
@@ -312,8 +314,8 @@ _SHARE = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
 # Shares may be rounded: 0.33 three times is meant as thirds.
 _SHARES_TOLERANCE = Fraction(1, 50)
 _INTO_HELP = (
-    "Write shares, --into train=0.9,val=0.1, or episodes, --into train=0-99,val=100-120; a share "
-    "has a decimal point."
+    "Write shares, such as --into train=0.9,val=0.1, or episode numbers, such as --into "
+    "train=0-99,val=100-120. A number with a decimal point is a share."
 )
 
 
@@ -340,7 +342,9 @@ def parse_parts(texts: Iterable[str]) -> dict[str, float | str]:
             elif place:
                 parts[name] += f",{item.strip()}"
             else:
-                raise UsageError(f"--into {shown(text)} names no part.", next_step=_INTO_HELP)
+                raise UsageError(
+                    f"--into {shown(text)} has no name for a part.", next_step=_INTO_HELP
+                )
     return {
         name: float(value) if _SHARE.fullmatch(value) else value for name, value in parts.items()
     }
@@ -367,17 +371,19 @@ def split_episodes(
     for name in into:
         if not _PART_NAME.fullmatch(name):
             raise UsageError(
-                f"{shown(name)} cannot be the name of a part, which becomes a folder's.",
-                next_step="Write letters, digits, '_', '-' and '.'.",
+                f"{shown(name)} cannot be the name of a part, since the part becomes a folder of "
+                "that name.",
+                next_step="Use letters, digits, '_', '-' and '.'.",
             )
     if not into:
-        raise UsageError("It is not said into which parts.", next_step=_INTO_HELP)
+        raise UsageError("No parts are given.", next_step=_INTO_HELP)
     lists = {name: value for name, value in into.items() if isinstance(value, str)}
     if len(lists) == len(into):
         return _listed_parts(lists, episode_index)
     if lists:
         raise UsageError(
-            f"--into: {shown(next(iter(lists)))} is a list of episodes, and another part a share.",
+            f"--into mixes shares and episode numbers: {shown(next(iter(lists)))} has episode "
+            "numbers, another part a share.",
             next_step=_INTO_HELP,
         )
     shares = {name: float(value) for name, value in into.items()}
@@ -394,8 +400,8 @@ def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str
         twice = np.flatnonzero(held & (owner >= 0))
         if len(twice):
             raise UsageError(
-                f"--into: episode {episode_index[twice[0]]} is in {shown(names[owner[twice[0]]])} "
-                f"and in {shown(name)}.",
+                f"--into puts episode {episode_index[twice[0]]} into two parts: "
+                f"{shown(names[owner[twice[0]]])} and {shown(name)}.",
                 next_step="Give every episode to one part.",
             )
         owner[held] = number
@@ -407,9 +413,9 @@ def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str
             if name not in lists
         )
         raise UsageError(
-            f"--into: no part has {count(int((owner < 0).sum()), 'episode')}: {left}.",
-            next_step=f"Name one for them too, such as --into {rest}={left}; to leave them out, "
-            "convert each part with --episodes.",
+            f"--into puts {count(int((owner < 0).sum()), 'episode')} into no part: {left}.",
+            next_step=f"Add a part for the rest, such as --into {rest}={left}. To leave episodes "
+            "out, convert each part by itself with --episodes.",
         )
     return {
         name: EpisodeRanges.of_episodes(episode_index[owner == number])
@@ -424,12 +430,12 @@ def _shared_parts(
     for share in shares.values():
         if not 0 < share <= 1:
             raise UsageError(
-                f"--into: a share must be above 0 and at most 1, not {share:g}.", next_step=helps
+                f"A share of --into must be above 0 and at most 1, not {share:g}.", next_step=helps
             )
     total = sum(map(Fraction, shares.values()), Fraction())
     if abs(total - 1) > _SHARES_TOLERANCE:
         raise UsageError(
-            f"--into: the shares add up to {float(total):g}, not to 1.", next_step=helps
+            f"The shares of --into add up to {float(total):g}, not to 1.", next_step=helps
         )
     dealt = sorted(
         episode_index.tolist(),
@@ -442,9 +448,9 @@ def _shared_parts(
     for (name, share), (first, stop) in zip(shares.items(), pairwise(edges), strict=True):
         if first == stop:
             raise UsageError(
-                f"--into: a share of {share:g} of {count(len(dealt), 'episode')} is no episode for "
-                f"{shown(name)}.",
-                next_step="Give it a larger share, or list its episodes.",
+                f"{shown(name)} would get no episode: its share {share:g} of "
+                f"{count(len(dealt), 'episode')} is less than one (--into).",
+                next_step="Give this part a larger share, or list its episodes.",
             )
         parts[name] = EpisodeRanges.of_episodes(np.array(sorted(dealt[first:stop]), np.int64))
     return parts

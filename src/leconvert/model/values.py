@@ -418,47 +418,51 @@ class LayoutOptions:
     """
 
     data_file_size_in_mb: float = flag(
-        100, "a data file's limit, uncompressed (default: 100)", "MB", megabytes
+        100, "size limit of a data file, uncompressed (default: 100)", "MB", megabytes
     )
-    video_file_size_in_mb: float = flag(200, "a video file's limit (default: 200)", "MB", megabytes)
+    video_file_size_in_mb: float = flag(
+        200, "size limit of a video file (default: 200)", "MB", megabytes
+    )
     episodes_per_batch: int | None = flag(
         None,
-        "N episodes per batch, with all their cameras (default: whole output files); changes how "
-        "work is shared, not the result",
+        "episodes in each batch of work, with all their cameras (default: as many as fill an "
+        "output file); does not change the result",
         "N",
         whole(1),
     )
     block_align: int | None = flag(
         None,
-        "align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
-        "their bytes with the source (default: auto, by the size of the clips)",
+        "align episodes in video files to blocks of the file system; XFS, btrfs and NFS on top of "
+        "them can then share the bytes with the source instead of copying (default: auto, by "
+        "the size of the clips)",
         "auto|BYTES|0",
         block_align,
     )
     layout: str = flag(
         "reference",
-        "reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
-        "together, so that every frame loads and many workers can stream; episode-files: a file "
-        "for each episode, the source's own where it serves v3.0 as it is; overlay: the source's "
-        "files stay where they are, and meta/ alone is new (default: reference)",
+        "reference: files as LeRobot's converter writes them; streaming: each data file goes with "
+        "its own video files, so that many workers can stream; episode-files: one file for "
+        "each episode, unchanged where v3.0 allows it; overlay: only meta/ is written, all "
+        "other files stay where they are (default: reference)",
         choices=("reference", "streaming", *KEEPING_LAYOUTS),
     )
     loader_workers: int = flag(
         16,
-        "with --layout streaming: data files to make at least, one a loading worker (default: 16)",
+        "make at least this many data files with --layout streaming, one for each loading worker "
+        "(default: 16)",
         "N",
         whole(1),
     )
     to: str = flag(
         TARGET_VERSIONS[0],
-        "the version to write: v3.0, or v2.1 with a file for each episode, for GR00T, openpi and "
-        "LeRobot up to 0.3.3 (default: v3.0)",
+        "the version to write: v3.0; or v2.1, with one file for each episode, for GR00T, openpi "
+        "and LeRobot up to 0.3.3 (default: v3.0)",
         choices=TARGET_VERSIONS,
     )
     append: bool = flag(
         False,
-        "where the output is the v3.0 result of the dataset's first episodes: add those that "
-        "follow, in files of their own, and leave its files as they are",
+        "add only the new episodes to an output that was made earlier from the same, growing "
+        "dataset; its files stay as they are",
     )
 
     @property

@@ -33,7 +33,7 @@ def unreadable(info: Mapping[str, Any], name: str, path: str = "") -> SourceErro
     if version in (*SOURCE_VERSIONS, V3_VERSION):
         return other_storage(info, name, path)
     return other_storage(info, name, path) or SourceError(
-        f"{name} {said_version(version)} in its meta/info.json; leconvert reads "
+        f"{name} {said_version(version)} in its meta/info.json. leconvert reads "
         f"{', '.join(SOURCE_VERSIONS)} and {V3_VERSION}.",
         path=path or name,
         next_step=_version_help(version),
@@ -49,10 +49,9 @@ def other_storage(info: Mapping[str, Any], name: str, path: str = "") -> SourceE
     if storage in (None, _STORAGE_FORMAT):
         return None
     return SourceError(
-        f"{name} keeps its data in the storage format {shown(storage)}; leconvert reads data in "
-        "parquet and MP4 files.",
+        f"{name} stores its data as {shown(storage)}. leconvert reads only parquet and MP4 files.",
         path=path or name,
-        next_step="Export it to parquet and MP4 with the program that wrote it.",
+        next_step="Export the dataset to parquet and MP4 with the program that wrote it.",
     )
 
 
@@ -60,7 +59,7 @@ def said_version(version: object) -> str:
     """Return what ``codebase_version`` says, as the second half of a sentence."""
     if version is None:
         return "has no codebase_version"
-    return f"says codebase_version {ascii(version)[:60]}"
+    return f"has codebase_version {ascii(version)[:60]}"
 
 
 def _version_help(version: object) -> str:
@@ -70,9 +69,9 @@ def _version_help(version: object) -> str:
     """
     if not isinstance(version, str) or not version.startswith("v"):
         return (
-            "Write the version of its files there: v3.0 where meta/episodes is a "
-            "folder, v2.1 where meta/episodes_stats.jsonl is a file, v2.0 else."
+            "Write the version of the files there: v3.0 if meta/episodes is a folder, v2.1 if "
+            "meta/episodes_stats.jsonl is a file, otherwise v2.0."
         )
     if version.startswith(("v0", "v1")):
-        return "Bring it to v2.0 first, with convert_dataset_v1_to_v2.py of LeRobot 0.3."
-    return "It is newer than this leconvert; look for a newer version."
+        return "Convert the dataset to v2.0 first, with convert_dataset_v1_to_v2.py of LeRobot 0.3."
+    return "The dataset is newer than this leconvert. Install a newer version of leconvert."

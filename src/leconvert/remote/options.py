@@ -42,20 +42,24 @@ class PushOptions:
 
     repo_id: str | None = None
     branch: str = flag(
-        MAIN, "push to a branch, made from main if it does not exist (default: main)", "NAME"
+        MAIN,
+        "push to this branch; it is made from main if it does not exist (default: main)",
+        "NAME",
     )
-    create_pr: bool = flag(False, "leave the result in a pull request; no tag is set")
+    create_pr: bool = flag(False, "push into a pull request and leave it open; no tag is set")
     create: bool = True
     private: bool = flag(
         False,
-        "make the repo private, and refuse a public one (default: as the source's repo is)",
+        "make a new repo private, and refuse to push to a public one (default: private if the "
+        "source's repo is)",
     )
     force: bool = flag(
         False,
-        "replace whatever the repo holds, and send the result as it is, whatever was proven",
+        "replace whatever is in the repo, and push the result even if nothing proves that it is "
+        "right",
         names=("--force-push",),
     )
-    card: bool = flag(True, "leave README.md as it is", names=("--no-card",))
+    card: bool = flag(True, "leave the dataset card (README.md) as it is", names=("--no-card",))
     dry_run: bool = False
     replaces: str | None = None
     threads: int = 5
@@ -65,5 +69,5 @@ class PushOptions:
     def __post_init__(self) -> None:
         if self.create_pr and self.branch != MAIN:
             raise UsageError(
-                "--create-pr and --branch exclude each other: pull requests are to main."
+                "--create-pr and --branch exclude each other. Pull requests always go to main."
             )

@@ -386,9 +386,10 @@ def render_card(
         card = DatasetCard(text)
     except (ValueError, TypeError, yaml.YAMLError) as error:
         raise HubConflictError(
-            f"The head of README.md in {repo_id} cannot be read: {str(error).splitlines()[0]}.",
+            f"The YAML head of README.md in {repo_id} cannot be read: "
+            f"{str(error).splitlines()[0]}.",
             path="README.md",
-            next_step="Mend it on the Hub, or push with --no-card.",
+            next_step="Correct README.md on the Hub, or add --no-card.",
         ) from error
     _set_keys(card.data)
     line_end = "\r\n" if "\r\n" in card.text else "\n"

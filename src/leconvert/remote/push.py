@@ -403,9 +403,9 @@ def _origin_of(result: Path) -> str:
     origin = noted_origin(result)
     if origin is None:
         raise UsageError(
-            f"It is not known where {result} came from.",
+            f"No record says which repo {result} came from.",
             path=str(result),
-            next_step="Pass --push-repo-id ORG/NAME.",
+            next_step="Add --push-repo-id ORG/NAME.",
         )
     return origin.repo_id
 
@@ -422,7 +422,7 @@ def push_converted(
         words = [str(result), *(["--push-repo-id", options.repo_id] if options.repo_id else [])]
         again = f"`leconvert push {shlex.join(words)}`"
         error.next_step = (
-            f"{error.next_step or ''} The dataset is converted: then {again} is enough."
+            f"{error.next_step or ''} The dataset is converted already. {again} only pushes it."
         ).strip()
         raise
 
@@ -564,7 +564,7 @@ class DatasetPush:
         try:
             write_provenance(self._result, replace(self._known, pushed=True))
         except StorageError as error:  # a result on a read-only disk can be pushed
-            self._progress.say(f"The push is done, but not noted: {error.message}")
+            self._progress.say(f"The push is done. It could not be recorded: {error.message}")
 
     def _create(self, *, private: bool) -> RepoState:
         self.uploader.create_repo(private=private)
@@ -572,7 +572,7 @@ class DatasetPush:
         if private and not is_private(self._api, self.name):
             raise HubConflictError(
                 f"{self.name} was made by somebody else meanwhile, and is public.",
-                next_step="Look at it on the Hub; nothing was pushed.",
+                next_step="Nothing was pushed. Look at the repo on the Hub.",
             )
         return state
 
@@ -614,7 +614,7 @@ class DatasetPush:
             if find_tag(self._api, self.name, version) is None:
                 raise
             return  # somebody else made it, or an earlier attempt whose answer was lost
-        said = f"The tag {version} is set: it names {commit[:12]}, which was replaced."
+        said = f"The tag {version} now leads to {commit[:12]}, the commit before this push."
         self._progress.say(said)
 
     def _tag_replaced_before(self, state: RepoState) -> None:
@@ -640,7 +640,7 @@ class DatasetPush:
                 f"{self.name} no longer has the content of {count(len(gone), 'file')}, which "
                 "were to stay there.",
                 path=gone[0],
-                next_step="Convert what is there now.",
+                next_step="Convert the present state of the repo.",
                 details=gone[:20],
             )
 
@@ -699,7 +699,7 @@ class DatasetPush:
             for comes_from in sources:
                 seen = is_private(self._api, comes_from)
                 if seen is not False:
-                    why = "is" if seen else "cannot be seen any more"
+                    why = "is" if seen else "can no longer be seen"
                     self._progress.say(f"{self.name} is made private, as {comes_from} {why}.")
                     return True
             return False
@@ -708,15 +708,17 @@ class DatasetPush:
         if self._options.private:
             raise HubConflictError(
                 f"{self.name} is public, and --private was asked for.",
-                next_step="Make it private in its settings on the Hub, or leave --private out.",
+                next_step="Make the repo private in its settings on the Hub, or leave "
+                "--private out.",
             )
         for comes_from in sources if not self._options.force else ():
             if is_private(self._api, comes_from) is False:
                 continue
             raise HubConflictError(
                 f"{self.name} is public, and {comes_from}, where the result came from, is not.",
-                next_step="Push to another repo, which is made private, or make this one private "
-                "in its settings on the Hub. If all may read it, push with --force-push.",
+                next_step="Push to a new repo, which is made private, or make this repo "
+                "private in its settings on the Hub. If everybody may read the "
+                "dataset, add --force-push.",
             )
         return False
 
@@ -754,9 +756,10 @@ class DatasetPush:
             before = None if stored is None else stored.decode()
         except UnicodeDecodeError as error:
             raise HubConflictError(
-                f"{place} is no text in UTF-8, which the Hub asks for.",
+                f"{place} is not UTF-8 text, which the Hub requires.",
                 path=CARD_PATH,
-                next_step="Store it in UTF-8. Where the repo has one, --no-card leaves it alone.",
+                next_step="Save the file as UTF-8. If the repo has a README.md already, "
+                "--no-card keeps it.",
             ) from error
         if not self._options.card:
             return before
@@ -788,7 +791,7 @@ class DatasetPush:
         with self._progress.stage("upload", self._bytes_of(sent), "B") as stage:
             additions = self.sendings(share, copies, stage)
             self.uploader.upload(additions, revision)
-        self.check_unchanged("Nothing of it was committed.")
+        self.check_unchanged("Nothing was committed.")
         added = [addition for addition, _ in additions]
         return self.uploader.commit(
             self.uploader.operations(share, added, copies, card),
@@ -832,7 +835,7 @@ class DatasetPush:
         title = f"{self._pull_title} ({fingerprint(self.sizes, state.head)})"
         number = self.uploader.find_pull(title)
         if number is None:
-            self._progress.say("Opening a pull request; main stays as it is meanwhile.")
+            self._progress.say("Opening a pull request. main does not change meanwhile.")
             number = self.uploader.open_pull(title, f"On {state.head}.")
         revision = f"refs/pr/{number}"
         head = state.pulls.get(number, state.head)
@@ -856,7 +859,7 @@ class DatasetPush:
             )
         number, _ = self._fill_pull(state, card)
         if self._look_again(MAIN).head != state.head:
-            self._progress.say(f"Pull request {number} is of no use any more: close it on the Hub.")
+            self._progress.say(f"Pull request {number} is no longer needed. Close it on the Hub.")
             self._check_source_again()
             raise HubConflictError(
                 f"{self.name} changed while pull request {number} was filled.",
@@ -883,10 +886,10 @@ class DatasetPush:
         changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
         if changed:
             raise VerificationError(
-                f"{self._result} changed while it was pushed: {count(len(changed), 'file')}. "
+                f"{count(len(changed), 'file')} of {self._result} changed during the push. "
                 f"{what_was_done}",
                 path=str(self._result),
-                next_step="Run the same command again when nobody writes to it.",
+                next_step="Run the same command again when no other program writes to the dataset.",
                 details=changed[:20],
             )
 
@@ -942,11 +945,12 @@ class DatasetPush:
 
     def _tag_changed(self, before: str | None, now: str | None) -> HubConflictError:
         what = "made" if before is None else "moved"
-        said = "removed" if now is None else f"{what}, and names {now[:12]} now"
+        said = "removed" if now is None else f"{what} and leads to {now[:12]} now"
         return HubConflictError(
             f"{self.name} changed meanwhile: the tag {self.version} was {said}.",
-            next_step="The result is committed, and this tag was left alone. Look at what it "
-            "names, then run the same command again, which sets it.",
+            next_step="The result is committed, but the tag was not changed. Look at the "
+            "commit that the tag leads to. Then run the same command again to set the "
+            "tag.",
         )
 
     def _is_tagged(self, state: RepoState, commit: str) -> bool:

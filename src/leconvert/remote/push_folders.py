@@ -233,7 +233,7 @@ class _PushTogether:
             first.uploader.upload([*chain.from_iterable(sent)], branch)
         operations: list[Any] = []
         for part, own in zip(group, sent, strict=True):
-            part.push.check_unchanged("Nothing of it was committed.")
+            part.push.check_unchanged("Nothing was committed.")
             added = [addition for addition, _ in own]
             operations += part.push.uploader.operations(part.share, added, part.copies, part.card)
         said = count(len(group), "LeRobot dataset")

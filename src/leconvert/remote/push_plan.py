@@ -83,7 +83,7 @@ def differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     features except those that every v3.0 dataset has.
     """
     if old.get("fps") != new.get("fps"):
-        return f"it has {old.get('fps')} frames a second, the result {new.get('fps')}"
+        return f"it has {old.get('fps')} frames per second, the result {new.get('fps')}"
     unknown = _features(new).keys() - _features(old).keys() - DEFAULT_COLUMNS.keys()
     if unknown:
         return f"it has no feature {sorted(unknown)[0]!r}"
@@ -486,7 +486,7 @@ def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str =
     content = HubStore(repo, tries=1).read_whole(path, digest)
     if content is None and digest:
         raise HubError(
-            f"{repo_id} at {revision} lists {path}, and does not have it.",
+            f"{repo_id} at {revision} lists the file {path}, but does not have it.",
             path=path,
             next_step="Run the same command again.",
         )
@@ -510,7 +510,7 @@ def _json(content: bytes) -> dict[str, Any]:
 # Checks around a push: is there a dataset, may it replace what is there, did it arrive?
 
 
-_FORCE = "If it shall be replaced all the same, push with --force-push."
+_FORCE = "To replace it all the same, add --force-push."
 _SHOWN = 20
 _COMMITS_SHOWN = 5
 
@@ -531,17 +531,18 @@ def altered_files(
 
 def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> VerificationError:
     """Return the error that refuses to push a result that is not as proven."""
-    changed = f"{count(len(altered), 'file')} changed since"
-    said = changed if known.files else "it was made by a version that did not keep its hashes"
+    changed = f"{count(len(altered), 'file')} changed since then"
+    said = (
+        changed if known.files else ("an old version of leconvert made it and recorded no hashes")
+    )
     there = known.repo_id or (known.source and Path(known.source).is_dir())
     source = known.place if there else "SOURCE"
     return VerificationError(
-        f"{result} is not known to be what was converted and proven: {said}.",
+        f"Nothing proves that {result} is still the result of a conversion: {said}.",
         path=str(result),
-        next_step=f"`leconvert verify {shlex.quote(str(result))} "
-        f"--source {shlex.quote(source)} --bytes` "
-        "compares it again; if nothing differs, the same push goes on. If it was changed on "
-        "purpose, --force-push pushes it as a dataset of its own.",
+        next_step=f"`leconvert verify {shlex.quote(str(result))} --source {shlex.quote(source)} "
+        "--bytes` compares it with its source. If nothing differs, run the same push "
+        "again. If you changed it on purpose, --force-push pushes it as it is.",
         details=altered[:_SHOWN] if known.files else (),
     )
 
@@ -573,24 +574,25 @@ class Replacement:
             taken = sorted(self.sizes.keys() & state.files.keys() - {CARD_PATH})
             if taken:
                 raise HubConflictError(
-                    f"{repo_id} is no LeRobot dataset, and has a {taken[0]} of its own.",
+                    f"The repo {repo_id} is not a LeRobot dataset, but has a {taken[0]} of "
+                    "its own.",
                     next_step="Check the name. " + _FORCE,
                 )
             return
         version = version_of(state.info)
         if wrong := unreadable(state.info, repo_id):
             raise HubConflictError(
-                f"{wrong.message} Which of its files a push may replace is not known.",
-                next_step="Push to a repo of another name with --push-repo-id.",
+                f"{wrong.message} So it is unknown which files a push may replace.",
+                next_step="Push to another repo with --push-repo-id.",
             )
         if version == V3_VERSION:
             if version_of(self.info) == version:
                 if self._appends(state.info):
                     return
-                raise self._refusal(f"already holds a {version} dataset, and another one")
+                raise self._refusal(f"already holds another {version} dataset")
             raise self._refusal(
-                f"holds a {version} dataset, which {version_of(self.info)} would replace",
-                "Push to a repo of its own with --push-repo-id. " + _FORCE,
+                f"holds a {version} dataset, which a {version_of(self.info)} dataset would replace",
+                "Push to another repo with --push-repo-id. " + _FORCE,
             )
         why = differs(state.info, self.info)
         if why is not None:
@@ -625,16 +627,13 @@ class Replacement:
                 return
             changed = self._changed_since(known, there, owned)
             origin, from_here = known.commit[:12], known.repo_id == self.repo_id
-            said = f"changed after {origin}, which was converted: "
+            said = f"changed after the converted commit {origin}: "
             if not from_here:
-                said = (
-                    f"holds another dataset than {known.repo_id} at {origin}, which was converted: "
-                )
+                said = f"holds another dataset than the converted {known.repo_id} at {origin}: "
             next_step = (
-                f"`leconvert convert --repo-id {shlex.quote(self.repo_id)} "
-                f"--revision {shlex.quote(self.state.head)} "
-                "--root FOLDER --push-to-hub`, with a new FOLDER, converts what is there now. "
-                + _FORCE
+                f"`leconvert convert --repo-id {shlex.quote(self.repo_id)} --revision "
+                f"{shlex.quote(self.state.head)} --root FOLDER --push-to-hub`, with a "
+                "new FOLDER, converts the present state. " + _FORCE
             )
             if changed:
                 said += (
@@ -652,10 +651,10 @@ class Replacement:
                 return
         url = f"hf://datasets/{self.repo_id}@{self.state.head}"
         raise self._refusal(
-            f"holds a dataset, and nothing says that {self.result} was made from it",
-            f"`leconvert verify {shlex.quote(str(self.result))} "
-            f"--source {shlex.quote(url)} --bytes` compares "
-            f"them; if nothing differs, the same push goes on. {_FORCE}",
+            f"holds a dataset, and no record says that {self.result} was made from it",
+            f"`leconvert verify {shlex.quote(str(self.result))} --source {shlex.quote(url)} "
+            "--bytes` compares the two. If nothing differs, run the same push again. "
+            f"{_FORCE}",
         )
 
     def _changed_since(
@@ -668,8 +667,8 @@ class Replacement:
         except HubError as error:
             # It cannot be known what changed: the history was squashed, or the repo was made again.
             raise self._refusal(
-                f"holds a dataset, and {known.repo_id} no longer has the commit "
-                f"{known.commit[:12]}, which was converted"
+                f"holds a dataset, and {known.repo_id} no longer has the converted commit "
+                f"{known.commit[:12]}"
             ) from error
         converted = {path: file for path, file in before.items() if path in owned}
         return sorted(
@@ -697,11 +696,11 @@ class Replacement:
             f"{self.repo_id} {said}.",
             next_step=next_step,
             details=[
-                f"there: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
-                f"{count(self.plan.deleted_files, 'file')} would be deleted, {replaced:,} "
-                "replaced; they would stay in the history alone",
+                f"in the repo: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
+                f"{count(self.plan.deleted_files, 'file')} would be deleted and "
+                f"{replaced:,} replaced; they would stay only in the history of the repo",
                 *(f"differs: {path}" for path in changed[:_SHOWN]),
-                f"{count(len(commits), 'commit')} since it was converted"
+                f"{count(len(commits), 'commit')} since the conversion"
                 if since
                 else f"{count(len(commits), 'commit')} in all",
                 *commits[:_COMMITS_SHOWN],
@@ -742,7 +741,7 @@ def check_complete(
         wrong.append(path)
     if wrong:
         raise HubConflictError(
-            f"{revision} of {repo_id} is not the result: {len(wrong)} files differ.",
+            f"{len(wrong)} files of {repo_id} at {revision} differ from the result.",
             next_step=f"The tag {tag} was not set. Run the same command again.",
             details=wrong[:_SHOWN],
         )

@@ -186,10 +186,10 @@ def check_convertible(
     info = read_info(store)
     if not isinstance(info.get("codebase_version"), str):
         raise SourceError(
-            f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
-            "a codebase_version.",
+            f"{repo.repo_id} at {revision} is not a LeRobot dataset: it has no {INFO_PATH} "
+            "with a codebase_version.",
             path=repo.name,
-            next_step="Check the name, and give another revision if there is one.",
+            next_step="Check the name, or give another revision.",
         )
     if wrong := unreadable(info, f"{repo.repo_id} at {revision}", repo.name):
         raise wrong
@@ -199,14 +199,14 @@ def check_convertible(
         if is_whole:
             return
         raise SourceError(
-            f"{repo.repo_id} at {revision} is v3.0; only v2.x datasets are planned without "
-            "downloading them whole.",
+            f"{repo.repo_id} at {revision} is v3.0. Only v2.x datasets can be planned "
+            "without downloading them first.",
             path=repo.name,
             next_step=f"Download it, `{download_command(repo.repo_id, revision, 'DIR')}`, and give "
             f"{downloaded_at(repo.repo_id, 'DIR')}.",
         )
     raise SourceError(
-        f"{repo.repo_id} at {revision} is already {V3_VERSION}; there is nothing to convert.",
+        f"{repo.repo_id} at {revision} is already {V3_VERSION}. There is nothing to convert.",
         path=repo.name,
         next_step="Give the tag or commit of the v2.x dataset with --revision.",
     )
@@ -244,7 +244,7 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
     folder = top / "snapshots" / commit / folder_of(repo_id)
     if not folder.is_dir():
         raise HubError(
-            f"HF_HUB_OFFLINE is set, and the cache has no {repo_id} at {revision}.",
+            f"HF_HUB_OFFLINE is set, but {repo_id} at {revision} is not in the cache.",
             path=str(top),
             next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: "
             + download_command(repo_id, revision, None),
@@ -302,11 +302,11 @@ def already_converted(
     found = find_converted(repo_id, to, source=source, endpoint=endpoint)
     if found is None:
         return None
-    said = f"{repo_id} is on the Hub in {found.revision} already"
+    said = f"{repo_id} is already {found.revision} on the Hub"
     if fetch and not place.exists():
         download_dataset(found.repo, found.revision, place, stop=stop, progress=progress)
         said += f" and was downloaded to {place}"
-    return f"{said}; --force-conversion converts it anew."
+    return f"{said}. --force-conversion converts it again."
 
 
 def download(
@@ -357,10 +357,10 @@ def download(
         if revision is None or (known and _is_of(known, repo_id, revision)):
             return FetchedSource(local, HubOrigin(known) if known else None)
         raise TargetError(
-            f"{local} exists, and nothing says that it is {repo_id} at {revision}.",
+            f"{local} exists, but no record says that it is {repo_id} at {revision}.",
             path=str(local),
-            next_step="Leave the revision away to take what is there, or move that folder away; "
-            "`leconvert convert` downloads to another one with --root.",
+            next_step="Leave the revision out to use this folder, or give another folder with "
+            "--root to download to.",
         )
     if is_offline():
         folder, origin = cached_snapshot(repo_id, revision, to)
@@ -441,7 +441,7 @@ def fetch_sparse(
     if made is not None and found is not None and made.repo.commit != found.repo.commit:
         made = None
     if made is not None:
-        progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
+        progress.say(f"Continuing with {repo_id} at commit {made.origin.commit[:12]}")
     elif found is None and is_offline():
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
@@ -527,7 +527,7 @@ def download_dataset(
         if is_there(target):
             if not replaces:
                 raise TargetError(
-                    f"{target} exists already and is not overwritten.", path=str(target)
+                    f"{target} exists already. It was not overwritten.", path=str(target)
                 )
             if known_origin(target) == origin and all(
                 _is_right(file, target) for file in files_of(listed)
@@ -561,10 +561,10 @@ def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
     if free + there < size_bytes:
         place = arriving.folder.parent
         raise StorageError(
-            f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
+            f"{place} has only {free:,} bytes free, but {repo.repo_id} needs {size_bytes:,}.",
             path=str(place),
-            next_step="Free some space, choose another place with --root, or use --engine local, "
-            "which holds no more than --scratch-limit of the source.",
+            next_step="Free disk space, choose another folder with --root, or add --engine "
+            "local, which needs only --scratch-limit of disk space for the source.",
         )
 
 
@@ -621,8 +621,8 @@ def datasets_of(group: HubGroup) -> list[str]:
             if error.response.status_code != 404:
                 raise
             raise HubError(
-                f"{group.name} is no collection on the Hub, or this token may not see it.",
-                next_step="Copy the address of the collection's page.",
+                f"The Hub has no collection {group.name}, or this token may not see it.",
+                next_step="Give the address of the collection's page.",
             ) from error
         return [item.item_id for item in items if item.item_type == "dataset"]
 

@@ -587,7 +587,7 @@ def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
         indices.append(found.payload)
     if indices[0] != indices[1]:
         raise SourceChangedError(
-            f"{outlined} holds another index than the file on the Hub.",
+            f"{outlined} does not match the file on the Hub.",
             path=str(outlined),
-            next_step=f"Move {tree.parent} elsewhere, and plan again with --restart.",
+            next_step=f"Move {tree.parent} elsewhere, then plan again with --restart.",
         )

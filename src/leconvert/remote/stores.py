@@ -81,7 +81,9 @@ def download_tree(
     listed = _listed(store)
     if not listed:
         raise UnreadableSourceError(
-            f"There is nothing at {store.url}.", path=store.url, next_step="Check the address."
+            f"{store.url} does not exist or is empty.",
+            path=store.url,
+            next_step="Check the address.",
         )
     with incoming(target) as arriving:
         if target.is_dir():
@@ -89,8 +91,8 @@ def download_tree(
             if same == listed.keys():
                 return target
             progress.say(
-                f"{count(len(listed) - len(same), 'file')} at {store.url} changed since "
-                f"{target} was fetched, or are missing there; fetching them again."
+                f"{count(len(listed) - len(same), 'file')} of {target} are missing or "
+                f"changed at {store.url} since the download. Downloading them again."
             )
             arriving.take_back()
         same = _same_as_then(arriving.tree, store.url, listed)
@@ -165,7 +167,7 @@ def _note(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> None:
 
 def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, RemoteFile]) -> None:
     changes = [
-        f"{name}: {'it is gone' if name not in now else 'it is new or changed'}"
+        f"{name}: {'it no longer exists' if name not in now else 'it is new or changed'}"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
@@ -250,9 +252,9 @@ def upload_tree(
     stop = stop or threading.Event()
     if url.startswith("hf://"):
         raise UsageError(
-            f"{url} is on the Hub, where a dataset appears in one commit.",
+            f"{url} is on the Hub, but this command sends only to other stores.",
             path=url,
-            next_step="Use `leconvert push`.",
+            next_step="Use `leconvert push DATASET --push-repo-id ORG/NAME`.",
         )
     store = open_store(url)
     checked_result(root, progress=progress)
@@ -281,9 +283,9 @@ def upload_tree(
             pass
         if stop.is_set():
             raise InterruptedRunError(
-                f"{store.url} is not complete yet.",
+                f"The upload to {store.url} is not complete yet.",
                 path=store.url,
-                next_step="Run the same command again to go on.",
+                next_step="Run the same command again to continue.",
             )
         _check_arrived(store, {name: size for name, size in sizes.items() if name != _INFO})
         send(_INFO)
@@ -321,9 +323,9 @@ def _claim(store: UrlStore, digest: str) -> dict[str, RemoteFile]:
             store.fs.pipe_file(store.path(mine), content)
     except FileNotFoundError as error:
         raise TargetError(
-            f"There is no bucket {store.bucket or store.root} for {store.url}.",
+            f"The bucket {store.bucket or store.root} of {store.url} does not exist.",
             path=store.url,
-            next_step="Check the address. If the bucket shall be made, pass --create-bucket.",
+            next_step="Check the address, or add --create-bucket to make the bucket.",
         ) from error
     others = _everything(store)
     others.pop(mine, None)
@@ -340,10 +342,10 @@ def _everything(store: UrlStore) -> dict[str, RemoteFile]:
 def _taken(store: UrlStore, there: Mapping[str, RemoteFile]) -> TargetError:
     claims = any(name.startswith((UPLOAD_CLAIM, UPLOAD_MARKER)) for name in there)
     return TargetError(
-        f"{store.url} holds {'another, unfinished upload' if claims else 'something'} already: "
-        f"{count(len(there), 'file')}.",
+        f"{store.url} is not empty: it has "
+        f"{count(len(there), 'file')}{' of another, unfinished upload' if claims else ''}.",
         path=store.url,
-        next_step="Name an empty place.",
+        next_step="Give an empty place.",
     )
 
 
@@ -360,11 +362,11 @@ def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
     )
     if others:
         raise TargetError(
-            f"Somebody else sends to {store.url} at the same time: {count(len(others), 'file')} "
-            "there are not of this dataset.",
+            f"Somebody else is uploading to {store.url}: {count(len(others), 'file')} there "
+            "do not belong to this dataset.",
             path=store.url,
             details=others[:_SHOWN],
-            next_step="Name an empty place, and run the same command again.",
+            next_step="Give an empty place, then run the command again.",
         )
 
 
@@ -373,7 +375,7 @@ def _kept_wrong(
 ) -> StorageError:
     kept = "nothing" if found is None else f"{found.size_bytes:,} bytes"
     return StorageError(
-        f"{store.url} keeps {kept} of {name} instead of {size_bytes:,} bytes.",
+        f"{store.url} stored {kept} of {name} instead of {size_bytes:,} bytes.",
         path=store.path(name),
         next_step="Run the same command again.",
     )

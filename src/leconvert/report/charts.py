@@ -230,10 +230,10 @@ _GANTT_TOP = 4
 LEGEND: Mapping[AttemptEnd, str] = {
     AttemptEnd.DONE: "done",
     AttemptEnd.ERROR: "ended in an error",
-    AttemptEnd.LOST: "lost: its worker died or froze, another took over",
-    AttemptEnd.HANDED_BACK: "handed back: its worker was stopped",
-    AttemptEnd.LATE: "late: another attempt was first",
-    AttemptEnd.VOID: "void: its files were found missing or short",
+    AttemptEnd.LOST: "lost: the worker ended or froze, and another took over",
+    AttemptEnd.HANDED_BACK: "given back: the worker was stopped",
+    AttemptEnd.LATE: "late: another attempt was finished first",
+    AttemptEnd.VOID: "void: files of the attempt were missing or too short",
     AttemptEnd.HELD: "still held",
 }
 """The meaning of each kind of bar, in the order of the legend."""

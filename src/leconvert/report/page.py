@@ -173,44 +173,44 @@ def _tiles(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str, str 
 
 
 def _sentence(story: RunReport) -> str:
-    there = f"The {story.version} dataset is in its place."
+    there = f"The {story.version} dataset is in place."
     match story.state:
         case StoryState.FINISHED:
             if story.verification is None or not story.verification.ok:
-                return f"{there} It was not compared with its source."
+                return f"{there} The dataset was not compared with its source."
             what = "every byte" if story.verification.depth == "bytes" else "its structure"
             return f"{there[:-1]}, and {what} matched the source."
         case StoryState.DIFFERS:
-            return "The new tree does not match its source. Nothing was replaced."
+            return "The new dataset does not match its source. Nothing was replaced."
         case StoryState.FAILED:
             failed = story.batches.failed if story.batches else 0
             return (
-                f"{count(failed, 'batch', 'batches')} failed; the rest is done. Fix "
-                "what the attempts below name; then leconvert release "
-                f"{shlex.quote(story.work_dir or 'WORK_DIR')} --failed gives them back."
+                f"{count(failed, 'batch', 'batches')} failed; all others are done. Fix the "
+                "causes that are listed below, then run: leconvert release "
+                f"{shlex.quote(story.work_dir or 'WORK_DIR')} --failed"
             )
         case StoryState.TO_PACK:
-            return "Every batch is done. The result has not been put into its place yet."
+            return "Every batch is done. The result is not in place yet."
         case StoryState.UNFINISHED:
             return (
-                "Batches are missing: the run is under way, or was interrupted. The same command "
-                "goes on where it ended."
+                "Some batches are not done: the run is under way or was interrupted. The "
+                "same command continues where it stopped."
             )
     return (
-        "Only the result itself was read. Who did what when, and what was proven, is in the run's "
-        "work dir, which is not here (--keep-work-dir keeps it)."
+        "This report was made from the result alone. The course of the run and its proof "
+        "are recorded in the work dir, which does not exist any more (--keep-work-dir "
+        "keeps it)."
     )
 
 
 _NO_RECORDING = (
-    "LeRobot loads this dataset, but cannot resume recording it: its statistics have no quantiles, "
-    "which convert --quantiles computes."
+    "This dataset is ready for training. To record more episodes into it, convert with --quantiles."
 )
 
 
 def _conversion(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str | None]]:
     peaks = (
-        ("a worker's process at most", story.worker_peak_bytes),
+        ("at most, of a worker process", story.worker_peak_bytes),
         ("the packer's", story.packer_peak_bytes),
     )
     video = (
@@ -247,7 +247,7 @@ def _sizes(story: RunReport) -> dict[str, object]:
     if known:
         files = count(story.source_files or 0, "file")
         so_far = "after" if story.state is StoryState.FINISHED else "so far"
-        words = f"{amount(story.source_bytes or 0)} in {files} before, {words} {so_far}"
+        words = f"{amount(story.source_bytes or 0)} in {files} before; {words} {so_far}"
     return {
         "words": f"{count(len(story.streams), 'stream')}: {words}.",
         "head": ["Stream", *(["Files before", "Bytes before"] if known else []),
@@ -283,9 +283,9 @@ def _weight(finding: Finding) -> tuple[int, str, int]:
 
 
 _NO_PROOF = {
-    StoryState.UNFINISHED: "It has not come to that: the result is compared when it is whole.",
-    StoryState.TO_PACK: "It has not come to that: the packer compares the result.",
-    StoryState.FAILED: "It has not come to that: the result is compared when it is whole.",
+    StoryState.UNFINISHED: "Not compared yet: the result is compared when all batches are done.",
+    StoryState.TO_PACK: "Not compared yet: the packer compares the result.",
+    StoryState.FAILED: "Not compared yet: the result is compared when all batches are done.",
 }
 _COUNTED = {
     "files": "Files",
@@ -298,15 +298,17 @@ _COUNTED = {
 def _verification(story: RunReport) -> dict[str, object]:
     proof = story.verification
     if proof is None:
-        return {"no_proof": _NO_PROOF.get(story.state, "No verification is on record.")}
+        return {
+            "no_proof": _NO_PROOF.get(story.state, "No comparison with the source is recorded.")
+        }
     if proof.depth == "none":
-        outcome = "The result was not compared with its source: it was asked not to be."
+        outcome = "The result was not compared with its source, as asked (--verify none)."
     elif proof.ok:
-        outcome = "✓ The new tree matched its source in everything that was compared."
+        outcome = "✓ The new dataset matched its source in everything that was compared."
     elif proof.ok is False:
-        outcome = f"✕ {count(proof.differences, 'difference')} from the source."
+        outcome = f"✕ The new dataset has {count(proof.differences, 'difference')} from its source."
     else:
-        outcome = "It is not known how it ended."
+        outcome = "The end of the comparison is not recorded."
     return {
         "verification": [
             ("Depth", proof.depth),
@@ -408,7 +410,7 @@ def _work(story: RunReport, state: BatchCounts, axis: TimeAxis | None) -> dict[s
     for attempt in story.attempts:
         hosts.setdefault(attempt.host, []).append(attempt)
     unknown = count(len(story.attempts) - len(timed), "try", "tries")
-    without_times = f"Of {unknown} no time is on record; the tables count them."
+    without_times = f"{unknown} without a recorded time are only in the tables."
     known = len(timed) == len(story.attempts)
     return {
         "words": f"{count(state.total, 'batch', 'batches')}: {state.done:,} done, {state.failed:,} "
@@ -436,7 +438,7 @@ def _timeline(story: RunReport, timed: Sequence[Attempt], axis: TimeAxis) -> dic
     ends = Counter(attempt.end for attempt in story.attempts)
     trouble = [f", {ends[end]:,} {end.value}" for end in LEGEND if end in TROUBLE and ends[end]]
     cut = duration(sum(seconds for _, _, seconds in axis.breaks))
-    pauses = f" Nobody worked for {cut} in all; the hatched strips stand for it."
+    pauses = f" No worker worked for {cut} in all, shown as hatched strips."
     workers, hosts = len(charts.by_worker(timed)), len({attempt.host for attempt in timed})
     words = (
         f"{count(workers, 'worker')} on {count(hosts, 'host')}, from "
@@ -456,14 +458,15 @@ def _clock_notes(story: RunReport) -> list[str]:
             for host, seconds in sorted(shifted.items())
         )
         return [
-            "Each host's times are its own clock's, moved to the clock of the work dir's file "
-            f"system where they disagreed by seconds: {rows}. Durations do not depend on clocks."
+            "Times are from the clock of each host, corrected to the clock of the work "
+            f"dir's file system where the two differed by seconds: {rows}. Durations do "
+            "not depend on the clocks."
         ]
     if len(hosts) < 2:
         return []
     known = hosts <= story.clocks.keys()
-    said = "agreed with the work dir's file system" if known else "could not be compared"
-    return [f"Each host's times are its own clock's; their clocks {said}."]
+    said = "agreed with that of the work dir's file system" if known else "could not be compared"
+    return [f"Times are from the clock of each host; the clocks {said}."]
 
 
 def _pace(done: Sequence[Attempt]) -> dict[str, object]:
@@ -495,9 +498,9 @@ def _pace(done: Sequence[Attempt]) -> dict[str, object]:
         ],
         "bins": bins,
         "durations": [(charts.brief(b.low), charts.brief(b.high), b.count) for b in bins],
-        "words": f"{count(len(taken), 'batch', 'batches')}: half took at most "
-        f"{charts.brief(statistics.median(taken))}, 95 of 100 at most {charts.brief(high)}, the "
-        f"longest {charts.brief(ordered[-1])}.",
+        "words": f"{count(len(taken), 'batch', 'batches')}: half of them took at most "
+        f"{charts.brief(statistics.median(taken))}, 95 of 100 at most "
+        f"{charts.brief(high)}, the longest {charts.brief(ordered[-1])}.",
         "slowest": [
             (a.batch_id, charts.brief(took), amount(a.source_bytes), a.frames, a.host, str(a.pid))
             for took, a in slowest[:_SLOWEST]
@@ -532,17 +535,17 @@ def _trouble(story: RunReport, state: BatchCounts) -> dict[str, object]:
         else:
             then = f"done by {winner.host} {winner.pid}, try {winner.generation}"
         silent = attempt.end in {AttemptEnd.LOST, AttemptEnd.LATE}
-        no_word = "No word of its end; the time is its last sign of life." if silent else ""
+        no_word = "The end is not recorded; the time is the last sign of life." if silent else ""
         rows.append(
             (attempt.batch_id, attempt.generation, attempt.end.value, attempt.host,
              str(attempt.pid or ""), when(attempt.ended), attempt.message or no_word, then)
         )  # fmt: skip
-    words = "None so far."
+    words = "No batch is done so far."
     if rows:
         words = "; ".join(f"{ends[end]:,} {said}" for end, said in LEGEND.items() if ends[end])
         words += "."
     elif state.done == state.total:
-        words = "None: every batch was done at the first try."
+        words = "Every batch was done at the first try."
     return {"trouble": rows, "trouble_words": words}
 
 
@@ -562,8 +565,10 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
     place = path.resolve()
     within = next((one for one in datasets if place.is_relative_to(one.resolve())), None)
     if within is not None:
-        said = f"{path} lies in the dataset {within}, which holds only what the conversion made."
-        helps = "Choose a place beside it."
+        said = (
+            f"{path} is inside the dataset {within}, which must contain only files of the dataset."
+        )
+        helps = "Choose a place outside the dataset."
     elif place.is_dir():
         said, helps = f"{path} is a folder.", "Give the name of a file in it."
     elif not place.parent.is_dir():
@@ -626,10 +631,10 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
                 write_report(gather_run(run), path)
         except StorageError as error:
             raise StorageError(
-                f"The run came to its end, but its report could not be written. {error.message}",
+                f"The run is finished, but its report could not be written. {error.message}",
                 path=error.path,
-                next_step="Nothing needs to be done again. For the report: `leconvert report "
-                f"{shlex.quote(str(run.work_dir.root))} -o FILE`, with room for FILE.",
+                next_step="The run need not be repeated. Write the report with `leconvert "
+                f"report {shlex.quote(str(run.work_dir.root))} -o FILE`.",
             ) from error
 
 

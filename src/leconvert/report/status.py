@@ -595,7 +595,7 @@ class RunObserver:
 def _failure(batch_id: int, record: Mapping[str, Any]) -> Failure:
     error = record.get("error") or {}
     losses = int(record.get("losses", 0))
-    lost = f"{losses} workers died or froze while they held it"
+    lost = f"{losses} workers ended or froze while they worked on it"
     return Failure(
         batch_id=batch_id,
         errors=int(record.get("errors", 0)),

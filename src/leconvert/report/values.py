@@ -240,12 +240,17 @@ def gather(place: Path) -> RunReport:
         return gather_run(open_run(root, allow_mixed_versions=True, only_look=True))
     if not is_converted(place):
         version = codebase_version(place)
-        what = "holds neither a run nor a v3.0 dataset"
+        what = "is neither the work dir of a run nor a v3.0 dataset"
         raise UsageError(
-            f"{place} {what}." if version is None else f"{place} is a {version} dataset.",
+            f"{place} {what}."
+            if version is None
+            else (
+                f"{place} is a {version} dataset, but "
+                "reports are only about runs and v3.0 datasets."
+            ),
             path=str(place),
-            next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed, or a"
-            " dataset that leconvert made.",
+            next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed, "
+            "or a dataset that leconvert made.",
         )
     return story_of_result(place)
 
@@ -280,7 +285,8 @@ def gather_run(run: OpenedRun) -> RunReport:
     remarks = [f"The result of batch {number}: {why}" for number, why in results.errors.items()]
     if packed and tree is None:
         remarks.append(
-            f"No {manifest.to} dataset stands at {target} any more; sizes are the workers' own."
+            f"{target} is not a {manifest.to} dataset any more. Sizes are those that the "
+            "workers recorded."
         )
     return RunReport(
         name=target.name,
@@ -586,7 +592,7 @@ def story_of_result(root: Path) -> RunReport:
         raise UnreadableSourceError(
             f"{path} cannot be used: {error!r}.",
             path=path,
-            next_step=f"`leconvert check {shlex.quote(str(root))}` says what else is wrong.",
+            next_step=f"`leconvert check {shlex.quote(str(root))}` lists what else is wrong.",
         ) from error
     tree = measure_tree(v3.Dataset(root))
     streams = {stream: figures for stream, figures in tree.items() if stream is not None}

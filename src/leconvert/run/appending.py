@@ -58,7 +58,7 @@ def check_can_append(
     """Refuse options with which nothing can be appended."""
     wrong = {
         "several datasets": num_sources > 1,
-        "the dataset itself, without --output": in_place,
+        "a conversion in place (give --output)": in_place,
         "a selection of episodes": selects,
         f"--to {layout.to}": layout.to != _VERSION,
         f"--layout {OVERLAY}": layout.layout == OVERLAY,
@@ -66,8 +66,8 @@ def check_can_append(
     for what, is_so in wrong.items():
         if is_so:
             raise UsageError(
-                "--append adds the new episodes of one dataset to its v3.0 result in another "
-                f"folder, and does not go with {what}.",
+                "--append adds new episodes of one dataset to its v3.0 result in another folder. "
+                f"It does not work with {what}.",
                 next_step="Leave --append out.",
             )
 
@@ -114,27 +114,27 @@ def _check_former(scan: SourceScan, former: v3.Dataset) -> None:
     kept, there = len(former.episodes), scan.num_episodes
     if kept == there:
         raise TargetError(
-            f"{target} has {kept} episodes already, as many as {source}.",
+            f"{target} already has all {kept} episodes of {source}.",
             path=str(target),
-            next_step="There is nothing to append. `leconvert verify "
-            f"{shlex.quote(str(target))} --source {shlex.quote(source)}` compares them.",
+            next_step=f"There is nothing to append. `leconvert verify {shlex.quote(str(target))} "
+            f"--source {shlex.quote(source)}` compares the two.",
         )
     if kept > there:
-        raise _refusal(target, f"it has {kept} episodes, and {source} {there}")
+        raise _refusal(target, f"it has {kept} episodes, but {source} has only {there}")
     lengths = former.episodes.length
     differing = np.flatnonzero(lengths != scan.length[:kept])
     if len(differing):
         at = int(differing[0])
         raise _refusal(
             target,
-            f"its episode {at} has {lengths[at]} frames, and in {source} {scan.length[at]}",
+            f"its episode {at} has {lengths[at]} frames, but {scan.length[at]} in {source}",
         )
     (view,) = open_sources(scan.sources)
     if list(former.task_table) != view.tasks[: len(former.task_table)]:
         raise _refusal(target, f"its tasks are not the first tasks of {source}")
     strays = [name for name in other_files(target) if name.startswith(_EPISODE_FOLDERS)]
     if strays:
-        raise _refusal(target, f"{shown(strays[0])} is no file of an episode")
+        raise _refusal(target, f"{shown(strays[0])} does not belong to an episode")
     if found := _of_the_user(former, view):
         names = dict.fromkeys(
             f"{each.what} in {each.path}" if each.path == v3.INFO_PATH else each.path
@@ -142,10 +142,10 @@ def _check_former(scan: SourceScan, former: v3.Dataset) -> None:
         )
         refused = _refusal(
             target,
-            f"it has something that a conversion of {source} does not write, and that would be "
-            f"lost: {', '.join(names)}",
-            f"If you changed it, change {source} likewise; if {source} was changed since, change "
-            f"{target} likewise. Or convert",
+            f"it contains changes that would be lost, since a conversion of {source} does "
+            f"not write them: {', '.join(names)}",
+            f"If you changed the result, make the same change in {source}. If {source} was "
+            f"changed, make the same change in {target}. Or convert",
         )
         refused.details = tuple(first_few(list(map(str, found)), _DIFFERENCES_SHOWN))
         raise refused
@@ -186,20 +186,20 @@ def _starts(former: v3.Dataset, stream: str) -> IntArray:
     usual = [path(stream, number) for number in range(len(slices.paths))]
     if list(slices.paths) != usual or int(slices.file[0]) or not np.isin(steps, (0, 1)).all():
         raise _refusal(
-            former.root, f"files of {stream} are not numbered in the order of the episodes"
+            former.root, f"the files of {stream} are not numbered in the order of the episodes"
         )
     return np.concatenate(([0], np.flatnonzero(steps) + 1, [len(slices.file)]))
 
 
-_CHANGED = "Episodes were changed or removed, or the result was. Convert"
+_CHANGED = "Episodes of the source or the result were changed or removed. Convert"
 
 
 def _refusal(target: Path, why: str, helps: str = _CHANGED) -> TargetError:
     return TargetError(
         f"Nothing can be appended to {target}: {why}.",
         path=str(target),
-        next_step=f"{helps} all of it anew, with --force-conversion in place of --append: what is "
-        f"there is then kept as {old_dir(target)}.",
+        next_step=f"{helps} everything again with --force-conversion instead of --append. The "
+        f"present result is then kept as {old_dir(target)}.",
     )
 
 
@@ -207,7 +207,7 @@ def not_as_planned(target: Path, why: str) -> TargetError:
     """Return the error for a target that has changed since the append was planned."""
     error = _refusal(target, why)
     return TargetError(
-        f"{error.message} It stands as it was.", path=error.path, next_step=error.next_step
+        f"{error.message} It was not changed.", path=error.path, next_step=error.next_step
     )
 
 
@@ -249,20 +249,20 @@ def what_is_lost(new: Path, old: Path, *, others: bool = True) -> str | None:
         before, after = v3.Dataset(old), v3.Dataset(new)
         kept, now = len(before.episodes), len(after.episodes)
         if kept >= now:
-            return f"it has {kept} episodes, and {new} {now}"
+            return f"it has {kept} episodes, but {new} has {now}"
         if (before.fps, before.features) != (after.fps, after.features):
-            return "its info.json says otherwise"
+            return "its info.json differs"
         if others and (changed := _changed_keys(before, after)):
-            return f"its info.json says otherwise: {', '.join(changed)}"
+            return f"its info.json differs: {', '.join(changed)}"
         if list(before.task_table) != list(after.task_table)[: len(before.task_table)]:
-            return "its tasks are others"
+            return "its tasks differ"
         if (episode := _other_row(before, after, kept)) is not None:
-            return f"what its table says of episode {episode} is something else"
+            return f"its table of episodes differs at episode {episode}"
         names = [path for stream in before.streams for path in before.slices(stream).paths]
         names += other_files(old) if others else []
         for name in names:
             if not _same_file(old / name, new / name):
-                return f"{name} is not the same"
+                return f"{name} differs"
     except StorageError:
         raise
     except (LeconvertError, OSError) as error:

@@ -42,11 +42,11 @@ class PlanOptions:
     restart: bool = flag(False, "discard the unfinished run and begin a new one")
     one_host: bool = flag(
         False,
-        "let only this host work on the run; needed where `doctor --peer` says that the file "
-        "system is not safe to share",
+        "let only this host work on the run; needed if `leconvert doctor DIR --peer` says that "
+        "hosts must not share the file system",
     )
     allow_mixed_versions: bool = flag(
-        False, "work although this host's library versions differ from the planner's"
+        False, "work even if this host has other library versions than the host that planned"
     )
 
 
@@ -82,7 +82,7 @@ class WorkerOptions:
         worker_count,
         names=("-j", "--num-workers"),
     )
-    max_workers: int | None = flag(None, "work in N threads", "N", whole(1))
+    max_workers: int | None = flag(None, "number of worker threads", "N", whole(1))
     engine: Engine | None = None
 
     def __post_init__(self) -> None:
@@ -91,12 +91,16 @@ class WorkerOptions:
                 raise UsageError(f"{name} must be at least 1, not {value}.")
         if self.num_workers is not None and self.max_workers is not None:
             raise UsageError(
-                "num_workers starts processes and max_workers threads; give one of them."
+                "num_workers (processes) and max_workers (threads) exclude each other. Give one of "
+                "them."
             )
         if self.engine is not None:
             check_engine(self.engine)
             if self.max_workers is not None or self.orchestrate is False:
-                raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+                raise UsageError(
+                    "An engine starts processes, but max_workers counts threads. Give "
+                    "num_workers instead."
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +119,16 @@ class LeaseOptions:
 
     lease_seconds: float = flag(
         60.0,
-        "a batch whose worker is silent for so long is taken over (default: 60)",
+        "seconds of silence after which another worker takes over a batch (default: 60)",
         "S",
         some_seconds,
     )
     max_attempts: int = flag(
-        3, "give a batch up as failed after N errors (default: 3)", "N", whole(1)
+        3, "errors after which a batch counts as failed (default: 3)", "N", whole(1)
     )
     trouble_seconds: float = flag(
         0.0,
-        "when the disk or the mount fails, try again for so long before giving up, with pauses of "
-        "1 s to 30 s (default: 120)",
+        "seconds to keep trying when the disk or a network mount fails (default: 120)",
         "S",
         seconds,
         names=("--max-trouble-seconds",),
@@ -165,23 +168,23 @@ class ProofOptions:
 
     verify: str | None = flag(
         None,
-        "what is proven before the result takes its place (default: structure; bytes with "
-        "--delete-source)",
+        "how the result is compared with the source before it is put in place (default: structure; "
+        "bytes with --delete-source)",
         choices=_DEPTHS,
     )
     force_conversion: bool = flag(
-        False, "replace a dataset at the target that is of the version to write"
+        False,
+        "convert again although the target holds a result, which is kept as <target>_old",
     )
     delete_source: bool = flag(
         False,
-        "remove the source that the result replaced, once every byte is proven; it is kept if the "
-        "result lacks anything of it",
+        "remove the replaced source once every byte of it is proven to be in the result",
     )
     keep_as_former: bool = False
     max_wait_seconds: float = flag(
         120.0,
-        "how long to wait for the lock of a packer that froze or died on another host; one that "
-        "lives is left alone at once (default: 120)",
+        "seconds to wait for a packer on another host that shows no sign of life; if another "
+        "packer runs, this one ends at once (default: 120)",
         "S",
         seconds,
     )
@@ -203,8 +206,10 @@ class ProofOptions:
         """
         if self.verify == "bytes" and is_outline:
             raise UsageError(
-                "--verify bytes needs the whole source on this machine, and it is on the Hub.",
-                next_step="Use --verify structure, and `leconvert verify --bytes` with a download.",
+                "--verify bytes needs the whole source on this machine, but the source is on the "
+                "Hub.",
+                next_step="Use --verify structure. Later, `leconvert verify --bytes` can compare "
+                "every byte with a downloaded source.",
             )
 
     def check_proof(self, source: Path, target: Path) -> None:
@@ -217,16 +222,16 @@ class ProofOptions:
             raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
         if self.delete_source and self.depth != "bytes":
             raise UsageError(
-                f"--delete-source demands --verify bytes, not {self.depth}.",
+                f"--delete-source needs --verify bytes, not {self.depth}.",
                 next_step="Leave --verify out: --delete-source then compares every byte.",
             )
         if self.delete_source and source != target:
             raise UsageError(
-                f"--delete-source removes a source that was replaced; {source} is not touched when "
-                f"the result goes to {target}.",
-                next_step="Leave --delete-source out. `leconvert verify "
-                f"{shlex.quote(str(target))} --source {shlex.quote(str(source))} --bytes` proves "
-                "afterwards that the result holds all of it.",
+                "--delete-source works only if the result takes the place of its source. The "
+                f"result goes to {target}, so the source {source} stays.",
+                next_step="Leave --delete-source out. After the conversion, `leconvert verify "
+                f"{shlex.quote(str(target))} --source {shlex.quote(str(source))} --bytes` "
+                "proves that the result contains all of the source.",
             )
 
     def check_target(
@@ -267,9 +272,9 @@ class ProofOptions:
 
         if appends and self.force_conversion:
             raise UsageError(
-                "--append keeps the files of the result that is there, and --force-conversion "
-                "replaces them.",
-                next_step="Leave one of them out.",
+                "--append keeps the files of the existing result, but --force-conversion replaces "
+                "them.",
+                next_step="Give one of the two options.",
             )
         if source == target:
             return old_dir(exchanged_place(source, target, layout))
@@ -278,17 +283,17 @@ class ProofOptions:
         version = codebase_version(target)
         if not is_converted(target, to):
             raise TargetError(
-                f"{target} exists and is no {to} dataset.",
+                f"{target} exists already and is not a {to} dataset.",
                 path=str(target),
-                next_step="Choose another --output, or move it away.",
+                next_step=f"Choose another --output, or move {target} away.",
             )
         if not self.force_conversion and not appends:
             raise TargetError(
                 f"{target} already holds a {version} dataset.",
                 path=str(target),
-                next_step="Nothing needs to be done if it is this one; --append adds the episodes "
-                "that its source has gained; --force-conversion replaces it and keeps it as "
-                f"{old_dir(target)}.",
+                next_step="If this is the wanted result, there is nothing to do. If the source has "
+                "new episodes, --append adds them. --force-conversion converts anew and "
+                f"keeps the old result as {old_dir(target)}.",
             )
         is_former = appends or self.keep_as_former
         return former_dir(target, run_id) if is_former else old_dir(target)

@@ -48,9 +48,9 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
     """Return the output files of every stream, in the order of ``scan.streams``."""
     if options.layout == KEEPING_LAYOUTS[0] and scan.num_episodes > _MOST_FILES:
         raise UsageError(
-            f"--layout {options.layout} makes a file for each of {scan.num_episodes:,} episodes, "
-            f"and LeRobot reads at most {_MOST_FILES:,} in their order.",
-            next_step="Use --layout reference, which joins them.",
+            f"--layout {options.layout} would make {scan.num_episodes:,} files, one for each "
+            f"episode. LeRobot reads at most {_MOST_FILES:,} in the right order.",
+            next_step="Use --layout reference, which joins episodes into fewer files.",
         )
     if options.to == _ONE_FILE_AN_EPISODE or options.layout in KEEPING_LAYOUTS:
         each: IntArray = np.arange(scan.num_episodes + 1, dtype=np.int64)
@@ -92,9 +92,9 @@ def check_layout_options(options: LayoutOptions) -> None:
         for field in [*fields, *(["layout"] if is_v21 else [])]:
             if getattr(options, field) != getattr(usual, field):
                 raise UsageError(
-                    f"--{field.replace('_', '-')} says how episodes share files, and {what} has a "
-                    "file for each.",
-                    next_step=f"Leave it out with {given}.",
+                    f"--{field.replace('_', '-')} does not work with {what}, which has one "
+                    "file for each episode.",
+                    next_step=f"Leave --{field.replace('_', '-')} out, or leave {given} out.",
                 )
     for name, limit in (
         ("--data-file-size-in-mb", options.data_file_size_in_mb),

@@ -224,15 +224,19 @@ def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) 
         if room.suffices:
             continue
         is_target = room.folder == str(target.parent)
-        why = " while shards and result stand side by side" if space.twice_bytes else ""
+        why = (
+            " while the workers' files and the result exist side by side"
+            if space.twice_bytes
+            else ""
+        )
         other = "--output" if is_target else "--work-dir"
         raise StorageError(
-            f"{room.folder} has {amount(room.free_bytes or 0)} free, the "
-            f"{'result needs' if is_target else 'shards need'} about "
+            f"{room.folder} has only {amount(room.free_bytes or 0)} free, but the "
+            f"{'result needs' if is_target else 'files of the workers need'} about "
             f"{amount(room.bytes_needed)}{why}.",
             path=room.folder,
             next_step=_free_former(space, target)
-            + f"Free some space or choose another {other}; nothing was written.",
+            + f"Free disk space or choose another {other}. Nothing was written.",
         )
 
 
@@ -241,8 +245,8 @@ def _free_former(space: SpaceNeeded, target: Path) -> str:
         return ""
     clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
     return (
-        f"`{clean}` removes former states of the result that it holds as a whole, "
-        f"{count(space.former_states, 'state')} of up to {amount(space.former_bytes)}. "
+        f"`{clean}` removes former states of the result that the result still contains: "
+        f"{count(space.former_states, 'state')}, up to {amount(space.former_bytes)}. "
     )
 
 
@@ -861,22 +865,22 @@ def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions
     """Refuse options for which the Hub would need to compute, and a work dir that would fill up."""
     if not layout.can_migrate:
         raise UsageError(
-            "Files stay on the Hub only where the layout keeps them.",
+            "This layout cannot leave the files on the Hub.",
             next_step=f"Use --layout {' or '.join(KEEPING_LAYOUTS)}, or give a folder for the "
             "result with --output.",
         )
     if repairs.quantiles:
         raise UsageError(
-            "--quantiles are computed from all rows and frames, which stay on the Hub here.",
-            next_step="Convert to a folder with --output, then push the result.",
+            "--quantiles needs all rows and frames, but the files stay on the Hub.",
+            next_step="Convert into a folder with --output, then push the result.",
         )
     if not can_link(tree.parent, tree.parent, ".leconvert-probe"):
         raise UsageError(
-            f"{tree.parent} is on a file system without hard links, on which files that stay on "
-            "the Hub would take their whole size.",
+            f"{tree.parent} is on a file system without hard links. Files that stay on the Hub "
+            "would need their whole size there.",
             path=str(tree.parent),
-            next_step="Name a folder on another file system with --work-dir, for a fleet with "
-            "--scratch-dir.",
+            next_step="Give a folder on another file system with --work-dir, or with --scratch-dir "
+            "for a fleet.",
         )
 
 
@@ -885,10 +889,11 @@ def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UnfitF
     if scan.repairs.computed_stats:
         said.append(f"Statistics are computed: {', '.join(sorted(scan.repairs.computed_stats))}.")
     error = UnfitFilesError(
-        f"{amount(moves.to_fetch)} of {name} cannot stay on the Hub unread.",
+        f"{amount(moves.to_fetch)} of {name} cannot stay on the Hub as they are and would have to "
+        "be downloaded.",
         path=name,
         details=said,
-        next_step=f"--fetch-unfit fetches these files and no others, and sends about "
+        next_step="--fetch-unfit downloads only these files and uploads about "
         f"{amount(moves.to_send)}. Nothing was written to the Hub.",
     )
     error.findings = _unfit(said, "--fetch-unfit")
@@ -917,17 +922,17 @@ def _check_can_overlay(
         arrival: How the source came from the Hub.
     """
     source = sources[0]
-    other = "Use --layout episode-files, which gives the result files of its own."
+    other = "Use --layout episode-files, which copies or shares the files."
     if len(sources) > 1 or selection:
         what = "several datasets" if len(sources) > 1 else "a selection of episodes"
         raise UsageError(
-            f"--layout overlay leaves the files of one dataset where they are, and {what} cannot "
-            "share them.",
+            "--layout overlay leaves the files of one dataset where they are. It does not work "
+            f"with {what}.",
             next_step=other,
         )
     if is_converted(source):
         raise UsageError(
-            f"{source} is v3.0 already, and --layout overlay is for datasets of v2.x.",
+            f"{source} is already v3.0. --layout overlay is only for v2.x datasets.",
             path=str(source),
             next_step="Use another --layout.",
         )
@@ -937,22 +942,22 @@ def _check_can_overlay(
         repo_id = arrival.origin.repo_id
         migrate = shlex.join(["leconvert", "convert", "--repo-id", repo_id, "--layout", OVERLAY])
         raise UsageError(
-            f"The files of {repo_id} are on the Hub, and --layout overlay leaves files where they "
-            "are.",
+            f"--layout overlay leaves files where they are, but the files of {repo_id} are on the "
+            "Hub.",
             path=arrival.outline,
-            next_step=f"`{migrate}` makes the dataset v3.0 there. Or use --layout episode-files, "
-            "which gives the result files of its own.",
+            next_step=f"`{migrate}` makes the dataset v3.0 on the Hub. Or use --layout "
+            "episode-files for a result on this machine.",
         )
     room = _existing(work_dir)
     if target != source and not (
         can_clone(source, room) and _is_one_file_system(room, _existing(target.parent))
     ):
         raise UsageError(
-            f"Files of {source} cannot be shared with {target}: their file system cannot, or they "
-            "lie on two.",
+            f"{target} cannot share the files of {source}: the file system cannot do that, or they "
+            "are on two file systems.",
             path=str(target),
-            next_step="Leave --output out, and only meta/ is written, in the dataset itself; or "
-            "use --layout episode-files, which copies.",
+            next_step="Leave --output out: then only meta/ of the dataset itself is written. Or "
+            "use --layout episode-files, which copies the files.",
         )
 
 
@@ -965,21 +970,21 @@ def _check_overlay(scan: SourceScan, name: str) -> None:
     left = {"stray-file", "undeclared-camera"}
     found += [finding.message for finding in scan.findings if finding.code in left]
     if repairs.dropped_episodes or repairs.dropped_features:
-        found.append("Episodes or features are left out, and their files would stay.")
+        found.append("Episodes or features are left out, but their files would stay.")
     if repairs.renamed_features:
-        found.append("Features get other names, by which their files would be looked for.")
+        found.append("Features are renamed, but their files would keep the old names.")
     if repairs.computed_stats:
         found.append(f"Statistics are computed: {', '.join(sorted(repairs.computed_stats))}.")
     if repairs.located_files:
-        found.append("Files lie elsewhere than info.json says.")
+        found.append("Files are not where info.json says.")
     if found:
-        details = [text.removesuffix(", and is written anew.") for text in found]
+        details = [text.removesuffix(", so the file must be written again.") for text in found]
         error = UnfitFilesError(
-            f"{name} cannot become v3.0 by a new meta/ alone.",
+            f"{name} needs more than a new meta/ to become v3.0.",
             path=name,
             details=details,
-            next_step="Use --layout episode-files, which writes the files that need it anew and "
-            "takes the others as they are.",
+            next_step="Use --layout episode-files, which writes these files again and takes all "
+            "others as they are.",
         )
         error.findings = _unfit(details, "--layout episode-files")
         raise error
@@ -1006,10 +1011,10 @@ def _check_in_place(
         return
     if overlaid_meta(source) is not None:
         raise TargetError(
-            f"{source} is v3.0 by its meta/ alone; its files are those of v2.x.",
+            f"{source} was converted with --layout overlay: its meta/ is v3.0, and its other files "
+            "are those of v2.x.",
             path=str(source),
-            next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back the meta/ of v2.x "
-            "that it had.",
+            next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back its v2.x meta/.",
         )
     asks_for_nothing = not repairs.as_record() and not selection
     if asks_for_nothing and open_dataset(source, repairs.reading).version == to:
@@ -1030,8 +1035,8 @@ def _lost_frames(
         Finding(
             "float32-reach",
             "warning",
-            f"{lost:,} of {int(scan.length.sum()):,} frames will stand so late in their file that "
-            "LeRobot's comparison of times in float32 refuses them.",
+            f"LeRobot will refuse {lost:,} of {int(scan.length.sum()):,} frames: they lie so late "
+            "in their file that its float32 times are too coarse.",
             stream=stream,
             remedy="--layout streaming" if can_be_cut else None,
         )
@@ -1045,7 +1050,10 @@ def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
 
     The pixels of old episodes are not counted again.
     """
-    said = "pictures of old episodes are not decoded again, so meta/stats.json has bounds of their "
+    said = (
+        "pictures of the earlier episodes are not decoded again, so meta/stats.json has "
+        "bounds of their "
+    )
     return [
         Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
         for name, feature in scan.features.items()
@@ -1064,8 +1072,12 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
             position = first + kept
             dataset = sources[int(scan.source[position])].dataset
             path = dataset.relative(stream.stream, int(stream.key[position]))
-            others = "" if number == 1 else f" So are {number - 1:,} others of {stream.stream}."
-            said = f"{shown(path)} {MISFIT_SAID[reason]}, and is written anew.{others}"
+            others = (
+                ""
+                if number == 1
+                else (f" The same holds for {number - 1:,} other files of {stream.stream}.")
+            )
+            said = f"{shown(path)} {MISFIT_SAID[reason]}, so it is written again.{others}"
             found.append(Finding("rewritten-file", "info", said, stream=stream.stream, path=path))
     return found
 
@@ -1157,10 +1169,10 @@ def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Convers
     check_same_plan(run, source, target, conversion)
     if conversion.plan.one_host and run.one_host is None:
         raise PlanMismatchError(
-            f"{run.work_dir.root} holds run {run.manifest.run_id}, which any number of hosts may "
-            "work on.",
+            f"{run.work_dir.root} holds run {run.manifest.run_id}, which was planned without "
+            "--one-host.",
             path=str(run.work_dir.root),
-            next_step="Finish it without --one-host, or give it up with --restart.",
+            next_step="Finish this run without --one-host, or begin a new run with --restart.",
         )
 
 
@@ -1194,9 +1206,9 @@ def check_all_places(
                 )
         if len(sources) > 1 and is_same_folder(source, target):
             raise UsageError(
-                f"{source} cannot be the output too: datasets are merged into a new one.",
+                f"{source} is both a source and the output of the merge.",
                 path=str(source),
-                next_step="Name another --output.",
+                next_step="Give another --output.",
             )
         check_places(source, target, work_dir, outlined=outlined)
 
@@ -1236,8 +1248,8 @@ def check_same_plan(
     target: Path,
     conversion: Conversion,
     *,
-    helps: str = "Use the same options to finish it, --restart to give it up, or another "
-    "--work-dir.",
+    helps: str = "Use the same options to finish that run, --restart to begin a new run, or "
+    "another --work-dir.",
 ) -> None:
     """Refuse a run that was planned with other options than the current ones."""
     manifest = run.manifest
@@ -1252,13 +1264,14 @@ def check_same_plan(
         **conversion.result_record(),
     }
     differences = [
-        f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"
+        f"{name}: {planned.get(name, 'not given')} in the plan, {wanted.get(name, 'not given')} now"
         for name in dict.fromkeys([*wanted, *planned])
         if planned.get(name) != wanted.get(name)
     ]
     if differences:
         raise PlanMismatchError(
-            f"{run.work_dir.root} holds run {manifest.run_id}, which was planned differently.",
+            f"{run.work_dir.root} holds the unfinished run {manifest.run_id} with other options or "
+            "another source.",
             path=str(run.work_dir.root),
             details=differences,
             next_step=helps,

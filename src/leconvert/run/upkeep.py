@@ -62,7 +62,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
-from leconvert.support.text import first_few, json_record
+from leconvert.support.text import count, first_few, json_record
 from leconvert.workdir.former import FormerState, former_states
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
@@ -109,7 +109,7 @@ from leconvert.workdir.swap import (
 
 _ATTEMPT = re.compile(r"([0-9]{4,})-")
 _HALF_REMOVED = "its removal was interrupted"
-_NO_MARK = "it does not carry its run's mark, and may hold a dataset"
+_NO_MARK = "it does not have the mark of its run, so it may be a dataset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def clean_work_dir(
                 _remove_empty(work)
         elif target is None and not _is_empty(root):
             raise WorkDirError(
-                f"{root} is no work dir.",
+                f"{root} is not a work dir.",
                 path=str(root),
                 next_step="Give the folder that `leconvert plan` or `leconvert convert` printed, "
                 "or --of DATASET.",
@@ -195,10 +195,11 @@ def clean_work_dir(
         return CleanReport.of(strange, dry_run=dry_run)
     if work.is_fleet():
         raise WorkDirError(
-            f"{root} is the work dir of a fleet; each of its datasets has one of its own.",
+            f"{root} is the work dir of a fleet. Each of its datasets has its own work dir.",
             path=str(root),
-            next_step=f"`leconvert clean {shlex.quote(str(root / 'datasets'))}/NAME` removes what "
-            "the conversion of one left. Once nobody works on the fleet, nothing needs the folder.",
+            next_step=f"`leconvert clean {shlex.quote(str(root / 'datasets'))}/NAME` removes "
+            "the leftovers of one dataset. When no worker works on the fleet any more, "
+            "the whole folder is no longer needed.",
         )
     with ExitStack() as held:
         if not dry_run:
@@ -243,13 +244,13 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
                 locks.enter_context(packer_lock(run, run_id))
             target, state = _target(run, run_id), Journal(run, run_id).read()
         except BusyError as busy:
-            yield Leftover(run.root, "run", False, f"a packer is at work: {busy.message}")
+            yield Leftover(run.root, "run", False, f"a packer works on it: {busy.message}")
             continue
         for tree in [] if target is None else _trees(target, run_id):
             if is_being_removed(tree):
                 yield _judged(tree, run_id, _HALF_REMOVED)
         if run_id != current:
-            why = "its work dir names another run" if current else "its work dir names no run"
+            why = "its work dir has another run now" if current else "its work dir has no run"
             yield from _given_up(run, run_id, target, state, why)
         elif state.step is PackStep.FINISHED:
             yield _finished(work, run, _planned(run, run_id), alone=len(runs) == 1)
@@ -259,7 +260,7 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
         else:
             yield from _losers(run, run_id)
             yield from _replaced_trees(run_id, target, state)
-            yield Leftover(run.root, "run", False, "it is under way; --give-up removes it")
+            yield Leftover(run.root, "run", False, "the run is not finished; --give-up discards it")
 
 
 def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
@@ -310,7 +311,7 @@ def _given_up(
 
 def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None:
     """Return why the dataset may be elsewhere than at the target; None if it is not."""
-    again = "its own command, given again, puts that right"
+    again = "the same command that made it, given again, finishes it"
     with suppress(FileNotFoundError):
         if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
             return None
@@ -341,12 +342,14 @@ def _whole_trees(target: Path, run_id: str) -> list[Path]:
 
 def _finished(work: WorkDir, run: RunPaths, manifest: Manifest | None, *, alone: bool) -> Leftover:
     if manifest is None:
-        reason = f"it is finished, but {run.manifest.name} cannot be read"
+        reason = f"the run is finished, but {run.manifest.name} cannot be read"
         return Leftover(run.root, "run", False, reason)
     target, to = Path(manifest.target), manifest.to
     if not is_converted(target, to):
-        return Leftover(run.root, "run", False, f"it is finished, but {target} is no {to} dataset")
-    reason = f"it is finished; the result is {target}"
+        return Leftover(
+            run.root, "run", False, f"the run is finished, but {target} is not a {to} dataset"
+        )
+    reason = f"the run is finished; its result is {target}"
     if alone and work.root == default_work_dir(target):
         return Leftover(work.root, "work dir", True, reason)
     return Leftover(run.root, "run", True, reason)
@@ -387,10 +390,13 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
             if run_id not in known and is_being_removed(tree):
                 yield _judged(tree, run_id, _HALF_REMOVED)
             elif run_id in REPAIR_RUNS:
-                reason = "a repair was interrupted; its own command, given again, removes it"
+                reason = (
+                    "leftover of an interrupted repair; the same repair command, given "
+                    "again, removes it"
+                )
                 yield Leftover(tree, "new tree", False, reason)
             elif run_id not in known:
-                reason = f"the records of run {run_id} are in another work dir, or gone"
+                reason = f"the records of run {run_id} are in another work dir or do not exist"
                 yield Leftover(tree, "new tree", False, reason)
 
 
@@ -403,11 +409,11 @@ def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
             held.append(f"batch {batch_id}: process {holder.get('pid')} on {holder.get('host')}")
     if held:
         raise BusyError(
-            f"{len(held)} batches of run {run_id} are held.",
+            f"Workers hold {count(len(held), 'batch', 'batches')} of run {run_id}.",
             path=str(run.root),
             details=held,
-            next_step="End these workers; what a dead one holds, `leconvert release --stuck` "
-            "gives back.",
+            next_step="End these workers. `leconvert release --stuck` releases the batches of "
+            "workers that ended.",
         )
 
 
@@ -439,7 +445,7 @@ def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
     }.get(row.kind, list(seen) if row.kind == "work dir" else [])
     for run_id in run_ids:
         if run_id in seen and _generation(work, run_id) != seen[run_id]:
-            raise _changed(f"A packer of run {run_id} began", row)
+            raise _changed(f"A packer of run {run_id} started", row)
     if row.kind == "attempt":
         run = work.run(row.path.parents[2].name)
         winner = str(read_done(run, run.root.name, int(row.path.parent.name))["attempt"])
@@ -449,9 +455,9 @@ def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
 
 def _changed(what: str, row: Leftover) -> BusyError:
     return BusyError(
-        f"{what} since it was looked at.",
+        f"{what} during this command.",
         path=str(row.path),
-        next_step="It was not removed; run the same command again.",
+        next_step="Nothing was removed. Run the same command again.",
     )
 
 
@@ -462,9 +468,9 @@ def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str
         if work.current_run_id() != current:
             # Over NFS, a host that was frozen has lost its lock when it returns.
             raise BusyError(
-                f"Somebody planned in {work.root} since it was looked at.",
+                f"Somebody planned a new run in {work.root} during this command.",
                 path=str(work.root),
-                next_step="Nothing was removed with it; run the same command again.",
+                next_step="The new run was not touched. Run the same command again.",
             )
         remove_leftovers(row.path)
         set_work_dir_aside(row.path)
@@ -512,7 +518,7 @@ def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
         raise StorageError(
             f"{row.path} could not be removed.",
             path=str(row.path),
-            next_step="Check its permissions, and run the same command again.",
+            next_step="Check the permissions of the folder, then run the same command again.",
         )
 
 
@@ -555,7 +561,7 @@ def clean_former_states(
             if not dry_run and not _remove_record(result, state):
                 continue
             if not rows:
-                reason = "what it tells of is not there"
+                reason = "the dataset of this record does not exist"
                 found.append(Leftover(state.record, "record", True, reason))
     return CleanReport.of(found, dry_run=dry_run)
 
@@ -606,24 +612,24 @@ def _cleaned(
 
 def _doubt_of_record(place: Path, state: FormerState) -> str | None:
     if state.facts is None:
-        return "no record says that a run put it aside"
+        return "no record says which run kept it"
     try:
         is_it = not place.is_symlink() and tree_facts(place) == state.facts
     except (LeconvertError, OSError) as error:
         return f"it cannot be compared with its record: {error}"
-    return None if is_it else "it was changed since it was put aside"
+    return None if is_it else "it was changed after the run kept it"
 
 
 def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | None:
     if old.is_symlink() or not old.is_dir():
-        return "it is not there"
+        return "it does not exist"
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
         if is_converted(source) and is_converted(target):
             return _former_doubt(target, source, progress)
         versions = codebase_version(target), codebase_version(source)
         if versions != ("v3.0", "v2.1"):
-            found = f"{versions[1]} and {versions[0]} are here"
-            return f"only a v2.1 source of a v3.0 result can be proven; {found}"
+            found = f"the two are {versions[1]} and {versions[0]}"
+            return f"only a v2.1 source and a v3.0 result can be compared in this way; {found}"
         try:
             report = verify_pair(target, source, depth="bytes", progress=progress)
         except (LeconvertError, OSError) as error:
@@ -653,9 +659,9 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
         before, after = Dataset(old), Dataset(new)
         kept, now = len(before.episodes), len(after.episodes)
         if kept > now:
-            return f"it has {kept:,} episodes, and the result {now:,}"
+            return f"it has {kept:,} episodes, but the result has {now:,}"
         if list(before.task_table) != list(after.task_table)[: len(before.task_table)]:
-            return "its tasks are others"
+            return "its tasks differ"
         selected = None if kept == now else EpisodeRanges(((0, kept - 1),))
         made = Repairs(selected_episodes=selected)
         report = verify_pair(old, new, depth="bytes", repairs=made, progress=progress)
@@ -669,7 +675,7 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
         or not (each.path in _OF_FORMER_EPISODES or (each.path, each.what) in _OF_FORMER_TASKS)
     ]
     if found:
-        return f"it differs from the episodes of the result: {found[0]}"
+        return f"it differs from the result: {found[0]}"
     if (report.episodes, report.rows) != (kept, frames):
         return f"only {report.episodes:,} of its {kept:,} episodes could be compared"
     return reason_to_keep(new, old, NO_REPAIRS)
@@ -936,22 +942,25 @@ def _holds_same(source: Path, result: Path) -> bool:
 def _nothing_to_undo(target: Path, old: Path, found: Mapping[Path, Found]) -> TargetError:
     at_target = found[target]
     datasets = {place for place, kind in found.items() if kind in _ASIDE_OF}
-    there = f"{target} is not what a conversion in place left"
-    helps = "Nothing was moved. Look at them, and give the right one its name with `mv`."
+    there = f"{target} is not the result of a conversion in place"
+    helps = (
+        "Nothing was moved. Look at these folders, then give the right one the name "
+        "{target} with `mv`."
+    )
     details = [f"{place}: {kind.value}" for place, kind in found.items()]
     if {target, old} <= datasets:
         aside = result_aside(target, _ASIDE_OF[at_target])
-        there = f"{aside} exists already, and the result would be kept there"
-        helps = "Rename it, then run the same command again."
+        there = f"{aside} exists already, but the result would be moved there"
+        helps = "Rename that folder, then run the same command again."
     elif at_target is found[old] is Found.NOTHING:
         there, helps = f"{target} does not exist", "Give the dataset that was converted in place."
     elif target in datasets and found[old] is Found.NOTHING:
-        there = f"{target} is {at_target.value}, and no source of it is kept as {old}"
-        helps = "Give a dataset that was converted in place; a conversion with --output left its "
-        helps += "source where it was."
+        there = f"{target} is {at_target.value}, but no kept source {old} exists"
+        helps = "Give a dataset that was converted in place. A conversion with --output leaves its "
+        helps += "source where it is."
         if removed_old_dir(target).exists():
-            there = f"{old} cannot be put back: its removal began"
-            helps = f"What is left of it is {removed_old_dir(target)}."
+            there = f"{old} cannot be put back: its removal has begun"
+            helps = f"The remaining part is {removed_old_dir(target)}."
     return TargetError(f"{there}.", path=str(target), details=details, next_step=helps)
 
 
@@ -963,8 +972,8 @@ def _check_no_run_under_way(target: Path) -> None:
     raise BusyError(
         f"Run {run_id} of {target} is not finished.",
         path=str(work.root),
-        next_step=f"`leconvert status {shlex.quote(str(work.root))}` shows how far it is; "
-        f"`leconvert clean {shlex.quote(str(work.root))} --give-up` discards it.",
+        next_step=f"`leconvert status {shlex.quote(str(work.root))}` shows its progress. "
+        f"`leconvert clean {shlex.quote(str(work.root))} --give-up` discards the run.",
     )
 
 
@@ -994,11 +1003,11 @@ def _compared(
         raise _changed_meanwhile(result)
     if differences:
         raise VerificationError(
-            f"{source} is not the source of {result} any more: one of them was changed or damaged.",
+            f"{source} no longer matches its result {result}: one of them was changed or damaged.",
             path=str(source),
             details=first_few(differences, _DIFFERENCES_SHOWN),
-            next_step="Nothing was moved. Where you want the source all the same, rename the two "
-            "with `mv`.",
+            next_step="Nothing was moved. If you want the source back all the same, rename "
+            "both folders with `mv`.",
         )
     if before.changed(result, source):
         raise _changed_meanwhile(result)
@@ -1032,9 +1041,10 @@ def _of_former(
 
 def _changed_meanwhile(result: Path) -> TargetError:
     return TargetError(
-        f"{result} or its source was changed while they were compared.",
+        f"{result} or its source was changed during the comparison.",
         path=str(result),
-        next_step="Nothing was moved. Run the same command again when nobody writes to them.",
+        next_step="Nothing was moved. Run the same command again when no other program writes "
+        "to them.",
     )
 
 
@@ -1051,9 +1061,9 @@ _LOOKS_PER_LEASE = 20
 class Holder(Enum):
     """The known facts about the holder of a batch."""
 
-    GONE = "has ended, or was silent for a whole lease"
+    GONE = "has ended, or gave no sign of life for --lease-seconds"
     HERE = "runs on this host"
-    BEATS = "gave a sign of life while it was watched"
+    BEATS = "gave a sign of life during this command"
     UNWATCHED = "has not been watched for long enough"
 
 
@@ -1119,18 +1129,18 @@ def judge(state: BatchState, holder: Holder | None, *, force: bool) -> tuple[Ver
     if state is BatchState.DONE:
         return Verdict.NOTHING, "it is done"
     if state is BatchState.PENDING:
-        return Verdict.NOTHING, "it waits for a worker already"
+        return Verdict.NOTHING, "it already waits for a worker"
     if state is BatchState.FAILED:
-        return Verdict.RELEASED, "it failed; its attempts are counted from 0 again"
+        return Verdict.RELEASED, "it failed; its attempts now count from 0 again"
     match holder:
         case Holder.GONE:
             return Verdict.RELEASED, f"its worker {Holder.GONE.value}"
         case Holder.HERE:
-            return Verdict.REFUSED, f"its worker {Holder.HERE.value}: end that process instead"
+            return Verdict.REFUSED, f"its worker {Holder.HERE.value}: end that process"
         case Holder.BEATS | Holder.UNWATCHED if force:
-            return Verdict.RELEASED, "by force; what its worker does may be lost"
+            return Verdict.RELEASED, "by force; the work of its worker may be lost"
         case Holder.BEATS:
-            return Verdict.REFUSED, f"its worker {Holder.BEATS.value}; --force overrules it"
+            return Verdict.REFUSED, f"its worker {Holder.BEATS.value}; --force takes it anyway"
         case _:
             return Verdict.WATCH, f"its worker {Holder.UNWATCHED.value}"
 
@@ -1171,11 +1181,12 @@ def release_batches(
         UsageError: No batch is named, or there is no such batch.
     """
     if not batches and not failed and not stuck:
-        raise UsageError("No batch is named.", next_step="Give batch numbers, --failed or --stuck.")
+        raise UsageError("No batch is given.", next_step="Give batch numbers, --failed or --stuck.")
     unknown = sorted(b for b in batches if not 0 <= b < run.manifest.num_batches)
     if unknown:
         raise UsageError(
-            f"There is no batch {unknown[0]}: the run has {run.manifest.num_batches}, from 0.",
+            f"There is no batch {unknown[0]}. The run has "
+            f"{count(run.manifest.num_batches, 'batch', 'batches')}, counted from 0.",
             path=str(run.work_dir.root),
         )
     if not lease_seconds > 0:

@@ -680,7 +680,7 @@ class Worker:
         pause = None if lacks_permission(error) else self._patience.next_pause()
         if pause is None:
             if isinstance(error, LeconvertError) and self._patience.spent_seconds:
-                borne = f"It was tried again for {self._patience.spent_seconds:.0f} s."
+                borne = f"The worker kept trying for {self._patience.spent_seconds:.0f} s."
                 error.details = (*error.details, borne)
             raise error
         if self._waiter(self._stop, pause):
@@ -797,6 +797,6 @@ def _result_at(run: OpenedRun) -> tuple[int, ...] | None:
 
 def _stopped() -> InterruptedRunError:
     return InterruptedRunError(
-        "The run was stopped; what was being written was handed back.",
-        next_step="Run the same command again to go on; finished batches stay finished.",
+        "The run was stopped. Batches in work were given back.",
+        next_step="Run the same command again to continue. Finished batches stay finished.",
     )

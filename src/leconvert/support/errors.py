@@ -66,119 +66,129 @@ class ExitCode(NamedTuple):
 
 EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
     {
-        0: ExitCode("success", "The command did what it was asked to.", ""),
+        0: ExitCode("success", "The command did what was asked.", ""),
         2: ExitCode(
             "wrong options",
             "The command line is wrong, or options contradict each other.",
-            "Read the message; `leconvert COMMAND --help` lists the options.",
+            "Read the message. `leconvert COMMAND --help` lists the options.",
         ),
         3: ExitCode(
             "unusable source",
-            "The source cannot be converted as it is, or `check` found errors. Each is listed with "
-            "a code.",
-            "Give the options that the list names, or repair the source; `leconvert check DATASET "
-            "--plan-repairs` prints the command that loses least, `leconvert explain CODE` "
+            "The source has errors and cannot be converted as it is, or `check` found errors. Each "
+            "error is listed with a code.",
+            "Add the options that the list names, or repair the source. `leconvert check DATASET "
+            "--plan-repairs` prints the command that loses least. `leconvert explain CODE` "
             "explains a finding.",
         ),
         4: ExitCode(
             "source changed meanwhile",
-            "The source changed after it was planned; nothing was moved or removed since.",
-            "`--restart` if the new state is right; where the result is in place already, the "
-            "message says what helps.",
+            "The source changed after the conversion was planned. Nothing was moved or removed.",
+            "If the new state of the source is right, run the command again with `--restart`. If "
+            "the result is in place already, do what the message says.",
         ),
         5: ExitCode(
             "target in the way",
-            "Something stands at the target, or another run converted the dataset meanwhile.",
-            "Move away what the message names, or choose another `--output`.",
+            "Something exists at the target already, or another run converted the dataset "
+            "meanwhile.",
+            "Choose another `--output`, or move away what the message names.",
         ),
         6: ExitCode(
             "another plan is under way",
-            "A run with another source, other options or other library versions is under way in "
-            "the work dir, or the worker's run was discarded.",
-            "Give the same options, `--restart`, or another `--work-dir`.",
+            "The work dir holds an unfinished run with another source, other options or other "
+            "library versions, or the worker's run was discarded.",
+            "Give the options of that run to finish it, `--restart` to begin a new run, or another "
+            "`--work-dir`.",
         ),
         7: ExitCode(
             "damaged work dir",
-            "The work dir is damaged, of another program or version, or of another user.",
-            "`--restart` begins a new run; where another user made it, do what the message says.",
+            "The work dir is damaged, or it is from another program, another version or another "
+            "user.",
+            "`--restart` begins a new run. If another user made the work dir, do what the message "
+            "says.",
         ),
         8: ExitCode(
             "batches failed",
-            "Batches failed as often as `--max-attempts` allows; all others are done. From "
-            "`fleet`: datasets were set aside, and all others are converted.",
-            "Fix the cause that `leconvert status WORK_DIR` shows, then run `leconvert release "
-            "WORK_DIR --failed`, and the same command again; for a fleet the command alone.",
+            "Batches failed as often as `--max-attempts` allows. All other batches are done. From "
+            "`fleet`: datasets were set aside (not converted), and all others are converted.",
+            "Fix the cause that `leconvert status WORK_DIR` shows. Then run `leconvert release "
+            "WORK_DIR --failed` and the same command again; for a fleet, only the same "
+            "command again.",
         ),
         9: ExitCode(
             "not all batches are done",
-            "Batches are missing and nobody works on them.",
+            "Some batches are not done, and no worker works on them.",
             "Run the same command again, or start workers with `leconvert work WORK_DIR`.",
         ),
         10: ExitCode(
             "result and source differ",
-            "The result does not match its source. Nothing was replaced or removed; a new tree "
-            "stays for inspection.",
-            f"Do what the message says. If it names no cause: {REPORT_IT}.",
+            "The result does not match its source. Nothing was replaced or removed, and the new "
+            "dataset stays for inspection.",
+            f"Do what the message says. If the message names no cause: {REPORT_IT}.",
         ),
         11: ExitCode(
-            "disk full or failing",
-            "The disk is full, read-only, or fails.",
-            "Free some space or fix the disk, then run the same command again.",
+            "disk full, failing or read-only",
+            "The disk is full or fails, or this user may not read or write there.",
+            "Free disk space, fix the disk or give the right that the message names. Then run the "
+            "same command again.",
         ),
         12: ExitCode(
             "another process is at work",
-            "Another process plans or packs this run, holds the batch, puts the result of another "
-            "run in the same place, or has done this very conversion meanwhile. `pack` ends so at "
-            "once beside a packer that lives, and after `--max-wait-seconds` beside a silent one.",
-            "Wait for it; `leconvert status WORK_DIR` shows how far it is.",
+            "Another process plans or packs this run, works on the batch, puts another result in "
+            "the same place, or did this conversion meanwhile. `pack` ends with this code at "
+            "once if another packer runs, and after `--max-wait-seconds` if another packer "
+            "is silent.",
+            "Wait for the other process. `leconvert status WORK_DIR` shows its progress.",
         ),
         13: ExitCode(
             "only one host may work here",
-            "The file system, or `--one-host`, lets one host alone work on the run, and this is "
-            "another one. From `doctor DIR --peer`: several hosts must not share this file system.",
-            "Work on that host, or choose a work dir on another file system; `--restart` begins a "
-            "new run.",
+            "Only one host may work on this run, because of its file system or `--one-host`, and "
+            "this is another host. From `doctor DIR --peer`: several hosts must not share "
+            "this file system.",
+            "Work on the host that planned, or begin a new run with a work dir on another file "
+            "system.",
         ),
         14: ExitCode(
             "the probe found wrong frames, or none",
-            "A probe loaded wrong or unreadable frames, or none, or cannot measure on this host.",
-            "Look at what the message names; `leconvert probe diagnose` says what can decode here.",
+            "A probe loaded wrong frames, unreadable frames or no frames, or it cannot measure on "
+            "this host.",
+            "Do what the message says. `leconvert probe diagnose` shows what can decode "
+            "video here.",
         ),
         15: ExitCode(
             "the Hub does not answer",
-            "The Hub does not answer, or has no such repo or revision.",
+            "The Hub does not answer, or it has no such repo or revision.",
             "Check the name, the network and `HF_ENDPOINT`, then run the same command again.",
         ),
         16: ExitCode(
             "the Hub's token is missing or refused",
-            "The Hub's token is missing, wrong, or does not allow what was asked.",
-            "`hf auth login`, or set `HF_TOKEN` to a token that may write.",
+            "The token for the Hub is missing or wrong, or it does not allow what was asked.",
+            "Log in with `hf auth login`, or set `HF_TOKEN` to a token that may write.",
         ),
         17: ExitCode(
             "the repo changed meanwhile",
-            "The repo on the Hub changed meanwhile, or something in it stands in the way.",
-            "Look at what the message names, then run the same command again.",
+            "The repo on the Hub changed meanwhile, or its content prevents the push.",
+            "Do what the message says, then run the same command again.",
         ),
         18: ExitCode(
             "the scheduler is missing or refused",
-            "Workers could not be started: there is no scheduler here, or it refused a job. "
-            "Nothing of the run is lost.",
-            "Change what the scheduler's message names, then submit again.",
+            "Workers could not be started: this host has no scheduler, or the scheduler refused a "
+            "job. Nothing of the run is lost.",
+            "Correct what the scheduler's message names, then submit again.",
         ),
         19: ExitCode(
             "a package is missing",
-            "A package that is needed is missing or does not load, or the system is not Linux.",
-            "`leconvert doctor` says which package, and how to install it.",
+            "A Python package is missing or cannot be imported, or the system is not Linux.",
+            "`leconvert doctor` names the package and the command that installs it.",
         ),
         70: ExitCode("a bug", "leconvert has a bug.", f"{REPORT_IT}."),
         130: ExitCode(
             "interrupted",
-            "A signal stopped the command; what is done stays done.",
-            "Run the same command again to go on.",
+            "A signal stopped the command. Finished work stays finished.",
+            "Run the same command again to continue.",
         ),
         141: ExitCode(
             "nobody reads the output",
-            "Whoever read the output ended before the command did, as `head` does.",
+            "The program that read the output ended before the command did, as `head` does.",
             "",
         ),
     }

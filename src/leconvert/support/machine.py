@@ -368,8 +368,9 @@ def home_folder() -> Path:
         return Path.home()
     except RuntimeError:
         raise UsageError(
-            "This user has no home folder: HOME is not set, and the user id has no name.",
-            next_step="Set HOME to a folder that this user may write to.",
+            "This user has no home folder: HOME is not set, and the system does not know the user "
+            "id.",
+            next_step="Set the environment variable HOME to a folder that this user may write to.",
         ) from None
 
 

@@ -146,13 +146,14 @@ class RangeMover:
             raise UnreadableSourceError(
                 f"{path} cannot be read: {error.strerror or error}.",
                 path=path,
-                next_step="Check the disk or the network and run the same command again.",
+                next_step="Check the disk or the network mount, then run the same command again.",
             ) from error
         if not moved:
             raise UnreadableSourceError(
-                f"{path} is shorter than its index says.",
+                f"{path} is shorter than its index says: the file is cut off.",
                 path=path,
-                next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+                next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+                "--on-bad-episode drop.",
             )
         self.write([self._buffer[:moved]], target_start)
         return moved
@@ -175,7 +176,7 @@ class RangeMover:
         return StorageError(
             f"{self._path} cannot be written: {error.strerror or error}.",
             path=self._path,
-            next_step="Make room or check the disk, then run the same command again.",
+            next_step="Free disk space or check the disk, then run the same command again.",
         )
 
     def _report(self, count: int) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from leconvert.support.errors import StorageError
 
-_FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
+_FREE_SPACE = (
+    "Free disk space there, then run the same command again; finished work stays finished."
+)
 _WRITABLE = "Mount it for writing, or choose another folder; then run the same command again."
 _PERMITTED = "Let this user read and write there, then run the same command again."
 CHECK_DISK = "Check the disk or the network mount, then run the same command again."
-_REMOVED = "Check the disk, and that nobody removed the files of the run."
+_REMOVED = "Check the disk, and check that nobody removed files of the run."
 _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("there is no space left", _FREE_SPACE),
     errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
@@ -26,7 +28,10 @@ _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.EIO: ("the device or server reports an input/output error", CHECK_DISK),
     errno.ESTALE: ("the server no longer knows the file (stale handle)", CHECK_DISK),
     errno.ETIMEDOUT: ("the server does not answer", CHECK_DISK),
-    errno.EMFILE: ("too many files are open", "Raise the limit with `ulimit -n` and run again."),
+    errno.EMFILE: (
+        "too many files are open",
+        "Raise the limit with `ulimit -n`, then run the same command again.",
+    ),
     errno.EFBIG: ("the file is too large for the file system", CHECK_DISK),
 }
 
@@ -135,8 +140,8 @@ def storage_error(error: OSError) -> StorageError:
     """Return an error in the user's terms."""
     if error.errno == errno.ENOENT and error.filename is None and _here_is_gone():
         return StorageError(
-            "The folder that this command was started in was removed.",
-            next_step="Go to one that exists, then run the same command again.",
+            "The current folder of this command no longer exists.",
+            next_step="Change to a folder that exists, then run the same command again.",
         )
     path = error.filename if isinstance(error.filename, str) else "the output, or a file of the run"
     return _told(error, path)
@@ -155,7 +160,10 @@ def _told(error: OSError, path: str) -> StorageError:
         message, next_step = denied(path)
         return StorageError(message, path=path, next_step=next_step)
     if error.errno == errno.ENOTDIR:
-        said, next_step = "a part of this path is no folder", "Name a place in a folder."
+        said, next_step = (
+            "a part of this path is not a folder",
+            "Give a path whose parts are folders.",
+        )
     else:
         unknown = str(error.strerror or error), _REMOVED
         said, next_step = _NEXT_STEPS.get(error.errno or 0, unknown)

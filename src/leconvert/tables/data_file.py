@@ -149,7 +149,8 @@ def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"The parquet file {os.fspath(path)} does not exist.",
         path=os.fspath(path),
-        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+        next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
+        "--on-bad-episode drop.",
         code="missing-file",
     )
 
@@ -160,7 +161,7 @@ def unreadable(path: str | os.PathLike[str], error: Exception) -> UnreadableSour
     return UnreadableSourceError(
         f"The parquet file {os.fspath(path)} cannot be read: {reason}",
         path=os.fspath(path),
-        next_step="Fetch or record the file again, or leave its episode out.",
+        next_step="Download or record the file again, or leave its episode out.",
     )
 
 

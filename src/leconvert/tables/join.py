@@ -199,8 +199,8 @@ def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
         raise UnreadableSourceError(
             f"Column {name} of {path} cannot be unwrapped: {error}.",
             path=path,
-            next_step="Leave the episode out (--on-bad-episode drop), or the feature "
-            f"(--drop-feature {shlex.quote(name)}).",
+            next_step="Leave the episode out with --on-bad-episode drop, or the feature with "
+            f"--drop-feature {shlex.quote(name)}.",
         ) from error
     if not array.null_count:
         return list_values(array)
@@ -429,7 +429,7 @@ def join_tables(
         descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError as error:
         raise TargetError(
-            f"The data file {target} exists already and is never replaced.",
+            f"The data file {target} exists already. It is never replaced.",
             path=target,
             next_step="Write elsewhere.",
         ) from error
@@ -440,7 +440,7 @@ def join_tables(
                     raise InterruptedRunError(
                         f"Stopped while writing {target}.",
                         path=target,
-                        next_step="Run the same command again; it goes on from here.",
+                        next_step="Run the same command again. It continues from here.",
                     )
                 rows = join.add(
                     episode,
@@ -692,13 +692,15 @@ class _Source:
             raise UnreadableSourceError(
                 f"The episode in {self.path} has {stored} rows where {rows} are expected.",
                 path=self.path,
-                next_step="Plan again if the file changed, or repair the episode's length.",
+                next_step="If the file changed, plan again with --restart. Otherwise correct "
+                "the length of the episode.",
             )
         if first is not None and not 0 <= first <= first + rows <= stored:
             raise UnreadableSourceError(
                 f"The parquet file {self.path} has {stored} rows, not {rows} from row {first} on.",
                 path=self.path,
-                next_step="Plan again if the file changed, or repair the episode's length.",
+                next_step="If the file changed, plan again with --restart. Otherwise correct "
+                "the length of the episode.",
             )
         try:
             if first is None:

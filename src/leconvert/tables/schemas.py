@@ -251,7 +251,7 @@ def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:
         raise UnreadableSourceError(
             f"The columns of {path} differ from those of the dataset ({said or 'repeated names'}).",
             path=path,
-            next_step="Bring the file to the columns of the others, or leave its episode out.",
+            next_step="Give the file the columns of the other files, or leave its episode out.",
         )
     columns = [_align_column(table.column(field.name), field, path) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
@@ -273,11 +273,12 @@ def _align_column(column: pa.ChunkedArray, field: pa.Field, path: str) -> pa.Chu
 
 
 def _misfit(field: pa.Field, found: pa.DataType, path: str, reason: str) -> UnreadableSourceError:
-    helps = "Bring the column to the type that the other files have"
+    helps = "Give the column the type that it has in the other files"
     if field.name not in DEFAULT_COLUMNS:
-        helps += f", or leave it out (--drop-feature {shlex.quote(field.name)})"
+        helps += f", or leave the feature out with --drop-feature {shlex.quote(field.name)}"
     return UnreadableSourceError(
-        f"Column {field.name} of {path} is of type {found} and does not fit: {reason.rstrip('.')}.",
+        f"Column {field.name} of {path} has the type {found}, which does not fit: "
+        f"{reason.rstrip('.')}.",
         path=path,
         next_step=f"{helps}.",
     )
@@ -401,7 +402,7 @@ def read_by_lerobot(
     element = innermost_type(kind)
     if pa.types.is_null(element):
         if sizes:
-            return Reading("refused", "LeRobot makes no tensor of lists of empty values")
+            return Reading("refused", "LeRobot cannot make a tensor from lists with empty values")
         if wanted in _READ_DTYPES:
             return Reading("cast")  # every value is None
     if len(sizes) != depth:
@@ -412,9 +413,9 @@ def read_by_lerobot(
     if len(known) == depth > 1 and math.prod(size for size, _ in known) != math.prod(shape):
         return Reading("refused", f"its arrays have the shape {sizes}")
     if wanted in _TEXT_DTYPES and depth:
-        return Reading("refused", "LeRobot makes no tensor of a list of texts")
+        return Reading("refused", "LeRobot cannot make a tensor from a list of texts")
     if wanted not in _READ_DTYPES:
-        return Reading("refused", f"LeRobot makes no tensor of {dtype}")
+        return Reading("refused", f"LeRobot cannot make a tensor from {dtype}")
     if not _can_be_cast(element, wanted):
         return Reading("refused", f"{element} cannot become {dtype}")
     # Other names that LeRobot accepts are not exact: its tools and leconvert's know only one.

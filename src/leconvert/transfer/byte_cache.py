@@ -200,7 +200,7 @@ class ByteCache:
         # Others can write to the temporary directory, so they could make the folder first.
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         if self._is_own and (not is_ours or found.st_mode & 0o022):
-            raise PermissionError(1, "another user can write there")
+            raise PermissionError(1, "another user may write there")
         if mount_of(self._folder).kind in _IN_MEMORY:
             share = int(Machine().free_memory() * _SHARE_OF_FREE_MEMORY)
             self._most_bytes = min(_MOST_BYTES, share)
@@ -215,9 +215,9 @@ class ByteCache:
         """Report once a host the folder and the default limit."""
         kind = mount_of(self._folder).kind
         warnings.warn(
-            f"Bytes that are fetched stay in {self._folder} ({kind}) for all processes of this "
-            f"host, at most {self._limit_now() / 1e9:.1f} GB. cache_dir names another folder, "
-            "cache_size_in_gb another size.",
+            f"Downloaded bytes are kept in {self._folder} ({kind}) for all processes of "
+            f"this host, at most {self._limit_now() / 1e9:.1f} GB. cache_dir sets "
+            "another folder, cache_size_in_gb another limit.",
             UserWarning,
             stacklevel=2,
         )
@@ -228,9 +228,9 @@ class ByteCache:
             return
         self._opened = (os.getpid(), False)
         warnings.warn(
-            f"Bytes that were fetched cannot be kept in {self._folder}: "
-            f"{error.strerror or error}. Each worker fetches what it needs itself; choose another "
-            "folder with cache_dir, or none with cache_size_in_gb=0.",
+            f"Downloaded bytes cannot be kept in {self._folder}: {error.strerror or error}. "
+            "Each worker downloads its files itself. Set another folder with "
+            "cache_dir, or no folder with cache_size_in_gb=0.",
             RuntimeWarning,
             stacklevel=2,
         )

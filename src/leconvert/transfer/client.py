@@ -55,7 +55,8 @@ def check_token(repo_id: str, api: HfApi | None = None) -> None:
     token = None if api is None else api.token
     if not (get_token() if token is None else token):
         raise HubAccessError(
-            f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+            f"A push to {repo_id} needs a token for the Hub, but no token is set.",
+            next_step=TOKEN_HELP,
         )
 
 
@@ -78,7 +79,8 @@ def check_can_push(repo_id: str) -> None:
         return
     if not can_write:
         raise HubAccessError(
-            f"A push to {repo_id} needs a token that may write, and this one can only read.",
+            f"A push to {repo_id} needs a token with the right to write, but the present "
+            "token may only read.",
             next_step=TOKEN_HELP,
         )
 
@@ -196,10 +198,10 @@ def hub_access() -> HubAccess:
 #   (17).
 
 
-TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
-_REPORT = "The Hub does not take what this version of leconvert sends."
+TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token with this right."  # noqa: S105
+_REPORT = "The Hub does not accept what this version of leconvert sends."
 _AGAIN = "Run the same command again."
-_SEND_AGAIN = "Run the same command again; what the Hub has already is not sent again."
+_SEND_AGAIN = "Run the same command again. Files that the Hub has already are not sent again."
 
 
 @contextmanager
@@ -232,17 +234,17 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
         raise
     except OfflineModeIsEnabled as error:
         raise HubError(
-            f"{repo_id} cannot be reached: HF_HUB_OFFLINE is set.",
+            f"{repo_id} cannot be reached, since HF_HUB_OFFLINE is set.",
             next_step="Unset HF_HUB_OFFLINE.",
         ) from error
     except LocalTokenNotFoundError as error:
         raise HubAccessError(
-            f"{repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+            f"{repo_id} needs a token for the Hub, but no token is set.", next_step=TOKEN_HELP
         ) from error
     except HFValidationError as error:
         raise HubError(
-            f"{repo_id!r} is no name of a repo on the Hub.",
-            next_step="Names look like ORG/NAME.",
+            f"{repo_id!r} is not the name of a repo on the Hub.",
+            next_step="The name of a repo has the form ORG/NAME.",
         ) from error
     except HfHubHTTPError as error:
         raise _of_answer(repo_id, revision, error, again) from error
@@ -281,12 +283,12 @@ def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError |
     said = " ".join(line.strip(" -") for line in rest).rstrip(".")
     if "README.md" in first:
         return HubConflictError(
-            f"The Hub does not take the head of README.md in {repo_id}: {said}.",
-            next_step="Mend it on the Hub, or push with --no-card.",
+            f"The Hub does not accept the YAML head of README.md in {repo_id}: {said}.",
+            next_step="Correct README.md on the Hub, or add --no-card.",
         )
     if first.startswith("LFS batch API"):
         return HubError(
-            f"The Hub does not take a file of {repo_id}: {said}.",
+            f"The Hub does not accept a file of {repo_id}: {said}.",
             next_step="Check the limits of the repo and the account.",
         )
     return None
@@ -295,7 +297,7 @@ def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError |
 def _no_answer(repo_id: str, error: Exception, again: str) -> HubUnavailableError:
     said = str(error).strip().rstrip(".") or type(error).__name__
     return HubUnavailableError(
-        f"The Hub did not answer about {repo_id}: {said}.",
+        f"The Hub did not answer a request about {repo_id}: {said}.",
         next_step="Check the network and HF_ENDPOINT. " + again,
     )
 
@@ -316,14 +318,15 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
         # The Hub gave this address for some content. It expires and has rights of its own, so the
         # remedy is to ask for another one.
         return HubUnavailableError(
-            f"The Hub's storage did not take a file of {repo_id}: status {status}.",
+            f"The storage of the Hub did not accept a file of {repo_id}: status {status}.",
             next_step=again,
             wait_seconds=asked_to_wait(status, error.response.headers),
         )
     if isinstance(error, GatedRepoError):
         return HubAccessError(
-            f"{repo_id} is gated, and this token has no access to it.",
-            next_step=f"Ask for access on the repo's page.{f' {TOKEN_HELP}' * (status == 401)}",
+            f"{repo_id} is gated, and the present token has no access to it.",
+            next_step="Request access on the page of the "
+            f"repo.{f' {TOKEN_HELP}' * (status == 401)}",
         )
     if isinstance(error, RevisionNotFoundError):
         return HubError(
@@ -334,17 +337,22 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     if isinstance(error, RepositoryNotFoundError):
         return HubError(
             f"{repository_of(repo_id)} is no dataset on the Hub, or this token may not see it.",
-            next_step="Check the name; for a private dataset: " + TOKEN_HELP,
+            next_step="Check the name. For a private dataset: " + TOKEN_HELP,
         )
     if isinstance(error, EntryNotFoundError):
-        return HubError(f"{repo_id}: {said}.", next_step="Run again: the repo may have changed.")
+        return HubError(
+            f"{repo_id}: {said}.",
+            next_step="Run the same command again: the repo may have changed.",
+        )
     if status == 404 and _asks_for_upload(error.response.request):
         return HubUnavailableError(
             f"The Hub does not find a file that was just uploaded to {repo_id}: {said}.",
             next_step=again,
         )
     if status in (401, 403):
-        return HubAccessError(f"The Hub refused {repo_id}: {said}.", next_step=TOKEN_HELP)
+        return HubAccessError(
+            f"The Hub refused a request about {repo_id}: {said}.", next_step=TOKEN_HELP
+        )
     if status in (409, 412):
         return HubConflictError(
             f"{repo_id} changed meanwhile: {said}.",
@@ -354,15 +362,19 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     if status == 429:
         wait = f"Wait {duration(asked)}. " if asked else "Wait some minutes. "
         return HubUnavailableError(
-            f"The Hub takes no more requests about {repo_id} for now.",
+            f"The Hub accepts no more requests about {repo_id} for now.",
             next_step=wait + again,
             wait_seconds=asked,
         )
     if status >= 500 or status == 408:
         return HubUnavailableError(
-            f"The Hub failed over {repo_id}: {said}.", next_step=again, wait_seconds=asked
+            f"The Hub failed at a request about {repo_id}: {said}.",
+            next_step=again,
+            wait_seconds=asked,
         )
-    return HubError(f"The Hub refused {repo_id}: {said}.", next_step=f"{_REPORT} {REPORT_IT}.")
+    return HubError(
+        f"The Hub refused a request about {repo_id}: {said}.", next_step=f"{_REPORT} {REPORT_IT}."
+    )
 
 
 def _asks_for_upload(request: Any) -> bool:
@@ -428,7 +440,7 @@ class Patience:
         longest = min(_FIRST_PAUSE_SECONDS * 2**self._failures, _LONGEST_PAUSE_SECONDS)
         seconds = asked + longest * (0.5 + random.random() / 2)  # noqa: S311 - no secret
         why = ", as the Hub asks" if asked else ""
-        say(f"{error.message} Looking again in {duration(seconds)}{why}.")
+        say(f"{error.message} Trying again in {duration(seconds)}{why}.")
         (self._pause or pause)(seconds)
 
 
@@ -501,8 +513,8 @@ def wait_for_hub(
     """
     if wait(stop, seconds):
         raise InterruptedRunError(
-            "Stopped while the Hub asked to wait.",
-            next_step="Run the same command again to go on.",
+            "Stopped during a wait that the Hub asked for.",
+            next_step="Run the same command again to continue.",
         )
 
 

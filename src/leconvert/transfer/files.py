@@ -340,14 +340,13 @@ class Files:
                 found = self._connect().find_file(relative)
             except Exception as error:
                 raise _unreachable(self.name(relative), error) from error
-        change = "it is gone" if found is None else _change(noted, found)
+        change = "it no longer exists" if found is None else _change(noted, found)
         if change:
             name = self.name(relative)
             raise SourceChangedError(
-                f"{name} changed since the stream was made: {change}.",
+                f"{name} changed after the stream was made: {change}.",
                 path=name,
-                next_step="Make a new stream when nobody writes there; it reads what is there "
-                "then.",
+                next_step="Make a new stream when no other program writes to the dataset.",
             )
 
     def _local_file(self, relative: str) -> _LocalFile:
@@ -463,14 +462,14 @@ class Files:
 def _change(noted: RemoteFile | _LocalFile, found: RemoteFile | _LocalFile) -> str:
     """Return the change of a file, as half a sentence; empty if it is the same."""
     if noted.size_bytes != found.size_bytes:
-        return f"it had {noted.size_bytes:,} bytes and has {found.size_bytes:,}"
+        return f"it had {noted.size_bytes:,} bytes and has {found.size_bytes:,} now"
     if isinstance(noted, RemoteFile) and isinstance(found, RemoteFile):
         # A listing and a single look may report different keys; the first common key decides, and
         # digests come before times.
         was, now = _marks(noted), _marks(found)
         said = next((key for key in was if key in now), None)
         if said is not None and not _is_alike(was[said], now[said]):
-            return f"its {said} was {was[said]} and is {now[said]}"
+            return f"its {said} was {was[said]} and is {now[said]} now"
     elif isinstance(noted, _LocalFile) and isinstance(found, _LocalFile):
         if noted.mtime_ns != found.mtime_ns:
             was_at, is_at = (
@@ -561,7 +560,7 @@ def files_at(
         owner, _, name = text.removeprefix(_HUB_DATASETS).partition("/")
         if not text.startswith(_HUB_DATASETS) or not name:
             raise UsageError(
-                f"{text} has no revisions; only datasets of the Hub do.",
+                f"{text} has no revisions. Only datasets on the Hub have revisions.",
                 next_step=f"Leave the revision out, or give {_HUB_DATASETS}OWNER/NAME.",
             )
         name, slash, rest = name.partition("/")
@@ -596,5 +595,5 @@ def _unreachable(name: str, error: Exception) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{name} cannot be read: {reason}.",
         path=name,
-        next_step="Check the disk, the network and your access to it, and try again.",
+        next_step="Check the disk, the network and your access rights, then try again.",
     )

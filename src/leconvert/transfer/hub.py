@@ -201,7 +201,7 @@ def _files_among(entries: Iterable[RepoFile | RepoFolder], repo: HubRepo) -> Ite
         if not isinstance(entry, RepoFile):
             continue
         if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
-            raise SourceError(f"{repo.name} has a file with the name {entry.path!r}.")
+            raise SourceError(f"{repo.name} has a file with the unsafe name {entry.path!r}.")
         digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
         yield RemoteFile(repo.own_path(entry.path), entry.size, digest)
 
@@ -408,13 +408,14 @@ class HubStore:
             raise InterruptedRunError(
                 f"Stopped while fetching {file.path}.",
                 path=file.path,
-                next_step="Run the same command again to go on.",
+                next_step="Run the same command again to continue.",
             )
 
     def _broken_off(self, file: RemoteFile) -> HubUnavailableError:
         """Return the error for an answer that ends before the file does."""
         return HubUnavailableError(
-            f"{file.path} of {self._repo.name} breaks off again and again.",
+            f"The download of {file.path} of {self._repo.name} breaks off again and again.",
             path=file.path,
-            next_step="Check the network, then run the same command again; it goes on.",
+            next_step="Check the network, then run the same command again. It continues where "
+            "it stopped.",
         )

@@ -26,16 +26,16 @@ class ScratchOptions:
 
     folder: Path | None = flag(
         None,
-        "local folder for files that are fetched from the Hub (default: in the system's folder "
-        "for temporary files)",
+        "the local folder for files that are downloaded from the Hub (default: a folder below the "
+        "system's folder for temporary files)",
         "DIR",
         absolute_path,
         names=("--scratch-dir",),
     )
     limit_bytes: int | None = flag(
         None,
-        "what all workers of a host may keep there at a time, such as 20G (default: what their "
-        "batches need)",
+        "size limit of this folder for all workers of a host together, such as 20G (default: as "
+        "much as their batches need)",
         "BYTES",
         size_in_bytes,
         names=("--scratch-limit",),
@@ -43,7 +43,7 @@ class ScratchOptions:
 
     def __post_init__(self) -> None:
         if self.limit_bytes is not None and self.limit_bytes < 1:
-            raise UsageError(f"The scratch limit must be above 0 bytes, not {self.limit_bytes}.")
+            raise UsageError(f"--scratch-limit must be above 0 bytes, not {self.limit_bytes}.")
 
     def as_arguments(self) -> list[str]:
         """Return the same options for ``leconvert work``."""

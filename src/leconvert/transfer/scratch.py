@@ -116,9 +116,9 @@ class ScratchSlot:
         while (granted := self._try(at_least, at_most, prepare)) is None:
             if should_stop():
                 raise InterruptedRunError(
-                    "Stopped while waiting for room in the scratch folder.",
+                    "Stopped during the wait for space in the scratch folder.",
                     path=str(self._root),
-                    next_step="Run the same command again to go on.",
+                    next_step="Run the same command again to continue.",
                 )
             pause(_SECONDS_BETWEEN_LOOKS)
         try:
@@ -182,7 +182,8 @@ class ScratchSlot:
 def limit_too_small(limit_bytes: int, needed_bytes: int) -> UsageError:
     """Return the error for a limit that is below the largest file's size."""
     return UsageError(
-        f"A scratch limit of {limit_bytes:,} bytes does not hold the source's largest file.",
+        f"The scratch limit of {limit_bytes:,} bytes is smaller than the largest file of "
+        "the source.",
         next_step=f"The smallest limit for this dataset is --scratch-limit {needed_bytes}.",
     )
 
@@ -205,7 +206,7 @@ def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
         raise StorageError(
             f"{root} cannot be used for scratch files: {error.strerror or error}.",
             path=str(root),
-            next_step="Name a local folder with --scratch-dir.",
+            next_step="Give a local folder with --scratch-dir.",
         ) from error
     try:
         yield ScratchSlot(root, folder, options.limit_bytes)
@@ -238,9 +239,9 @@ def hold_folder(
     limit = options.limit_bytes
     if limit is not None and size_bytes > limit:
         raise UsageError(
-            f"{name} needs {size_bytes:,} bytes of scratch, and the limit is {limit:,}.",
-            next_step=f"Pass --scratch-limit {size_bytes} or more, and a --scratch-dir that has "
-            "the room.",
+            f"{name} needs {size_bytes:,} bytes of scratch space, but the limit is {limit:,}.",
+            next_step=f"Give --scratch-limit {size_bytes} or more, and a --scratch-dir with "
+            "enough space.",
         )
     root = options.place(owner)
     with storage_errors(root), _locked(root / "lock"):
@@ -249,7 +250,7 @@ def hold_folder(
             raise BusyError(
                 f"Another process of this host works on {name} in {folder}.",
                 path=str(folder),
-                next_step="Wait for it, or stop it; then run the same command again.",
+                next_step="Wait for that process or stop it. Then run the same command again.",
             )
     slot = ScratchSlot(root, folder, limit)
 
@@ -469,7 +470,7 @@ class Window:
                     raise InterruptedRunError(
                         f"Stopped while fetching {self._files[place].path}.",
                         path=self._files[place].path,
-                        next_step="Run the same command again to go on.",
+                        next_step="Run the same command again to continue.",
                     )
                 self._changed.wait(_SECONDS_BETWEEN_STOPS)
         return str(self._path(place))

@@ -202,9 +202,9 @@ def fetch_file(
 def other_content(path: str, store: str) -> UnreadableSourceError:
     """Return the error for a file that was changed on its way, or in its storage."""
     return UnreadableSourceError(
-        f"{path} of {store} arrives with other content than the listing says.",
+        f"The downloaded {path} of {store} does not have the listed content.",
         path=path,
-        next_step="Try again later; if it stays so, the stored file is damaged.",
+        next_step="Try again later. If the message stays, the stored file is damaged.",
     )
 
 
@@ -276,9 +276,9 @@ def download_all(
 
 def _stopped(path: Path, unfinished: Path | None = None) -> InterruptedRunError:
     return InterruptedRunError(
-        f"{unfinished or path} is not complete yet.",
+        f"The download of {unfinished or path} is not complete yet.",
         path=str(path),
-        next_step="Run the same command again to go on.",
+        next_step="Run the same command again to continue.",
     )
 
 

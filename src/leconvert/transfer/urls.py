@@ -104,7 +104,9 @@ class UrlStore:
                 continue  # an empty object that a web console made to keep a folder
             relative = path.removeprefix(prefix)
             if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
-                raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
+                raise SourceError(
+                    f"{self.url} has a file with the unsafe name {path!r}.", path=self.url
+                )
             yield RemoteFile(relative, int(seen["size"]), mark=_content_mark(seen))
 
     def find_file(self, path: str) -> RemoteFile | None:
@@ -129,9 +131,9 @@ class UrlStore:
         if len(data) != stop - start:
             name = f"{self.url}/{file.path}"
             raise UnreadableSourceError(
-                f"{name} gave {len(data)} of {stop - start} bytes from byte {start}.",
+                f"{name} returned only {len(data)} of {stop - start} bytes from byte {start} on.",
                 path=name,
-                next_step="Check that the file was uploaded whole.",
+                next_step="Check that the whole file was uploaded.",
             )
         return data
 
@@ -155,7 +157,7 @@ class UrlStore:
         self.fs.invalidate_cache()
         now = self.find_file(file.path)
         if now is None or _md5_told(now) != _md5_told(file):
-            raise changed_meanwhile(self.url, [f"{file.path}: it is gone or changed"])
+            raise changed_meanwhile(self.url, [f"{file.path}: it changed or no longer exists"])
         raise other_content(file.path, self.url)
 
     def _get(self, file: RemoteFile, out: BinaryIO) -> None:
@@ -166,11 +168,11 @@ class UrlStore:
                 out.truncate(0)
                 self.fs.get_file(self.path(file.path), f"/dev/fd/{out.fileno()}")
             except FileNotFoundError as error:
-                raise changed_meanwhile(self.url, [f"{file.path}: it is gone"]) from error
+                raise changed_meanwhile(self.url, [f"{file.path}: it no longer exists"]) from error
         size_bytes = os.fstat(out.fileno()).st_size
         if size_bytes != file.size_bytes:
             raise UnreadableSourceError(
-                f"{file.path} of {self.url} arrives with {size_bytes:,} bytes, "
+                f"The download of {file.path} of {self.url} has {size_bytes:,} bytes, but "
                 f"{file.size_bytes:,} are listed.",
                 path=self.path(file.path),
                 next_step="Run the same command again.",
@@ -240,7 +242,7 @@ def open_store(url: str) -> UrlStore:
         extra = _EXTRAS.get(protocol)
         helps = f"Run `{command_for_extra(extra)}`" if extra else str(error)
         raise InstallationError(
-            f"{shown} cannot be reached: {protocol}:// needs a library that is not installed.",
+            f"{shown} cannot be read: the library for {protocol}:// is not installed.",
             path=shown,
             next_step=f"{helps.rstrip('.')}.",
         ) from error
@@ -248,7 +250,7 @@ def open_store(url: str) -> UrlStore:
         raise _failure(shown, error) from error
     except ValueError as error:
         raise UsageError(
-            f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
+            f"The URL {shown} cannot be read: {without_credentials(str(error))}.", path=shown
         ) from error
     return UrlStore(shown.rstrip("/"), fs, str(root).rstrip("/"))
 
@@ -274,10 +276,10 @@ def store_errors(url: str) -> Iterator[None]:
 def _failure(url: str, error: Exception) -> StorageError:
     said = str(error).strip().splitlines()[:1] or [type(error).__name__]
     return StorageError(
-        f"{url} fails: {without_credentials(said[0]).rstrip('.')}.",
+        f"A request to {url} failed: {without_credentials(said[0]).rstrip('.')}.",
         path=url,
-        next_step="Check the address and the credentials, then run the same command again; it "
-        "goes on where it stopped.",
+        next_step="Check the address and the credentials, then run the same command again. It "
+        "continues where it stopped.",
     )
 
 
@@ -313,8 +315,9 @@ def _content_mark(found: Mapping[str, Any]) -> str:
 def changed_meanwhile(url: str, changes: list[str]) -> SourceChangedError:
     """Return the error for files that changed while they were fetched."""
     return SourceChangedError(
-        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
+        f"{url} changed during the download, in {count(len(changes), 'place')}.",
         path=url,
         details=first_few(changes, _CHANGES_SHOWN),
-        next_step="Run the same command again when nobody writes there; it fetches what changed.",
+        next_step="Run the same command again when no other program writes there. It downloads "
+        "the changed files.",
     )

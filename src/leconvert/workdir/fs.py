@@ -218,8 +218,8 @@ def is_folder(path: Path) -> bool:
 _READ_BACKS = 3
 
 _NO_LINKS = (
-    "The run was planned where there were some: work on the host that planned it, or begin anew"
-    " with --restart."
+    "The run was planned on a file system with hard links. Work on the host that planned "
+    "it, or begin a new run with --restart."
 )
 
 
@@ -347,7 +347,7 @@ def _settle(source: Path, target: Path, failure: OSError, fs: FileSystem) -> Non
                 break
             if fs.read_bytes(target) == fs.read_bytes(source):
                 return
-            raise AlreadyPublishedError(f"{target} is another record already.", path=str(target))
+            raise AlreadyPublishedError(f"{target} already holds another record.", path=str(target))
         except OSError as error:
             # Opening again repairs a stale handle; a name that vanished is missing.
             trouble = error
@@ -355,17 +355,20 @@ def _settle(source: Path, target: Path, failure: OSError, fs: FileSystem) -> Non
                 break
     else:
         raise OutcomeUnknownError(
-            f"{target} may or may not have been published: {failure.strerror}, and reading it"
-            " back failed as well.",
+            f"It is unknown whether {target} was written: {failure.strerror}, and reading "
+            "it back failed too.",
             path=str(target),
             next_step=CHECK_DISK,
         ) from trouble
     if isinstance(failure, FileExistsError):
         # It existed for the server but is not listed: somebody renamed it in between.
-        raise AlreadyPublishedError(f"{target} was published and moved away.", path=str(target))
+        raise AlreadyPublishedError(
+            f"{target} was written, but somebody moved it away.", path=str(target)
+        )
     if failure.errno in CANNOT_LINK - {errno.EMLINK}:
         raise StorageError(
-            f"Cannot use {target.parent}: it does not allow hard links, and they decide who wins.",
+            f"Cannot use {target.parent}: its file system has no hard links, which "
+            "leconvert needs there.",
             path=str(target.parent),
             next_step=_NO_LINKS,
         ) from failure
@@ -541,7 +544,7 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
         ours = any(part.startswith(".") and ".leconvert-" in part for part in real.parts)
     if not ours or path.name in {"", ".", ".."} or real.is_symlink():
         raise WorkDirError(
-            f"Refusing to remove {path}: it is not a folder that leconvert made.",
+            f"{path} was not removed: leconvert did not make this folder.",
             path=str(path),
             next_step="It was not touched.",
         )

@@ -56,8 +56,8 @@ class Need(StrEnum):
     """leconvert works, but slower or less smoothly."""
 
 
-_CANNOT = "cannot work here: put the work dir elsewhere"
-_ALONE = "one host only: start no worker on a second one"
+_CANNOT = "leconvert cannot work here: put the work dir on another file system"
+_ALONE = "only one host may work: start no worker on a second host"
 
 
 class Promise(Enum):
@@ -67,51 +67,55 @@ class Promise(Enum):
     behaves then.
     """
 
-    WRITE = "files can be made, and read back", Need.ALWAYS, _CANNOT
-    CREATE = "O_EXCL makes a file once", Need.ALWAYS, _CANNOT
+    WRITE = "files can be written and read back", Need.ALWAYS, _CANNOT
+    CREATE = "O_EXCL makes a file only once", Need.ALWAYS, _CANNOT
     LINK = (
-        "link(2) gives a name once",
+        "link(2) gives a name only once",
         Need.SEVERAL_HOSTS,
-        "one host only, whose processes take turns under a lock",
+        "only one host may work; its processes take turns with a lock",
     )
-    FOLDER = "mkdir makes a folder once", Need.ALWAYS, _CANNOT
+    FOLDER = "mkdir makes a folder only once", Need.ALWAYS, _CANNOT
     REPLACE = "rename replaces a file in one step", Need.ALWAYS, _CANNOT
-    MOVE = "a folder can be renamed", Need.ALWAYS, "cannot put a result in place here"
+    MOVE = "a folder can be renamed", Need.ALWAYS, "results cannot be put in place here"
     LOCK = (
         "flock excludes another process",
         Need.COMFORT,
-        "locks on this host alone; a second packer is fenced",
+        "locks work only on this host; a second packer is refused",
     )
     SYNC_FILE = (
         "fsync of files",
         Need.ALWAYS,
-        "refuses: what it wrote might not survive a power loss",
+        "leconvert refuses to work: written data might not survive a power loss",
     )
     SYNC_FOLDER = (
         "fsync of folders",
         Need.COMFORT,
-        "goes on; names are as safe as the server makes them",
+        "leconvert works all the same; the server decides how safe new names are",
     )
-    NO_REPLACE = "a rename that replaces nothing", Need.COMFORT, "looks first, then renames"
+    NO_REPLACE = (
+        "a rename that replaces nothing",
+        Need.COMFORT,
+        ("leconvert looks first, then renames"),
+    )
     EXCHANGE = (
         "two names change places in one step",
         Need.COMFORT,
-        "swaps by two renames and a journal",
+        "leconvert swaps with two renames and a journal",
     )
-    REFLINK = "files can share extents", Need.COMFORT, "copies the bytes"
-    RACE = "of two hosts one wins a link(2)", Need.SEVERAL_HOSTS, _ALONE
-    CREATE_RACE = "of two hosts one wins an O_EXCL", Need.SEVERAL_HOSTS, _ALONE
-    LISTING = "another host lists and opens a new name", Need.SEVERAL_HOSTS, _ALONE
-    NEWS = "another host reads a replaced file anew", Need.SEVERAL_HOSTS, _ALONE
+    REFLINK = "files can share extents", Need.COMFORT, "leconvert copies the bytes"
+    RACE = "only one of two hosts wins a link(2)", Need.SEVERAL_HOSTS, _ALONE
+    CREATE_RACE = "only one of two hosts wins an O_EXCL", Need.SEVERAL_HOSTS, _ALONE
+    LISTING = "another host sees and opens a new name", Need.SEVERAL_HOSTS, _ALONE
+    NEWS = "another host reads the new content of a replaced file", Need.SEVERAL_HOSTS, _ALONE
     STAT = (
-        "stat sees a new name after a vain look",
+        "stat finds a new name after it was looked up too early",
         Need.COMFORT,
-        "lists a folder before it believes a name absent",
+        "leconvert lists the folder before it takes a name for missing",
     )
     HOST_LOCK = (
         "flock excludes another host",
         Need.COMFORT,
-        "locks on one host; a second packer is fenced",
+        "locks work only on one host; a second packer is refused",
     )
 
     def __init__(self, says: str, need: Need, otherwise: str) -> None:
@@ -408,9 +412,10 @@ class Channel:
                 return message
             if time.monotonic() >= until:
                 raise IncompleteError(
-                    f"The {self._other} in {self.place.parent} did not answer for {limit:.0f} s.",
+                    f"The {self._other} in {self.place.parent} has not answered for {limit:.0f} s.",
                     path=str(self.place),
-                    next_step="Check that it still runs; then run both commands again.",
+                    next_step="Check that the command on the other host still runs, then run "
+                    "both commands again.",
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -478,7 +483,10 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
         case "lock":
             return {"got": _take_lock(channel.place / "lock")}
         case unknown:
-            return {"error": f"the other host knows no task {unknown!r}: use one version on both"}
+            return {
+                "error": f"the other host does not know the task {unknown!r}: install the "
+                "same version of leconvert on both hosts"
+            }
 
 
 def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[str]:

@@ -39,15 +39,15 @@ def part_in(folder: Path, path: str) -> Path:
 
 def not_fetched_from(folder: Path, place: str, found: str | None) -> TargetError:
     """Return the error for a folder that is neither used as a download nor replaced."""
-    said = f"{folder} is there, and nothing says that it was fetched from {place}."
+    said = f"{folder} exists, but no record says that it was downloaded from {place}."
     if found is not None:
-        said = f"{folder} was fetched from {found}, not from {place}."
+        said = f"{folder} was downloaded from {found}, not from {place}."
     aside = folder.with_name(f"{folder.name.lstrip('.')}.other")
     return TargetError(
         said,
         path=str(folder),
-        next_step=f"Move it away, `mv {shlex.quote(str(folder))} {shlex.quote(str(aside))}`, then "
-        "run the same command again.",
+        next_step=f"Move the folder away with `mv {shlex.quote(str(folder))} "
+        f"{shlex.quote(str(aside))}`, then run the same command again.",
     )
 
 
@@ -121,9 +121,9 @@ def incoming(target: Path) -> Iterator[Incoming]:
             stack.enter_context(hold_lock(lock, "download", run_id="-"))
         except (BusyError, FileNotFoundError) as error:  # or its holder ended at this moment
             raise BusyError(
-                f"Another process fetches a dataset to {target}.",
+                f"Another process is downloading a dataset to {target}.",
                 path=str(arriving.folder),
-                next_step="Wait for it, or stop it; then run the same command again.",
+                next_step="Wait for that process or stop it. Then run the same command again.",
             ) from error
         try:
             yield arriving

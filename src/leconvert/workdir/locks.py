@@ -224,10 +224,10 @@ def packer_lock(
 
 def _removed(run: RunPaths, run_id: str) -> WorkDirError:
     return WorkDirError(
-        f"Run {run_id} was removed while it was at work.",
+        f"Run {run_id} was removed during the work on it.",
         path=str(run.root),
-        next_step="Look at its target: another process may have finished it. Otherwise convert "
-        "again.",
+        next_step="Look at the target: another process may have finished the run. If not, "
+        "convert again.",
     )
 
 
@@ -394,13 +394,14 @@ def _wait_for(path: Path, role: str, wait: LockWait, fs: FileSystem) -> BaseFile
         if not told and silent_seconds >= 2 * BEAT_SECONDS:
             told = True
             wait.say(
-                f"Waiting up to {wait.seconds:.0f} s for the {role}'s lock: {_named(path, fs)} "
-                f"holds it and has given no sign of life for {silent_seconds:.0f} s."
+                f"Waiting up to {wait.seconds:.0f} s for the lock of the {role}: "
+                f"{_named(path, fs)} holds the lock, but has given no sign of life for "
+                f"{silent_seconds:.0f} s."
             )
         if wait.pause(min(_POLL_SECONDS, wait.seconds - silent_seconds)):
             raise InterruptedRunError(
-                f"Waiting for the {role}'s lock was interrupted.",
-                next_step="Run the same command again to go on.",
+                f"The wait for the lock of the {role} was interrupted.",
+                next_step="Run the same command again to continue.",
             )
 
 
@@ -426,15 +427,16 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
         silent = f" and has given no sign of life for {silent_seconds:.0f} s"
     if role == "target":
         return BusyError(
-            f"{path} is held by {_named(path, fs)}, which puts the result of another run in place "
-            f"there{silent}.",
+            f"The lock {path} is held by {_named(path, fs)}, which puts the result of "
+            f"another run in place there{silent}.",
             path=str(path),
-            next_step="Wait for it, and look at what stands there before you run this again.",
+            next_step="Wait for that process. Look at the dataset there before you run this "
+            "command again.",
         )
     return BusyError(
-        f"{path} is held by {_named(path, fs)}, which is this work dir's {role}{silent}.",
+        f"The lock {path} is held by {_named(path, fs)}, the {role} of this work dir{silent}.",
         path=str(path),
-        next_step=f"Wait for it, or stop it; the {role} continues where it was.",
+        next_step=f"Wait for that process or stop it. A new {role} continues where it stopped.",
     )
 
 
@@ -576,8 +578,7 @@ class OneHostFileSystem(FileSystem):
             lock.acquire()
         except Timeout:
             raise StorageError(
-                f"{self._lock} has been held for {self._wait_seconds:.0f} s by a process that does "
-                "not go on.",
+                f"A stopped process has held the lock {self._lock} for {self._wait_seconds:.0f} s.",
                 path=str(self._lock),
                 next_step="Continue or end the stopped process of this run (`ps` shows it with T), "
                 "then run the same command again.",
@@ -625,8 +626,8 @@ def why_no_links(
             if lock_excludes(lock):
                 return why
     raise StorageError(
-        f"Cannot use {folder}: its file system has neither hard links ({why}) nor locks, so nothing"
-        " tells which of two workers was first.",
+        f"Cannot use {folder}: its file system has neither hard links ({why}) nor locks, so "
+        "workers cannot share work there.",
         path=str(folder),
         next_step="Put the work dir on another file system, such as a local disk.",
     )
@@ -673,10 +674,11 @@ class OneHost:
                 "work dir on Linux alone."
             )
         if self.has_links:
-            return f"As --one-host asks, only this host, {self.host.name}, may work on the run."
+            return f"Only this host, {self.host.name}, may work on the run, because of --one-host."
         return (
-            f"The work dir has no hard links ({self.reason}): only this host, {self.host.name}, "
-            "may work on the run, and finished files are copied into place."
+            f"The file system of the work dir has no hard links ({self.reason}). Only this "
+            f"host, {self.host.name}, may work on the run, and finished files are "
+            "copied into place."
         )
 
     def file_system(self, run: RunPaths) -> FileSystem:
@@ -725,9 +727,10 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
         )
     except (KeyError, TypeError, ValueError) as error:
         raise WorkDirError(
-            f"{run.one_host} does not say who may work on the run: {error}.",
+            f"The record {run.one_host} is damaged: {error}.",
             path=str(run.one_host),
-            next_step="Use the leconvert version that wrote it, or start a new run with --restart.",
+            next_step="Use the version of leconvert that wrote it, or begin a new run with "
+            "--restart.",
         ) from error
 
 
@@ -740,11 +743,13 @@ def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
     here = HostIdentity.of_this_host()
     if not here.is_same_host(planned.host):
         raise OneHostOnlyError(
-            f"Only {planned.host.name} may work on run {run_id}, which it planned"
-            f"{_because(run, planned)} This host is {here.name}"
-            f"{', another one' * (here.name == planned.host.name)}.",
+            f"Only the host {planned.host.name}, which planned run {run_id}, may work on "
+            f"it{_because(run, planned)} This host is "
+            f"{here.name}{', another one' * (here.name == planned.host.name)}.",
             path=str(run.root),
-            next_step=f"Run the command on {planned.host.name}; or begin anew with --restart, here "
+            next_step=(
+                f"Run the command on {planned.host.name}. Or begin a new run with --restart, here "
+            )
             + (
                 "or without --one-host."
                 if planned.has_links
@@ -766,8 +771,8 @@ def check_still_alone(run: RunPaths, run_id: str, mine: OneHost) -> None:
     now = read_one_host(run, run_id)
     if now is not None and now != mine:
         raise OneHostOnlyError(
-            f"Run {run_id} is used through another host or mount now, by one that calls itself "
-            f"{now.host.name} as well; only one may work there.",
+            f"Two hosts or mounts with the name {now.host.name} use run {run_id}. Only one "
+            "of them may work on it.",
             path=str(run.root),
             next_step="Let that one finish. Machines that are copies of one image need names of "
             "their own.",
@@ -778,8 +783,8 @@ def _because(run: RunPaths, planned: OneHost) -> str:
     if planned.has_links:
         return " with --one-host."
     return (
-        f": {run.root} has no hard links ({planned.reason}), without which two hosts cannot tell "
-        "who was first."
+        f": the file system of {run.root} has no hard links ({planned.reason}), which "
+        "several hosts need."
     )
 
 

@@ -30,7 +30,7 @@ from leconvert.workdir.fs import (
 )
 
 _HEADER = ("format", "version", "run_id")
-_RESTART = "Start a new run with --restart; nothing of the dataset is lost by that."
+_RESTART = "Begin a new run with --restart. Nothing of the dataset is lost."
 
 
 class DamagedRecordError(WorkDirError):
@@ -59,24 +59,25 @@ def decode_record(
         record = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise DamagedRecordError(
-            f"{path} is not a whole record: it is empty, cut off, or was edited.",
+            f"The record {path} is damaged: it is empty, cut off or was edited.",
             path=str(path),
             next_step=_RESTART,
         ) from error
     found = record.get("format") if isinstance(record, dict) else None
     if found != f"leconvert/{kind}":
         raise DamagedRecordError(
-            f"{path} is no leconvert {kind} record.",
+            f"{path} is not a {kind} record of leconvert.",
             path=str(path),
-            next_step="Check that --work-dir names a folder that leconvert made. " + _RESTART,
+            next_step="Check that --work-dir is a folder that leconvert made. " + _RESTART,
         )
     number = record.get("version")
     if type(number) is not int or not 1 <= number <= version:
         raise WorkDirError(
-            f"{path} is a {kind} record of version {number}; this program knows up to {version}.",
+            f"{path} is a {kind} record of version {number}. This leconvert knows versions "
+            f"up to {version}.",
             path=str(path),
-            next_step="Use the leconvert version that began this run, or start a new run with"
-            " --restart.",
+            next_step="Use the version of leconvert that began this run, or begin a new run "
+            "with --restart.",
         )
     if run_id is not None and record.get("run_id") != run_id:
         raise DamagedRecordError(
@@ -225,9 +226,9 @@ class WorkDir:
         """Return the paths of a run."""
         if not _RUN_ID.match(run_id):
             raise UsageError(
-                f"{run_id!r} is not a run id.",
+                f"{run_id!r} is not the id of a run.",
                 path=str(self.root),
-                next_step="`leconvert status WORK_DIR` names the current run.",
+                next_step="`leconvert status WORK_DIR` shows the id of the current run.",
             )
         return RunPaths(self.runs_dir / run_id)
 
@@ -504,9 +505,9 @@ class Journal:
             step = PackStep(record.get("step", ""))
         except ValueError as error:
             raise WorkDirError(
-                f"{path} names a step that this program does not know.",
+                f"The record {path} contains a step that this leconvert does not know.",
                 path=str(path),
-                next_step="Use the leconvert version that wrote it.",
+                next_step="Use the version of leconvert that wrote the record.",
             ) from error
         pid, times = record.get("pid"), record.get("times")
         return JournalState(
@@ -606,7 +607,7 @@ class Journal:
     def _superseded(self, generation: int) -> BusyError:
         path: Path = self.run.journal_record(generation)
         return BusyError(
-            f"Another packer (number {generation}) took over this run: see {path}.",
+            f"Another packer (number {generation}) took over this run; its record is {path}.",
             path=str(path),
-            next_step="Let it finish; `leconvert status` shows how far it is.",
+            next_step="Let the other packer finish. `leconvert status` shows its progress.",
         )

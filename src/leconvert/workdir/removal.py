@@ -138,9 +138,9 @@ def remove_new_tree(tree: Path, run_id: str) -> None:
 def _check_mark(tree: Path, run_id: str) -> None:
     if not is_new_tree(tree, run_id):
         raise TargetError(
-            f"{tree} does not carry the mark of run {run_id}, so it may hold a dataset.",
+            f"{tree} does not have the mark of run {run_id}, so it may be a dataset.",
             path=str(tree),
-            next_step="It was not touched. Look at what it holds, and give it another name.",
+            next_step="The folder was not touched. Look at its content, then give it another name.",
         )
 
 

@@ -260,9 +260,9 @@ def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> M
         fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
     except FileNotFoundError:
         raise WorkDirError(
-            f"{run.manifest} is missing: the run was never planned to the end.",
+            f"The planning of the run was not finished: {run.manifest} is missing.",
             path=str(run.manifest),
-            next_step="Run the convert or plan command again.",
+            next_step="Run the `leconvert convert` or `leconvert plan` command again.",
         ) from None
     try:
         manifest = _manifest(run_id, fields)
@@ -271,7 +271,7 @@ def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> M
         raise WorkDirError(
             f"{run.manifest} cannot be used: {error!r}.",
             path=str(run.manifest),
-            next_step="Start a new run with --restart.",
+            next_step="Begin a new run with --restart.",
         ) from error
 
     for path, digest in digests.items() if check_files else ():
@@ -287,9 +287,9 @@ def _check_file(path: Path, digest: str) -> None:
         found = None
     if found != digest:
         raise WorkDirError(
-            f"{path} is {'missing' if found is None else 'not the file that was planned'}.",
+            f"{path} is {'missing' if found is None else 'not the file that the plan recorded'}.",
             path=str(path),
-            next_step="Start a new run with --restart.",
+            next_step="Begin a new run with --restart.",
         )
 
 
@@ -388,7 +388,7 @@ class BatchFile:
             raise WorkDirError(
                 f"{self._path} does not match its offsets at batch {batch_id}.",
                 path=str(self._path),
-                next_step="Start a new run with --restart.",
+                next_step="Begin a new run with --restart.",
             )
         return batch
 
@@ -404,7 +404,7 @@ class BatchFile:
             raise WorkDirError(
                 f"{self._path} is damaged: {error}.",
                 path=str(self._path),
-                next_step="Start a new run with --restart.",
+                next_step="Begin a new run with --restart.",
             ) from error
 
 
@@ -585,13 +585,14 @@ def check_tool_versions(root: Path, versions: Mapping[str, str], done: str) -> N
     differing = sorted(name for name in here if versions.get(name) != here[name])
     if differing:
         raise PlanMismatchError(
-            f"{root} was {done} with other library versions than this host has.",
+            f"{root} was {done} with other library versions than those of this host.",
             path=str(root),
             details=[
-                f"{name}: {done} with {versions.get(name)}, {here[name]} here" for name in differing
+                f"{name}: {done} with {versions.get(name)}, but this host has {here[name]}"
+                for name in differing
             ],
-            next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
-            "that are equal in content but perhaps not in bytes.",
+            next_step="Install the same versions. Or add --allow-mixed-versions: the result "
+            "then has the same content, but perhaps not the same bytes.",
         )
 
 
@@ -614,7 +615,7 @@ def open_run(
     run_id = work_dir.current_run_id()
     if run_id is None:
         raise WorkDirError(
-            f"{root} holds no run.",
+            f"{root} is not the work dir of a run.",
             path=str(root),
             next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed.",
         )
@@ -623,8 +624,8 @@ def open_run(
         raise WorkDirError(
             f"{root} is the work dir of a fleet, not of one conversion.",
             path=str(root),
-            next_step=f"`leconvert status {shlex.quote(str(root))}` shows the fleet; each of its "
-            f"datasets has a work dir of its own below {root / 'datasets'}.",
+            next_step=f"`leconvert status {shlex.quote(str(root))}` shows the fleet. Each "
+            f"dataset has its own work dir below {root / 'datasets'}.",
         )
     manifest = read_manifest(paths, run_id, check_files=not only_look)
     if not allow_mixed_versions:
@@ -637,7 +638,7 @@ def open_run(
             f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, and "
             f"{paths.batches_offsets.name} {len(batches)}.",
             path=str(paths.manifest),
-            next_step="Start a new run with --restart.",
+            next_step="Begin a new run with --restart.",
         )
     one_host = read_one_host(paths, run_id)
     if one_host is not None and not only_look:
@@ -688,7 +689,7 @@ def find_work_dir(path: Path) -> Path:
         return found[0]
     if found:
         raise UsageError(
-            f"{len(found)} runs beside {path} read or write it.",
+            f"{len(found)} runs beside {path} use this dataset.",
             path=str(path),
             details=[str(root) for root in found],
             next_step="Give the work dir of one of them instead of the dataset.",
@@ -696,13 +697,13 @@ def find_work_dir(path: Path) -> Path:
     helps = "Give the work dir that `leconvert plan` or `leconvert convert` printed."
     if is_converted(path):
         helps = (
-            "A finished conversion removes its work dir; `leconvert check "
-            f"{shlex.quote(str(path))}` looks at the dataset. " + helps
+            "A finished conversion removes its work dir. `leconvert check "
+            f"{shlex.quote(str(path))}` checks the dataset. " + helps
         )
     elif not path.exists():
         helps = f"{path} does not exist. {helps}"
     raise WorkDirError(
-        f"{path} holds no run, and none of its own lies beside it.",
+        f"{path} is not a work dir, and no run of it lies beside it.",
         path=str(path),
         next_step=helps,
     )
@@ -724,13 +725,14 @@ def check_current(run: OpenedRun) -> None:
         return
     if now is None:
         raise StorageError(
-            f"{root} is gone, or holds run {mine} no longer.",
+            f"{root} does not exist, or it no longer holds run {mine}.",
             path=str(root),
-            next_step="If nobody removed it, check that its file system is mounted; then run the "
-            "same command again.",
+            next_step="If nobody removed the folder, check that its file system is mounted. "
+            "Then run the same command again.",
         )
     raise PlanMismatchError(
         f"Run {mine} was discarded: {root} now holds run {now}.",
         path=str(root),
-        next_step="Start again to work on the new run; what this one had done is not used.",
+        next_step="Start the command again to work on the new run. The work on the old run is "
+        "not used.",
     )

@@ -306,9 +306,9 @@ def _check_made_here(tree: Path, target: Path, journal: Journal) -> None:
     if marked_by(target, fs=journal.fs) == journal.run_id:
         raise superseded(tree)
     raise TargetError(
-        f"{tree} does not carry the mark of run {journal.run_id}, so this run did not make it.",
+        f"{tree} does not have the mark of run {journal.run_id}, so this run did not make it.",
         path=str(tree),
-        next_step="It was not touched. Look at what it holds, move it to a name of its own, and "
+        next_step="The folder was not touched. Look at its content, give it another name, then "
         "run the same command again.",
     )
 
@@ -336,9 +336,9 @@ def mark_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
 def superseded(staging: Path) -> BusyError:
     """Return the error for a tree that is no longer this packer's, ready to raise."""
     return BusyError(
-        f"{staging} was taken over by another packer.",
+        f"Another packer took over {staging}.",
         path=str(staging),
-        next_step="Let it finish; `leconvert status` shows how far it is.",
+        next_step="Let the other packer finish. `leconvert status` shows its progress.",
     )
 
 
@@ -448,53 +448,56 @@ def check_target(target: Path, old: Path | None) -> None:
         raise refusal(
             target,
             f"{target} is a symbolic link" + ("" if target.exists() else " that leads nowhere"),
-            "Give the folder that it leads to, or another name.",
+            "Give the folder that the link leads to, or another name.",
         )
     parent = target.parent
     if not parent.is_dir():
-        raise refusal(target, f"the folder {parent} does not exist", "Make it first.")
+        raise refusal(target, f"The folder {parent} does not exist", "Make this folder first.")
     longest = os.pathconf(parent, "PC_NAME_MAX") - _LONGEST_ADDITION
     if len(os.fsencode(target.name)) > longest:
         raise refusal(
             target,
-            f"the name {target.name} is too long: folders beside it have that name and up to "
-            f"{_LONGEST_ADDITION} bytes more",
-            f"Choose an --output with a name of at most {longest} bytes.",
+            f"The name {target.name} is too long: leconvert makes folders with this name "
+            f"and up to {_LONGEST_ADDITION} further bytes",
+            f"Choose an --output whose name has at most {longest} bytes.",
         )
     if not os.access(parent, os.W_OK | os.X_OK):
         said, helps = lacking_right(parent, "wx", "write in the folder")
-        raise refusal(target, said.rstrip("."), f"{helps} Another --output helps, too.")
+        raise refusal(target, said.rstrip("."), f"{helps} Or choose another --output.")
     if old is None:
         if is_there(target):
             raise refusal(
-                target, f"{target} exists already", "Choose another --output, or move it away."
+                target,
+                f"{target} exists already",
+                "Choose another --output, or move the existing one away.",
             )
         return
     if not target.is_dir():
         raise refusal(
             target,
             f"{target} is not a folder" if is_there(target) else f"{target} is gone",
-            "Give the dataset's own folder.",
+            "Give the folder of the dataset.",
         )
     if is_mount_point(target):
         raise refusal(
             target,
             f"{target} is a mount point and cannot be renamed",
-            "Convert with --output to another folder.",
+            "Convert into another folder with --output.",
         )
     if _only_its_owner_may_rename(target):
         raise refusal(
             target,
             f"{target} cannot be renamed: it belongs to another user, and in {parent} only owners "
             "may rename (its sticky bit is set)",
-            "Convert with --output to a folder of your own, or as the user that it belongs to.",
+            "Convert into a folder of your own with --output, or work as the user to whom "
+            "the dataset belongs.",
         )
     if is_there(old):
         raise refusal(
             old,
-            f"{old} exists already, and the tree at {target} would be kept there",
-            f"Rename it; or `leconvert clean --of {shlex.quote(str(target))} --old` removes it, if "
-            "every byte of it is proven to be in the dataset that stays.",
+            f"{old} exists already, but the dataset at {target} would be kept there",
+            f"Rename {old}. Or `leconvert clean --of {shlex.quote(str(target))} --old` "
+            f"removes it if every byte of it is proven to be in {target}.",
         )
 
 
@@ -538,8 +541,8 @@ def try_renames(target: Path, *, fs: FileSystem = LOCAL) -> None:
             raise failure
     raise refusal(
         target,
-        f"folders in {target.parent} cannot be renamed: {failure.strerror}",
-        "Choose an --output in a folder where they can.",
+        f"Folders in {target.parent} cannot be renamed: {failure.strerror}",
+        "Choose an --output in another folder.",
     ) from failure
 
 
@@ -633,8 +636,8 @@ def swap_into_place(
         if _content(tree, fs) != seen:
             raise refusal(
                 plan.target,
-                f"another run put its result at {plan.target} in the same moment",
-                "It stands there. Look at it before you convert again with --force-conversion.",
+                f"Another run put its result at {plan.target} at the same moment",
+                "Look at that result before you convert again with --force-conversion.",
             )
         if came_out is not None:
             came_out(tree)
@@ -724,9 +727,9 @@ def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) ->
     if owner not in {None, run_id}:
         raise refusal(
             target,
-            f"{target} is the result of run {owner}, whose swap has not ended",
-            "Give that run's command again, which ends it. If its work dir is gone, give "
-            f"{target} another name: it is that run's result.",
+            f"{target} is the result of run {owner}, which is not finished",
+            "Run the command of that run again to finish it. If its work dir does not "
+            f"exist any more, give {target} another name.",
         )
 
 
@@ -834,7 +837,7 @@ def _swap(
             raise refusal(
                 plan.target,
                 f"{plan.target} cannot be renamed: {failure.strerror}",
-                "Convert with --output to a folder of its own.",
+                "Convert into another folder with --output.",
             ) from failure
         raise failure
 
@@ -972,11 +975,11 @@ def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
     }
     places = [plan.target, plan.staging, *([plan.old] if plan.old is not None else [])]
     return TargetError(
-        f"{plan.target} cannot be swapped: what is there fits no step of a swap.",
+        f"The result cannot be put in place at {plan.target}: somebody moved folders of this run.",
         path=str(plan.target),
         details=[f"{place}: {words[state]}" for place, state in zip(places, seen, strict=False)],
-        next_step="Put the tree that you want to keep at the target and move the others away, then"
-        " run again.",
+        next_step="Move the dataset that you want to keep to the target and the other folders "
+        "away, then run the same command again.",
     )
 
 
@@ -1014,13 +1017,13 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
         raise StorageError(
             f"Cannot use {work_dir} as a work dir: it is not a folder.",
             path=str(work_dir),
-            next_step="Name a folder, or one that does not exist yet.",
+            next_step="Give a folder, or a path that does not exist yet.",
         )
     if not target.parent.is_dir():
         raise TargetError(
-            f"The folder {target.parent}, where the result should go, does not exist.",
+            f"The folder for the result, {target.parent}, does not exist.",
             path=str(target.parent),
-            next_step="Make it first.",
+            next_step="Make this folder first.",
         )
 
 
@@ -1034,10 +1037,10 @@ def is_same_folder(one: Path, other: Path) -> bool:
 def source_as_output(source: Path) -> UsageError:
     """Return the error that refuses the source itself as output."""
     return UsageError(
-        f"The output is the source itself, {source}, which a conversion with --output never "
-        "touches.",
+        f"--output is the source itself, {source}. A conversion with --output never changes "
+        "its source.",
         path=str(source),
-        next_step=f"Leave --output out: the result takes its place, and it is kept as "
+        next_step="Leave --output out to convert in place. The source is then kept as "
         f"{source.name}_old.",
     )
 
@@ -1058,12 +1061,13 @@ def work_dir_beside(target: Path) -> Path:
         for path in _records(work):
             if _may_be_planted(path):
                 raise WorkDirError(
-                    f"{path} belongs to another user (user id {path.lstat().st_uid}), and anybody "
-                    f"may write to {path.parent}: it is not used unasked.",
+                    f"{path} belongs to another user (user id {path.lstat().st_uid}), and "
+                    f"everybody may write to {path.parent}. leconvert does not use it "
+                    "without being told.",
                     path=str(path),
-                    next_step="If you trust that user, name it: `--work-dir "
-                    f"{shlex.quote(str(work.root))}`, or `leconvert clean "
-                    f"{shlex.quote(str(work.root))}`; otherwise use another --work-dir.",
+                    next_step="If you trust that user, add `--work-dir "
+                    f"{shlex.quote(str(work.root))}`, or run `leconvert clean "
+                    f"{shlex.quote(str(work.root))}`. Otherwise use another --work-dir.",
                 )
     return work.root
 

@@ -224,14 +224,14 @@ SOUND = {
         ({"torchcodec": None}, ["torchcodec is not installed"]),
         (
             {"ffmpeg": None, "torchcodec_trouble": "x"},
-            ["torchcodec 0.11 finds no FFmpeg that it is built for"],
+            ["torchcodec 0.11 finds no suitable FFmpeg"],
         ),
-        ({"torchcodec_trouble": "wrong symbol"}, ["torchcodec does not load (wrong symbol)"]),
+        ({"torchcodec_trouble": "wrong symbol"}, ["torchcodec cannot be imported"]),
         ({"wants_cuda": True}, ["torch sees no GPU"]),
         ({"wants_cuda": True, "cuda": True}, []),
         (
             {"wants_cuda": True, "cuda": True, "torchcodec": "0.11.1+cpu"},
-            ["torchcodec 0.11.1+cpu decodes on the CPU only"],
+            ["torchcodec 0.11.1+cpu decodes only on the CPU"],
         ),
     ],
 )

@@ -125,4 +125,4 @@ def test_a_refused_job_names_what_is_queued_already(bin_dir: Path, tmp_path: Pat
     with pytest.raises(EngineError, match="Batch job submission failed") as refused:
         submit_chain([ONE, TWO, ONE], SITE, log_dir=str(tmp_path))
     assert refused.value.details == ("sbatch: error: AssocMaxSubmitJobLimit",)
-    assert refused.value.next_step == "Already queued: `scancel 41 42` takes them back."
+    assert refused.value.next_step == "`scancel 41 42` ends the jobs that are queued already."

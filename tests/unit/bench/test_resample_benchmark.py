@@ -276,21 +276,21 @@ def test_the_diffusion_policy_learns() -> None:
 def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
     for changes, match in (
         ({"hz": 0.0}, "--hz must be a number above 0"),
-        ({"preload": False}, "the synthetic set is in memory"),
-        ({"batch_sizes": (0,)}, "--batch-sizes are whole numbers"),
+        ({"preload": False}, "synthetic trajectories are always in memory"),
+        ({"batch_sizes": (0,)}, "--batch-sizes must be whole numbers of at least 1"),
         ({"repeats": 0}, "--repeats must be at least 1"),
         ({"mode": "fast"}, "There is no mode fast"),
         ({"dtypes": ("fp16",)}, "There is no dtype fp16"),
-        ({"devices": ("tpu",)}, "--device is cpu"),
-        ({"dataset": "a", "hdf5": "b"}, "two sources"),
-        ({"source_hz": 20.0}, "give both"),
+        ({"devices": ("tpu",)}, "--device must be cpu"),
+        ({"dataset": "a", "hdf5": "b"}, "exclude each other"),
+        ({"source_hz": 20.0}, "works only with --hdf5"),
         ({"hdf5": "a", "source_hz": -1.0}, "--source-hz must be a number above 0"),
     ):
         with pytest.raises(UsageError, match=match):
             ResampleOptions(**changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="A batch of 20 is more than the 12"):
         run_resample(ResampleOptions(max_trajectories=12, batch_sizes=(20,)))
-    with pytest.raises(ProbeError, match="There is no device cuda:99"):
+    with pytest.raises(ProbeError, match="cannot use the device cuda:99"):
         run_resample(ResampleOptions(devices=("cuda:99",)))
 
 

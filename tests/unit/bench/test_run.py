@@ -182,7 +182,7 @@ def test_the_first_episodes_alone_can_be_loaded(several_files: Path, loader: Any
 
 def test_a_share_without_frames_is_an_error(without_video: Path) -> None:
     rank = int(spread_order(20)[-1])  # that of the last turn
-    said = f"gave no sample to time: rank {rank} of 20 in partition 0 of 1 has"
+    said = "returned no sample"
     with pytest.raises(ProbeError, match=said):
         run(without_video, rank=rank, world_size=20)
 
@@ -301,9 +301,9 @@ def test_a_v2_dataset_is_refused_with_the_command_that_converts_it(several_files
 
 
 def test_lerobots_loaders_refuse_what_they_cannot_do(several_files: Path) -> None:
-    with pytest.raises(UsageError, match="reads all episodes, whatever is asked"):
+    with pytest.raises(UsageError, match="The loader stream-lerobot always reads all episodes"):
         run(several_files, loader="stream-lerobot", max_episodes=2)
-    with pytest.raises(UsageError, match="knows no --data-files-root"):
+    with pytest.raises(UsageError, match="does not support --data-files-root"):
         run(several_files, loader="map", data_files_root=str(several_files))
 
 
@@ -315,7 +315,7 @@ def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_timed(
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises((UsageError, ProbeError), match="no GPU that torch"):
+    with pytest.raises((UsageError, ProbeError), match="can use no GPU here"):
         run(several_files, **option)
 
 

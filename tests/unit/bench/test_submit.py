@@ -24,7 +24,7 @@ def test_a_local_dataset_may_be_found_by_its_name_but_a_bucket_without_one_must_
             "stream_bucket",
             places=parse_places(["hub=hf://datasets/lab/set"], repo_id=None, root="set"),
         )
-    assert refused.value.next_step == "Say so with --root-of bucket=URL."
+    assert refused.value.next_step == "Give it with --root-of bucket=URL."
 
 
 def test_hub_and_bucket_follow_from_the_name() -> None:
@@ -43,7 +43,7 @@ def test_a_warmed_bucket_is_the_bucket_unless_told_otherwise() -> None:
 
 @pytest.mark.parametrize("text", ["moon=hf://x", "hub", "hub="])
 def test_a_place_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="does not say where a source is"):
+    with pytest.raises(UsageError, match="is not of the form SOURCE=URL"):
         parse_places([text], repo_id=None, root=None)
 
 

@@ -52,23 +52,26 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
 @pytest.mark.parametrize(
     ("record", "step"),
     [
-        (of(error("timestamps", remedy="--retime")), "Write `--retime` behind this line of LIST."),
+        (
+            of(error("timestamps", remedy="--retime")),
+            ("Write `--retime` after the dataset in LIST."),
+        ),
         (
             of(CLIP),
-            f"{GET_AGAIN}. Or write `--drop-feature observation.images.top` behind this line of "
-            "LIST.",
+            f"{GET_AGAIN}. Or write `--drop-feature observation.images.top` after the "
+            "dataset in LIST.",
         ),
         (
             of(
                 error("task-conflict", path="meta/tasks.jsonl"),
                 error("timestamps", remedy="--retime"),
             ),
-            "No flag repairs task-conflict: mend meta/tasks.jsonl. The rest: write `--retime` "
-            "behind this line of LIST.",
+            "No option repairs task-conflict: correct meta/tasks.jsonl. For the other "
+            "errors write `--retime` after the dataset in LIST.",
         ),
         (
             {"error": "SourceError", "next_step": "Run the command again with --assume-fps and N."},
-            "Write --assume-fps and N behind this line of LIST.",
+            "Write --assume-fps and N after the dataset in LIST.",
         ),
         (of(error("wrong-files")), "`leconvert repair '/in/a b'` names the right files."),
         ({"error": "TargetError", "next_step": "Move it away."}, "Move it away."),
@@ -80,7 +83,10 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
         ({"error": "LeconvertError", "exit_code": 1}, f"This is a bug. {REPORT_IT}."),
         (
             {},
-            "Look for what ends workers, such as too little memory; then run the fleet again.",
+            (
+                "Find out what ends the workers, such as too little memory. Then run the "
+                "fleet again."
+            ),
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_former_result_with_something_of_its_own_stays(
     assert not run(tmp_path).set_aside
     report = clean_fleet(tmp_path / "work")
     assert [row.path for row in report.kept] == [old]
-    assert report.kept[0].reason == "it was changed since it was put aside"
+    assert report.kept[0].reason == "it was changed after the run kept it"
     assert digest_of(old) == kept
     assert former_of(result) == [old]
 
@@ -262,7 +262,7 @@ def test_commands_count_list_and_remove_former_states(
         run(tmp_path)
     places = former_of(result)
     assert main(["status", work]) == 0
-    assert "2 former states of results, up to " in capsys.readouterr().out
+    assert "of results are kept" in capsys.readouterr().out
     assert main(["status", work, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     sizes = [path.stat().st_size for place in places for path in place.rglob("*") if path.is_file()]
@@ -270,14 +270,14 @@ def test_commands_count_list_and_remove_former_states(
     (tmp_path / "list.txt").write_text("in/set\n")
     words = ["fleet", str(tmp_path / "list.txt"), "-o", str(tmp_path / "out"), "--dry-run"]
     assert main([*words, "--work-dir", work]) == 0
-    assert "2 former states of up to" in capsys.readouterr().out
+    assert "2 former states of the result" in capsys.readouterr().out
     assert main(["convert", str(stages[3]), str(result), "--force-conversion", "--dry-run"]) == 0
-    assert "2 former states of up to" in capsys.readouterr().out
+    assert "2 former states of the result" in capsys.readouterr().out
     assert main(["clean", work, "--old", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("would remove former state") == 2
     assert former_of(result) == places
     assert main(["undo", str(result), "--dry-run"]) == 0
-    assert f"would put {places[0]} back as {result}" in capsys.readouterr().out
+    assert f"Would put {places[0]} back as {result}" in capsys.readouterr().out
     assert main(["clean", work, "--old"]) == 0
     assert capsys.readouterr().out.count("removed former state") == 2
     assert former_of(result) == []

@@ -131,8 +131,8 @@ def test_repos_are_migrated_one_by_one_and_scratch_is_empty_afterwards(
         "tester/notes": "set aside",
     }
     said = {one.name: f"{one.message} {one.next_step}" for one in done.set_aside}
-    assert "is no dataset on the Hub, or this token may not see it" in said["stranger/secret"]
-    assert "no LeRobot dataset" in said["tester/notes"]
+    assert "or this token may not see it" in said["stranger/secret"]
+    assert "not a LeRobot dataset" in said["tester/notes"]
     assert not list((tmp_path / "scratch").rglob("*"))
     for name in ("pick", "push"):
         info = info_of(repos, f"tester/{name}-v30")
@@ -184,7 +184,7 @@ def test_repos_that_are_pushed_back_are_found_finished_with_and_without_records(
     assert states(again) == {"tester/pick": "finished before"}
     # To another repo that is something else, which is said.
     other = run(tmp_path, scratch, "tester/pick", output_dir=tmp_path / "out", push=None)
-    assert "on the Hub in v3.x already" in other.set_aside[0].message
+    assert "is already v3.x on the Hub" in other.set_aside[0].message
     named = run(tmp_path, scratch, "tester/pick@v2.1", output_dir=tmp_path / "out", push=None)
     assert states(named) == {"tester/pick": "converted"}
     info = json.loads((tmp_path / "out/tester/pick/meta/info.json").read_bytes())
@@ -210,14 +210,14 @@ def test_a_dataset_that_the_scratch_cannot_hold_is_set_aside_with_what_it_needs(
 def test_a_token_is_asked_for_and_meeting_pushes_are_refused_before_any_work(
     repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="which is that of"):
+    with pytest.raises(UsageError, match="two datasets would be pushed to"):
         run(
             tmp_path, scratch, "tester/pick", "tester/place", push=PushOptions(repo_id="tester/all")
         )
     over = Line("tester/pick", options=Conversion(push=PushOptions(repo_id="tester/place")))
-    with pytest.raises(UsageError, match="which is that of"):
+    with pytest.raises(UsageError, match="two datasets would be pushed to"):
         run(tmp_path, scratch, over, "tester/place")
-    with pytest.raises(UsageError, match="it is not said where"):
+    with pytest.raises(UsageError, match="no folder is given for the result"):
         run(tmp_path, scratch, "tester/pick", push=None)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(HubAccessError, match="needs a token"):

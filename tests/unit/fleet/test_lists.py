@@ -41,7 +41,7 @@ def parse(words: Sequence[str]) -> Line:
     """Read the few options that these tests write, as the command line reads all."""
     place, *left = words
     if "--bad" in left:
-        raise UsageError("There is no option --bad.", next_step="Leave it out.")
+        raise UsageError("There is no option --bad.", next_step="Leave this trajectory out.")
     name = left[left.index("--name") + 1] if "--name" in left else None
     push = None
     if "--push" in left:
@@ -92,22 +92,31 @@ a/two --retime   # by wall clock
         ("a 'b", "list.txt, line 1: No closing quotation."),
         ("# nothing\n\na --bad", "list.txt, line 3: There is no option --bad."),
         ("list.txt", "list.txt, line 1: list.txt is not a folder."),
-        ("* --name x", "line 1: --name names one result, not 2."),
-        ("a --name ../x", "line 1: '../x' cannot name a result."),
-        ("a --name /x", "line 1: '/x' cannot name a result."),
-        ("a --name .x", "line 1: '.x' cannot name a result."),
-        ("s3://bucket/name", "line 1: s3://bucket/name is no folder, and no dataset on the Hub."),
-        ("https://huggingface.co/org", "line 1: https://huggingface.co/org is no folder, and no"),
-        ("hf://org", "line 1: hf://org is no folder, and no dataset on the Hub."),
+        ("* --name x", "line 1: --name can name only one result, but the line gives 2 datasets."),
+        ("a --name ../x", "line 1: '../x' cannot be the name of a result."),
+        ("a --name /x", "line 1: '/x' cannot be the name of a result."),
+        ("a --name .x", "line 1: '.x' cannot be the name of a result."),
+        (
+            "s3://bucket/name",
+            ("line 1: s3://bucket/name is neither a folder nor a dataset on the Hub."),
+        ),
+        (
+            "https://huggingface.co/org",
+            "line 1: https://huggingface.co/org is neither a folder nor",
+        ),
+        ("hf://org", "line 1: hf://org is neither a folder nor a dataset on the Hub."),
         ("a/missing", "line 1: a/missing does not exist."),
-        ("org/a@v2.1 --name org/a\norg/a", "two datasets would meet, both named org/a."),
+        (
+            "org/a@v2.1 --name org/a\norg/a",
+            "two results would be in the same place, both named org/a.",
+        ),
         (
             "org/a@v2.1 --layout overlay",
-            "--layout overlay leaves the files of hf://datasets/org/a@v2.1 on the Hub, and",
+            "--layout overlay leaves the files of",
         ),
-        ("# nothing", "list.txt names no dataset."),
-        ("a\nb --name a", "two datasets would meet, both named a."),
-        ("a\nb --name a/b", "two datasets would meet, a/b lies inside a."),
+        ("# nothing", "list.txt contains no dataset."),
+        ("a\nb --name a", "two results would be in the same place, both named a."),
+        ("a\nb --name a/b", "two results would be in the same place, a/b lies inside a."),
     ],
 )
 def test_a_bad_line_is_refused_by_file_and_number(tmp_path: Path, text: str, said: str) -> None:
@@ -322,22 +331,28 @@ def test_no_rule_for_timestamps_retimes_by_a_rate_that_is_in_doubt() -> None:
     ("text", "said"),
     [
         ("rule = 1", "write each rule below a line [[rule]]"),
-        ("[[rules]]\nflags = '--retime'", "'rules' is not known"),
-        ("[[rule]]\nflag = '--retime'", "rule 1: 'flag' is none of datasets, findings, flags."),
+        ("[[rules]]\nflags = '--retime'", "'rules' is unknown"),
+        (
+            "[[rule]]\nflag = '--retime'",
+            ("rule 1: 'flag' is unknown. The keys of a rule are datasets, findings, flags."),
+        ),
         ("[[rule]]\nfindings = 'timestamps'", "rule 1 allows nothing"),
-        ("[[rule]]\nflags = 1", "rule 1: flags takes a text, or a list of texts."),
+        ("[[rule]]\nflags = 1", "rule 1: flags must be a text or a list of texts."),
         ("[[rule]]\nflags = '--bad'", "rule 1: There is no option --bad."),
         ("[[rule]]\nflags = '--retime'\nfindings = 'time'", "rule 1: there is no finding 'time'."),
-        ("[[rule]]\nflags = '--assume-fps {fps}'", "rule 1: --assume-fps {fps} needs findings"),
-        ("[[rule]]\nflags = '--drop-feature {all}'", "rule 1: {all} stands for nothing here"),
-        ("[[rule", "is no TOML"),
+        (
+            "[[rule]]\nflags = '--assume-fps {fps}'",
+            "rule 1: --assume-fps {fps} works only in a rule with findings",
+        ),
+        ("[[rule]]\nflags = '--drop-feature {all}'", "A rule may contain"),
+        ("[[rule", "is not TOML"),
     ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         policy_of(text, tmp_path)
     assert said in caught.value.message
-    with pytest.raises(UsageError, match="There is no policy"):
+    with pytest.raises(UsageError, match="The policy"):
         read_policy(tmp_path / "nowhere.toml", parse_flags)
 
 

@@ -67,7 +67,7 @@ def test_a_local_file_that_changes_between_two_epochs_ends_the_next(
     assert shift(loader) == {0}
     replaced(local, two_commits[1], change)
 
-    with pytest.raises(SourceChangedError, match="changed since the stream was made") as error:
+    with pytest.raises(SourceChangedError, match="changed after the stream was made") as error:
         shift(loader)
 
     assert str(error.value.path).endswith(".mp4")

@@ -53,7 +53,7 @@ def test_another_dataset_of_equal_lengths_refuses_a_state(
     state = StreamLoader(make(v30), batch_size=4).state_dict()
     change(v30_copy)
 
-    with pytest.raises(PlanMismatchError, match="cannot go on where it stopped"):
+    with pytest.raises(PlanMismatchError, match="The stream cannot continue where it stopped"):
         StreamLoader(make(v30_copy), batch_size=4).load_state_dict(state)
 
 

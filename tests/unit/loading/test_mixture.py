@@ -300,14 +300,16 @@ def test_a_state_is_plain_and_that_of_another_mixture_is_refused(v30: Path, othe
             [(v30, 1), (other, 1)], episode_pool_size=4
         ),
         "shares": MixedStream([(v30, 1), (other, 1), (other, 1)]),
-        r"the dataset .*or the choice of episodes of dataset 0 is another": mixed(other, v30),
+        r"the dataset .*or the choice of episodes of dataset 0 changed": mixed(other, v30),
         "the seed of the mixture was 0 and is 1": mixed(v30, other, seed=1),
-        "the state is of a mixture, the stream of one dataset": EpisodeStream(v30),
+        "the state is from a mixture, but the stream is one dataset": EpisodeStream(v30),
     }
     for said, stream in refused.items():
         with pytest.raises(PlanMismatchError, match=said):
             loader(stream).load_state_dict(state)
-    with pytest.raises(PlanMismatchError, match="the state is of one dataset, the stream of a mix"):
+    with pytest.raises(
+        PlanMismatchError, match="the state is from one dataset, but the stream is a mix"
+    ):
         mixture.load_state_dict(alone.state_dict())
 
 

@@ -88,7 +88,9 @@ def test_where_files_are_fewer_than_nodes_single_episodes_are_shared_out() -> No
 
 
 def test_a_share_without_episodes_is_refused_in_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"^Partition 5 of 6 has no episodes: there are only 5\.$"):
+    with pytest.raises(
+        UsageError, match=r"^Partition 5 of 6 would have no episodes: the dataset has only 5\.$"
+    ):
         choose(num_partitions=6, partition_index=5)
 
 

@@ -142,7 +142,7 @@ def test_times_that_are_no_clock_are_refused(bad: list[list[float]], match: str)
 
 def test_what_does_not_fit_is_refused() -> None:
     refused("seconds need float64", TIMES.float(), {"x": X}, hz=50)
-    refused("must begin with that of times", TIMES, {"x": X[:, :3]}, hz=50)
+    refused("which must begin with the shape of times", TIMES, {"x": X[:, :3]}, hz=50)
     refused("has no samples", TIMES, {"x": X}, [0], hz=50)
     refused("cannot have 5 of 4", TIMES, {"x": X}, [5], hz=50)
     refused("x is of type torch.complex64", TIMES, {"x": X.to(torch.complex64)}, hz=50)
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused() -> None:
     refused("x that is not finite at sample 2", TIMES,
             {"x": torch.tensor([[0, 1, float("nan"), 3]])}, hz=50)  # fmt: skip
     refused("would make fractions", TIMES, {"x": X.long()}, hz=50, methods={"x": "linear"})
-    refused("There is no column y", TIMES, {"x": X}, hz=50, methods={"y": "nearest"})
+    refused("The column", TIMES, {"x": X}, hz=50, methods={"y": "nearest"})
     refused("There is no method cubic", TIMES, {"x": X}, hz=50, methods={"x": "cubic"})
     refused("a quaternion has 4", TIMES, {"x": X}, hz=50, methods={"x": "slerp"})
     refused("the quaternion 0 in q", TIMES, {"q": torch.zeros(1, 4, 4)}, hz=50,

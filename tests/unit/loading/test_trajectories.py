@@ -62,7 +62,7 @@ def test_choices_that_name_nothing_are_refused() -> None:
     columns = {"action": (FLOAT, 7)}
 
     for text in ("acton", "action[7]", "action[3:3]", "action[5:9]", "action[-1]"):
-        with pytest.raises(UsageError, match="There is no column"):
+        with pytest.raises(UsageError, match="The column"):
             choose_methods(columns, {text: "nearest"})
     with pytest.raises(UsageError, match=r"takes a column of the quaternion at action\[0\]"):
         choose_methods(columns, {"action[0:4]": "slerp", "action[2]": "linear"})

@@ -68,10 +68,10 @@ def test_a_time_within_the_tolerance_is_taken() -> None:
 def test_unknown_features_and_empty_windows_are_refused() -> None:
     with pytest.raises(UsageError, match="'none'"):
         make_windows({"none": [0.0]}, fps=30, tolerance_s=1e-4, features=FEATURES)
-    with pytest.raises(UsageError, match="no time"):
+    with pytest.raises(UsageError, match="an empty list for 'action'"):
         windows_of([])
     for seconds in (0.1, ["soon"], [float("nan")], None):
-        with pytest.raises(UsageError, match="which is no list of seconds"):
+        with pytest.raises(UsageError, match="which is not a list of seconds"):
             windows_of(seconds)  # type: ignore[arg-type]
 
 

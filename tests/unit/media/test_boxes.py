@@ -159,7 +159,7 @@ def test_a_box_smaller_than_its_own_header_is_refused_with_its_place(
     ids=["nothing", "half a header", "no large size", "half a large size", "a box cut off"],
 )
 def test_a_file_that_ends_before_its_index_is_said_to_be_truncated(rest: bytes) -> None:
-    words = "it has no index (moov); most likely it is truncated."
+    words = "it has no index (moov); probably the file is cut off."
     assert refusal(box(b"ftyp") + rest) == words
 
 
@@ -397,10 +397,12 @@ def test_the_errors_name_the_file_and_what_to_do() -> None:
     assert found.message == "clip.mp4 is not a readable video: it hums."
     assert found.path == "clip.mp4"
     assert found.next_step == (
-        f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop)."
+        f"{GET_AGAIN}. If there is no other copy, leave the episode out with --on-bad-episode drop."
     )
     found = boxes.unreadable("clip.mp4", OSError(errno.EIO, "Input/output error"))
     assert found.message == "clip.mp4 cannot be read: Input/output error."
     assert found.path == "clip.mp4"
-    assert found.next_step == "Check the disk or the network and run the same command again."
+    assert found.next_step == (
+        "Check the disk or the network mount, then run the same command again."
+    )
     assert boxes.unreadable("", OSError("no code")).message == " cannot be read: no code."

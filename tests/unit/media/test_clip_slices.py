@@ -104,7 +104,7 @@ def test_a_cut_within_a_group_of_pictures_is_refused(
         f"{path} cannot be cut without encoding it again: frame {inside} begins an episode and is "
         "no keyframe."
     )
-    assert caught.value.next_step == "Leave the episode out (--on-bad-episode drop)."
+    assert caught.value.next_step == "Leave the episode out with --on-bad-episode drop."
     assert not (tmp_path / "cut.mp4").exists()
 
 

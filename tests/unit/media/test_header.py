@@ -292,7 +292,7 @@ def test_frames_shown_implausibly_late_are_refused_and_the_last_plausible_is_wri
     added(samples := FileSamples(), [1] * 34, lead=lead_of(32))
     with pytest.raises(SourceError) as caught:
         built(samples, fps=fps)
-    words = "A clip shows frames implausibly long after they are decoded."
+    words = "A clip shows frames impossibly long after they are decoded."
     assert caught.value.message == words
     # To the tick: FFmpeg believes 2**28.
     samples = added(FileSamples(), [1])
@@ -331,4 +331,4 @@ def test_an_impossible_rate_is_refused_with_where_to_mend_it(fps: Fraction) -> N
     with pytest.raises(UsageError) as caught:
         frame_ticks(fps)
     assert caught.value.message == f"A frame rate of {fps} is impossible."
-    assert caught.value.next_step == "Mend fps in meta/info.json."
+    assert caught.value.next_step == "Correct fps in meta/info.json."

@@ -18,7 +18,8 @@ from leconvert.support.errors import UnreadableSourceError
 ENTRY = visual_entry()
 FILE_BYTES = 10_000
 OUTSIDE = (
-    "its index places frames outside its media data (mdat); it is truncated, or its index is wrong"
+    "its index places frames outside its media data (mdat); the file is cut off, or "
+    "the index is wrong"
 )
 
 
@@ -165,7 +166,7 @@ def test_a_size_for_all_is_the_size_of_each() -> None:
 def test_frames_are_no_larger_than_the_file(table: bytes, bytes_in_all: int) -> None:
     places = {"stco": counted((0,), (0,))}
     assert len(read(bytes_in_all, stsz=table, **places).sizes) == 5
-    words = "its frames are larger than the file; most likely it is truncated"
+    words = "its frames are larger than the file; probably the file is cut off"
     assert refused(bytes_in_all - 1, stsz=table, **places) == words
 
 

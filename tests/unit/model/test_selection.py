@@ -53,11 +53,11 @@ def test_episodes_are_taken_or_left_in_the_order_of_the_source() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"episodes": "3,7-9,8"}, "--episodes: the dataset has no episodes 7, 8, 9."),
-        ({"exclude_episodes": "5"}, "--exclude-episodes: the dataset has no episode 5."),
-        ({"exclude_episodes": "0-4"}, "No episode is left to convert."),
-        ({"episodes": "2", "exclude_tasks": ("c",)}, "No episode is left to convert."),
-        ({"exclude_tasks": ("d",)}, "--exclude-task: no episode lists the task d."),
+        ({"episodes": "3,7-9,8"}, "The dataset has no episodes 7, 8, 9 (--episodes)."),
+        ({"exclude_episodes": "5"}, "The dataset has no episode 5 (--exclude-episodes)."),
+        ({"exclude_episodes": "0-4"}, "The selection contains no episode."),
+        ({"episodes": "2", "exclude_tasks": ("c",)}, "The selection contains no episode."),
+        ({"exclude_tasks": ("d",)}, "No episode has the task d (--exclude-task)."),
     ],
 )
 def test_what_the_source_lacks_is_refused(options: dict[str, object], said: str) -> None:
@@ -76,7 +76,7 @@ def test_lists_that_are_none_are_refused(text: str) -> None:
 
 
 def test_both_lists_are_a_contradiction() -> None:
-    with pytest.raises(UsageError, match="cannot be given together"):
+    with pytest.raises(UsageError, match="--episodes and --exclude-episodes exclude each other"):
         EpisodeSelection(episodes="1", exclude_episodes="2")
 
 

@@ -124,7 +124,7 @@ def test_line_ends_stay() -> None:
 
 @pytest.mark.parametrize("head", ["a: [1", "- a\n- b"])
 def test_a_head_that_is_no_yaml_is_named(head: str) -> None:
-    with pytest.raises(HubConflictError, match=r"The head of README.md in tester/arm") as caught:
+    with pytest.raises(HubConflictError, match=r"The YAML head of README.md in") as caught:
         _render(f"---\n{head}\n---\n# Mine\n")
     assert "--no-card" in str(caught.value.next_step)
 

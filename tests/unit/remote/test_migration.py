@@ -104,13 +104,13 @@ def test_the_command_says_what_moved_and_leaves_nothing_here(
     repo = hub.add_repo(REPO, large_clips, tags=("v2.1",))
     assert main(["convert", "--repo-id", REPO, "--layout", layout, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "were read to plan" in said
-    assert "will be sent" in said
+    assert "were downloaded for this plan" in said
+    assert "will be uploaded" in said
     assert "v3.0" not in repo.tags
     assert main(["convert", "--repo-id", REPO, "--layout", layout]) == 0
     said = capsys.readouterr().out
-    assert "on the Hub alone" in said
-    assert ("by the Hub itself" in said) == (layout == "episode-files")
+    assert "on the Hub only" in said
+    assert ("which the repo had under other names" in said) == (layout == "episode-files")
     assert repo.tags["v3.0"] == repo.branches["main"]
     assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
     assert main(["convert", "--repo-id", REPO, "--layout", layout]) == 0
@@ -128,8 +128,10 @@ def test_a_plan_shows_what_convert_would_do_on_the_hub(
         assert main([command, REPO, "--layout", layout, "--dry-run"]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
-    assert "stay on the Hub" in said[0] or "meta/ alone will be replaced" in said[0]
-    assert ("LeRobot loads, deletes from and splits" in said[0]) == (layout == "overlay")
+    assert "stay on the Hub" in said[0] or "Only meta/ will be replaced on the Hub" in said[0]
+    assert (
+        "With this layout LeRobot can load and split the dataset and delete episodes" in said[0]
+    ) == (layout == "overlay")
     assert "/tmp" not in said[0], "it needs no room here"
 
 
@@ -157,7 +159,7 @@ def test_a_refusal_names_the_repo_and_no_folder_of_ours(
     words = ["--layout", "episode-files", "--fetch-unfit", "--dry-run"]
     assert main(["convert", REPO, *words]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"more will be fetched, about .* will be sent: [0-9]+ % of ", said)
+    assert re.search(r"more will be downloaded, about .* will be uploaded: [0-9]+ % of ", said)
     assert "outlines" not in said
 
 
@@ -170,8 +172,8 @@ def test_a_missing_token_is_noticed_before_anything_is_fetched(
     hub.add_repo(REPO, large_clips)
     assert main(["convert", REPO, *words]) == 16
     told = capsys.readouterr().err
-    assert "needs a token, and there is none" in told
-    assert "--no-push converts without a push" in told
+    assert "needs a token for the Hub" in told
+    assert "Or add --no-push" in told
     assert not [r for r in hub.log if "/resolve/" in r.path]
     assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
     with pytest.raises(HubAccessError):
@@ -203,9 +205,9 @@ def test_unfit_files_are_refused_or_fetched_mended_and_sent_alone(
     ODDITIES["late start in some clips"](source)
     repo = hub.add_repo(REPO, source)
     first = repo.branches["main"]
-    with pytest.raises(UsageError, match="cannot stay on the Hub unread") as refused:
+    with pytest.raises(UsageError, match="cannot stay on the Hub as they are") as refused:
         migrate(tmp_path / WORK)
-    assert "does not show its first frame at 0" in " ".join(refused.value.details)
+    assert "does not show its first frame at time 0" in " ".join(refused.value.details)
     assert "--fetch-unfit" in str(refused.value.next_step)
     assert repo.branches["main"] == first
     assert not whole_clips(hub)
@@ -227,7 +229,7 @@ def test_unfit_files_are_refused_or_fetched_mended_and_sent_alone(
 def test_an_overlay_has_no_way_for_unfit_files(hub: StandIn, tmp_path: Path) -> None:
     ODDITIES["late start in some clips"](tmp_path / "source")
     hub.add_repo(REPO, tmp_path / "source")
-    with pytest.raises(UsageError, match="by a new meta/ alone"):
+    with pytest.raises(UsageError, match=r"needs more than a new meta/ to become v3.0"):
         migrate(tmp_path / WORK, "overlay", fetch_unfit=True)
 
 
@@ -240,7 +242,7 @@ def test_statistics_are_computed_from_files_that_are_fetched_and_not_sent(
     edit_lines(source, "episodes_stats", lambda lines: lines.pop())
     repairs = RepairOptions(fill_stats=True)
     repo = hub.add_repo(REPO, source)
-    with pytest.raises(UsageError, match="cannot stay on the Hub unread") as refused:
+    with pytest.raises(UsageError, match="cannot stay on the Hub as they are") as refused:
         migrate(tmp_path / WORK, repairs=repairs)
     assert "Statistics are computed" in " ".join(refused.value.details)
     report = migrate(tmp_path / WORK, repairs=repairs, fetch_unfit=True)
@@ -327,7 +329,8 @@ def test_what_changes_on_the_hub_meanwhile_is_converted_by_the_same_command(
     command = ["convert", "--repo-id", REPO, "--layout", layout, *words]
     assert main(command) == 17
     assert (
-        "Run the same command again; it begins with what is there now." in capsys.readouterr().err
+        "Run the same command again. It begins with the present state of the repo."
+        in capsys.readouterr().err
     )
     replaced = repo.branches["main"]
     assert repo.tags == {}
@@ -346,8 +349,8 @@ def test_a_revision_that_still_names_what_was_replaced_is_told_with_the_one_that
     for words in ([], [], ["--restart"]):
         assert main([*command, *words]) == 17
         said = capsys.readouterr().err
-        assert "v2.1 still names the dataset that was converted" in said
-        assert "with --revision main, which" in said
+        assert "still leads to the dataset that was converted" in said
+        assert "with --revision main" in said
     assert main([*command, "--revision", "main"]) == 0
     assert repo.tags["v3.0"] == repo.branches["main"]
     assert other in contents(repo, repo.branches["main"]).values()
@@ -408,7 +411,7 @@ def test_a_repo_that_changed_is_left_alone_and_no_stand_in_is_sent(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"layout": "reference"}, "only where the layout keeps them"),
+        ({"layout": "reference"}, "This layout cannot leave the files on the Hub"),
         ({"push": {"repo_id": "tester/other"}}, "pushed to the repo that has them"),
     ],
 )
@@ -425,7 +428,7 @@ def test_a_work_dir_without_hard_links_is_refused(
 ) -> None:
     hub.add_repo(REPO, large_clips)
     monkeypatch.setattr("leconvert.run.planner.can_link", lambda *_: False)
-    with pytest.raises(UsageError, match="without hard links"):
+    with pytest.raises(UsageError, match="is on a file system without hard links"):
         migrate(tmp_path / WORK)
 
 

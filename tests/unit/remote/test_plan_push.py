@@ -115,7 +115,7 @@ def test_commits_stay_below_operations_and_bytes() -> None:
 
 def test_a_result_is_recognised_by_rate_and_features() -> None:
     assert differs(INFO, {**INFO, "features": {"action": {}, "index": {}}}) is None
-    assert differs(INFO, {**INFO, "fps": 15}) == "it has 30 frames a second, the result 15"
+    assert differs(INFO, {**INFO, "fps": 15}) == "it has 30 frames per second, the result 15"
     new = {**INFO, "features": {"grip": {}}}
     assert differs(INFO, new) == "it has no feature 'grip'"
 

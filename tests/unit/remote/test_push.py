@@ -86,7 +86,9 @@ def test_one_commit_replaces_the_old_dataset_and_keeps_what_is_not_its_own(
     before, digest = hub.add_commit(REPO, own), digest_of(result)
 
     report = pushed(result)
-    assert digest_of(result) == digest, "it is only read"
+    assert digest_of(result) == digest, (
+        "The MP4 file is of an unusual kind that can only be read packet by packet"
+    )
 
     assert _at(hub) == _files(result) | set(own) | {".gitattributes", "README.md"}
     assert repo.branches["main"] == report.commit == repo.tags["v3.0"]
@@ -148,7 +150,7 @@ def test_after_an_appending_one_commit_sends_what_is_new_alone(
     # What somebody changed in an old file there is not replaced.
     hub.add_commit(REPO, {min(old): b"changed"})
     append(4)
-    with pytest.raises(HubConflictError, match=r"holds a v3\.0 dataset, and another one"):
+    with pytest.raises(HubConflictError, match="already holds another"):
         pushed(result)
 
 
@@ -180,7 +182,7 @@ def test_a_branch_is_made_and_main_stays(repo: Repo, pushed: Push, result: Path)
     assert (report.tag, repo.tags) == ("none", {})
     repo.tags["v3.0"] = main
     assert pushed(result, branch="v3").tag == "none"
-    assert repo.tags == {"v3.0": main}, "it names what main holds"
+    assert repo.tags == {"v3.0": main}, "the tag is for"
 
 
 def test_a_pull_request_is_left_to_others_and_found_again(
@@ -201,7 +203,7 @@ def test_more_operations_than_a_commit_takes_go_through_a_pull_request(
     hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
     hub.limits.commit_operations = 4
-    with pytest.raises(HubConflictError, match="only main takes several"):
+    with pytest.raises(HubConflictError, match=r"which only works for main .by a pull request."):
         pushed(result, branch="v3", commit_operations=4)
     report = pushed(result, commit_operations=4)
     assert (report.pull_request, report.merged, report.tag) == (1, True, "set")
@@ -220,8 +222,8 @@ def test_a_tag_elsewhere_moves_and_one_on_the_same_files_stays(
     assert report.tag == "moved"
     assert repo.tags["v3.0"] == report.commit
     assert said.lines == [
-        f"The tag v3.0 moves from {old[:12]} to {str(report.commit)[:12]}: for a moment there is "
-        "none. If this ends in between, the same command closes the gap first."
+        f"The tag v3.0 moves from {old[:12]} to {str(report.commit)[:12]}. For a moment "
+        "the tag does not exist. If this command is interrupted then, run it again."
     ]
     hub.add_commit(REPO, {"notes.md": b"later"})
     assert pushed(result, dry_run=True).tag == "kept"
@@ -326,13 +328,16 @@ def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
     commit = repo.branches["main"]
     result = noted(repo_id=REPO, revision="main", commit=commit)
     head = hub.add_commit(REPO, {"meta/tasks.jsonl": b"{}\n"})
-    with pytest.raises(HubConflictError, match="which was converted: 1 file differs") as caught:
+    with pytest.raises(HubConflictError, match=": 1 file differs") as caught:
         pushed(result)
     assert caught.value.details == (
-        "there: 5 episodes and 44 frames, v2.1; the result: 5 episodes and 44 frames",
-        "18 files would be deleted, 1 replaced; they would stay in the history alone",
+        "in the repo: 5 episodes and 44 frames, v2.1; the result: 5 episodes and 44 frames",
+        (
+            "18 files would be deleted and 1 replaced; they would stay only in the history "
+            "of the repo"
+        ),
         "differs: meta/tasks.jsonl",
-        "1 commit since it was converted",
+        "1 commit since the conversion",
         f"{head[:12]} {repo.read_commit(head)['date'][:10]} a change",
     )
     hub.add_commit(REPO, {"meta/tasks.jsonl": (small_source / "meta/tasks.jsonl").read_bytes()})
@@ -346,12 +351,12 @@ def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"fps": 11}, "it has 11 frames a second, the result 30"),
+        ({"fps": 11}, "it has 11 frames per second, the result 30"),
         (
             {"codebase_version": "v1.6"},
-            "v1.6.* Which of its files a push may replace",
+            "So it is unknown which files a push may replace",
         ),
-        ({"codebase_version": "v3.0"}, "already holds a v3.0 dataset, and another one"),
+        ({"codebase_version": "v3.0"}, "already holds another v3.0 dataset"),
         ({"features": {}}, "it has no feature"),
     ],
 )
@@ -385,12 +390,17 @@ def test_a_repo_that_is_no_dataset_keeps_its_files(
 @pytest.mark.parametrize(
     ("repo", "token", "error", "said"),
     [
-        ("tester/arm", False, HubAccessError, "needs a token, and there is none"),
-        ("tester/arm", READ_TOKEN, HubAccessError, "The Hub refused tester/arm: You must use"),
+        ("tester/arm", False, HubAccessError, "needs a token for the Hub"),
+        (
+            "tester/arm",
+            READ_TOKEN,
+            HubAccessError,
+            "The Hub refused a request about tester/arm: You must use",
+        ),
         ("tester/arm", OTHER_TOKEN, HubAccessError, "You don't have write access"),
         ("tester/arm", "hf_wrong", HubAccessError, "Invalid credentials"),
-        ("tester/none", None, HubError, "tester/none is no dataset on the Hub"),
-        ("no repo", None, HubError, "'no repo' is no name of a repo"),
+        ("tester/none", None, HubError, "The Hub has no dataset"),
+        ("no repo", None, HubError, "is not the name of a repo"),
     ],
 )
 def test_what_the_hub_refuses_is_one_sentence(
@@ -422,7 +432,7 @@ def test_a_repo_that_is_there_but_not_seen_is_not_made_anew(
         "status", path="/refs", status=404, headers={"X-Error-Code": "RepoNotFound"}, times=None
     )
     hub.break_requests(hidden)
-    with pytest.raises(HubError, match="is there, but this token may not see it"):
+    with pytest.raises(HubError, match="This token may not see"):
         pushed(result)
     assert _writes(hub) == ["POST /api/repos/create"]
 
@@ -434,7 +444,7 @@ def test_what_the_hub_does_not_take_is_told(
     with pytest.raises(HubConflictError, match=r'head of README.md in tester/arm: "license" must'):
         pushed(result)
     hub.limits.large_bytes = 10_000
-    with pytest.raises(HubError, match=r"does not take a file of tester/arm: .*too large"):
+    with pytest.raises(HubError, match="The Hub does not accept a file of"):
         pushed(result, card=False)
     assert "meta/tasks.jsonl" in _at(hub)
 
@@ -477,14 +487,18 @@ def test_a_v21_result_does_not_replace_the_v3_dataset_that_it_was_made_of(
 ) -> None:
     hub.add_repo(REPO, result, tags=("v3.0",))
     before = dict(hub.repo(REPO).branches)
-    with pytest.raises(HubConflictError, match=r"holds a v3\.0 dataset, which v2\.1 would replace"):
+    with pytest.raises(
+        HubConflictError, match=r"holds a v3\.0 dataset, which a v2\.1 dataset would replace"
+    ):
         pushed(v21_result)
     assert hub.repo(REPO).branches == before
     report = pushed(v21_result, branch="v2.1", force=True)
     assert hub.repo(REPO).branches == {**before, "v2.1": report.commit}
     assert list(hub.repo(REPO).tags) == ["v3.0"]
     next(v21_result.glob("videos/*/*/*.mp4")).unlink()
-    with pytest.raises(VerificationError, match=r"is no complete v2.1 dataset: \d+ error"):
+    with pytest.raises(
+        VerificationError, match=r"is not a complete v2.1 dataset: it has \d+ error"
+    ):
         pushed(v21_result)
 
 
@@ -495,12 +509,14 @@ def test_only_a_complete_dataset_is_pushed(
     shutil.copytree(small_source, v20)
     info = json.loads((v20 / "meta/info.json").read_bytes())
     (v20 / "meta/info.json").write_text(json.dumps(info | {"codebase_version": "v2.0"}))
-    with pytest.raises(SourceError, match=r"is v2.0; only v3.0 and v2.1 datasets are sent"):
+    with pytest.raises(SourceError, match=r"is v2.0, but only v3.0 and v2.1 datasets can be sent"):
         pushed(v20)
-    with pytest.raises(UnreadableSourceError, match="is a folder with 2 datasets below it"):
+    with pytest.raises(UnreadableSourceError, match="a folder with 2 datasets below it"):
         pushed(tmp_path)
     next(result_copy.glob("videos/*/*/*.mp4")).unlink()
-    with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset: 1 error\."):
+    with pytest.raises(
+        VerificationError, match=r"is not a complete v3.0 dataset: it has 1 error\."
+    ):
         pushed(result_copy)
     with pytest.raises(UsageError, match="exclude each other"):
         pushed(result_copy, branch="v3", create_pr=True)
@@ -528,13 +544,13 @@ def test_a_card_that_is_no_utf8_is_never_changed(
     with pytest.raises(HubConflictError) as caught:
         pushed(result_copy)
     assert caught.value.message == (
-        f"README.md in {REPO} is no text in UTF-8, which the Hub asks for."
+        f"README.md in {REPO} is not UTF-8 text, which the Hub requires."
     )
     assert "meta/tasks.jsonl" in _at(hub), "nothing was committed"
     assert pushed(result_copy, card=False).card == "kept"
     assert content(hub, "main", "README.md") == latin
     (result_copy / "README.md").write_bytes(latin)
-    with pytest.raises(HubConflictError, match=rf"{result_copy}/README.md is no text in UTF-8"):
+    with pytest.raises(HubConflictError, match="is not UTF-8 text"):
         pushed(result_copy, "tester/new", card=False)
 
 
@@ -584,7 +600,9 @@ def test_a_main_that_changed_while_a_pull_request_was_filled_is_not_merged_into(
     hub.limits.commit_operations = 4
     note = Fault("none", path="/commit/refs%2Fpr%2F1", interfere=lambda: _note(hub))
     hub.break_requests(note)
-    with pytest.raises(HubConflictError, match="changed while pull request 1 was filled") as caught:
+    with pytest.raises(
+        HubConflictError, match="changed during the upload to pull request"
+    ) as caught:
         pushed(result, commit_operations=4)
     assert "Close pull request 1" in str(caught.value.next_step)
     assert _at(hub) == _files(small_source) | {".gitattributes", "note.md"}
@@ -626,14 +644,14 @@ def test_a_tag_that_somebody_else_makes_in_between_is_a_conflict(
     with pytest.raises(HubConflictError) as caught:
         pushed(result)
     assert caught.value.message == (
-        f"{REPO} changed meanwhile: the tag v3.0 was made, and names {old[:12]} now."
+        f"{REPO} changed meanwhile: the tag v3.0 was made and leads to {old[:12]} now."
     )
     assert repo.tags["v3.0"] == old
     assert pushed(result).tag == "moved"
 
 
 @pytest.mark.parametrize(
-    ("theirs", "said"), [("b" * 40, "moved, and names bbbbbbbbbbbb now"), (None, "removed")]
+    ("theirs", "said"), [("b" * 40, "moved and leads to bbbbbbbbbbbb now"), (None, "removed")]
 )
 def test_a_tag_that_somebody_moves_or_removes_during_the_upload_is_left_alone(
     hub: StandIn, pushed: Push, small_source: Path, result: Path, theirs: str | None, said: str
@@ -695,7 +713,7 @@ def test_a_hub_that_asks_to_wait_is_waited_for(
     longest = [asked + 2**failures / 2 for failures in range(1, refused + 1)]
     assert all(most / 2 <= took <= most for took, most in zip(paused, longest, strict=True))
     assert min(paused) > asked, "spread out, so that not all come back together"
-    assert all(line.startswith("The Hub takes no more requests about") for line in said.lines)
+    assert all("Trying again in" in line for line in said.lines)
     assert ("as the Hub asks" in said.lines[0]) == bool(headers)
 
 
@@ -732,8 +750,8 @@ def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
 @pytest.mark.parametrize(
     ("status", "error", "said"),
     [
-        (None, HubConflictError, f"{REPO} no longer has the commit {'d' * 12}, which was conv"),
-        (503, HubError, "The Hub failed over tester/arm"),
+        (None, HubConflictError, "no longer has the converted commit"),
+        (503, HubError, "The Hub failed at a request about"),
     ],
 )
 def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_not(

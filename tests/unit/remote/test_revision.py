@@ -47,7 +47,7 @@ def test_an_info_that_names_no_version_is_no_dataset(hub: StandIn, content: byte
     with pytest.raises(SourceError) as caught:
         check_convertible(found, HubStore(found.repo))
     assert caught.value.message == (
-        f"{REPO} at main is no LeRobot dataset: it has no meta/info.json that names a "
+        f"{REPO} at main is not a LeRobot dataset: it has no meta/info.json with a "
         "codebase_version."
     )
     assert find_converted(REPO) is None, "a tag alone makes no v3.0 dataset"

@@ -221,7 +221,7 @@ def test_a_file_that_stays_other_than_its_etag_says_is_an_error(
     url = bucket.upload(small_source, "set", checksums=False)
     bucket.alter = flipping(99)
     assert main(["convert", url, str(tmp_path / "out")]) == 3
-    assert f"{CLIP} of {url} arrives with other content" in capsys.readouterr().err
+    assert "does not have the listed content" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     bucket.alter = flipping(0)
     assert main(["convert", url, str(tmp_path / "out")]) == 0
@@ -290,7 +290,7 @@ def test_an_etag_that_is_no_md5_costs_a_second_look_and_refuses_nothing(
 
 
 def test_nothing_at_a_url_is_told(url: str, tmp_path: Path) -> None:
-    with pytest.raises(UnreadableSourceError, match=f"There is nothing at {url}"):
+    with pytest.raises(UnreadableSourceError, match="does not exist or is empty"):
         download_tree(url, tmp_path / "here")
 
 
@@ -340,7 +340,7 @@ def test_a_bucket_that_is_not_there_is_made_only_where_that_is_asked_for(
         for command in ("push", "mirror"):
             url = f"s3://typo-{command}/x"
             assert main([command, str(result), url]) == 5
-            assert f"There is no bucket typo-{command} for {url}." in capsys.readouterr().err
+            assert f"The bucket typo-{command} of {url} does not exist." in capsys.readouterr().err
             fs.invalidate_cache()
             assert fs.ls("") == [store.bucket]
         assert main(["push", str(result), "s3://typo-push/x", "--create-bucket"]) == 0
@@ -350,7 +350,7 @@ def test_a_bucket_that_is_not_there_is_made_only_where_that_is_asked_for(
         assert is_whole("s3://typo-push/x", result)
     capsys.readouterr()
     assert main(["push", str(result), "--create-bucket"]) == 2
-    assert "none is named" in capsys.readouterr().err
+    assert "works only with the URL of a store" in capsys.readouterr().err
 
 
 def test_an_unfinished_upload_of_another_tree_is_refused(url: str, result: Path) -> None:
@@ -439,7 +439,7 @@ def test_files_that_come_meanwhile_are_no_part_of_a_dataset(
 ) -> None:
     calls, store = Calls(url, "put_file", monkeypatch), open_store(url)
     calls.before = lambda _: store.fs.pipe_file(store.path("data-of-others"), b"x")
-    with pytest.raises(TargetError, match="Somebody else sends to") as caught:
+    with pytest.raises(TargetError, match="Somebody else is uploading to") as caught:
         upload_tree(result, url)
     assert caught.value.details == ("data-of-others",)
     assert "meta/info.json" not in names(url)
@@ -459,8 +459,8 @@ def test_a_store_that_keeps_less_is_noticed(
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("nope://bucket/name", "nope://bucket/name is no URL that can be read"),
-        ("hf://datasets/a/b", "is on the Hub, where a dataset appears in one commit"),
+        ("nope://bucket/name", "cannot be read"),
+        ("hf://datasets/a/b", "is on the Hub"),
     ],
 )
 def test_places_that_cannot_be_sent_to_are_refused(result: Path, where: str, said: str) -> None:
@@ -485,12 +485,12 @@ def test_a_library_that_is_missing_is_named(
 def test_only_a_complete_result_is_sent(
     small_source: Path, result: Path, url: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SourceError, match=r"is v2.1; only v3.0 datasets are sent"):
+    with pytest.raises(SourceError, match=r"is v2.1, but only v3.0 datasets can be sent"):
         upload_tree(small_source, url)
     for lost in ("data", "videos/observation.images.top/chunk-000/file-000.mp4"):
         damaged = Path(shutil.copytree(result, tmp_path / lost.partition("/")[0]))
         (damaged / lost).rename(tmp_path / f"lost-{damaged.name}")
-        with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset"):
+        with pytest.raises(VerificationError, match=r"is not a complete v3.0 dataset"):
             upload_tree(damaged, url)
     assert names(url) == []
 
@@ -505,7 +505,7 @@ def test_a_conversion_from_a_url_to_a_url(
     assert not source_dir(out).exists()
     capsys.readouterr()
     assert main(["push", str(out), f"{url}_v30", "--private"]) == 2
-    assert "--private is for the Hub" in capsys.readouterr().err
+    assert "works only for the Hub" in capsys.readouterr().err
     assert main(["push", str(out), f"{url}_v30", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["url"] == f"{url}_v30"
     download_tree(f"{url}_v30", tmp_path / "back")
@@ -520,10 +520,18 @@ def test_a_conversion_from_a_url_to_a_url(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--root", "memory://x"], 2, "It is not said where the result of memory://x goes."),
-        (["--root", "memory://x", "--output", "y", "--dry-run"], 2, "--dry-run writes nothing"),
-        (["--root", "memory://none/x", "--output", "y"], 3, "There is nothing at memory://none/x"),
-        (["--root", "hf://models/a/b"], 2, "hf://models/a/b names no dataset on the Hub."),
+        (["--root", "memory://x"], 2, "No folder is given for the result of memory://x."),
+        (["--root", "memory://x", "--output", "y", "--dry-run"], 2, "--dry-run cannot show a plan"),
+        (
+            ["--root", "memory://none/x", "--output", "y"],
+            3,
+            "memory://none/x does not exist or is empty",
+        ),
+        (
+            ["--root", "hf://models/a/b"],
+            2,
+            ("hf://models/a/b is not an address of a dataset on the Hub."),
+        ),
         (
             ["--root", "hf://datasets/a/b@v2.1", "--revision", "main"],
             2,
@@ -559,4 +567,4 @@ def test_a_server_that_is_asked_at_once_and_does_not_answer_is_a_store_that_fail
 
 def test_a_url_as_output_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["convert", "--root", str(tmp_path), "--output", "s3://bucket/name"]) == 2
-    assert "send it there with `leconvert push`" in capsys.readouterr().err
+    assert "then send it with `leconvert push`" in capsys.readouterr().err

@@ -151,7 +151,9 @@ def test_a_branch_that_moves_is_not_mixed_in(
         for path in large_clips.rglob("episode_*")
     }
     arm.add_commit(REPO, other)
-    assert planned(tmp_path).manifest.run_id == run.manifest.run_id, "the same command goes on"
+    assert planned(tmp_path).manifest.run_id == run.manifest.run_id, (
+        "Then run the same command again"
+    )
     assert run_worker(run.work_dir.root).batches_failed == 0
     pack_run(open_run(run.work_dir.root))
     assert verify_pair(tmp_path / "out", large_clips, depth="bytes").ok
@@ -185,7 +187,7 @@ def test_stored_bytes_that_changed_are_never_used(arm: StandIn, tmp_path: Path) 
     assert summary.batches_done == 0
     with pytest.raises(BatchesFailedError) as caught:
         pack_run(open_run(run.work_dir.root))
-    assert "arrives with other content than the listing says" in caught.value.details[0]
+    assert "does not have the listed content" in caught.value.details[0]
     assert not (tmp_path / "out").exists()
 
 
@@ -202,12 +204,10 @@ def test_an_outline_whose_index_is_not_the_files_is_noticed(
     import os
 
     os.utime(clip, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    with pytest.raises(
-        SourceChangedError, match="holds another index than the file on the Hub"
-    ) as caught:
+    with pytest.raises(SourceChangedError, match="does not match the file on the Hub") as caught:
         run_worker(run.work_dir.root)
     outline = open_sparse_snapshot(Path(run.manifest.source)).folder
-    assert caught.value.next_step == f"Move {outline} elsewhere, and plan again with --restart.", (
+    assert caught.value.next_step == f"Move {outline} elsewhere, then plan again with --restart.", (
         "a part of an outline is never made again"
     )
     assert not list(tmp_path.rglob("slot-*/files/**/*.mp4"))

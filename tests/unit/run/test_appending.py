@@ -197,7 +197,7 @@ def test_undo_refuses_a_former_state_that_was_changed(result: Path) -> None:
     append(result)
     (old,) = former_of(result)
     edit_info(old, lambda info: info.update(fps=15))
-    with pytest.raises(VerificationError, match="is not the source of"):
+    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
         undo_conversion(result)
     assert v3.EpisodesReader(result).num_rows == 4
 
@@ -210,7 +210,7 @@ def test_a_former_state_that_the_user_changed_stays_until_it_is_as_it_was(
     (old / "notes.txt").write_text("mine")
     before = snapshot(old)
     (row,) = clean_kept_source(result).kept
-    assert row.reason == "it was changed since it was put aside"
+    assert row.reason == "it was changed after the run kept it"
     grow(5)
     append(result)
     assert snapshot(old) == before
@@ -360,7 +360,7 @@ def test_computed_statistics_of_old_episodes_stay(tmp_path: Path, version: Any) 
 
 def test_other_options_than_before_are_refused_with_what_differs(result: Path) -> None:
     before = snapshot(result)
-    with pytest.raises(TargetError, match="of episode 0 is something else"):
+    with pytest.raises(TargetError, match="its table of episodes differs at episode"):
         append(result, repairs=RepairOptions(quantiles=True))
     assert snapshot(result) == before
     assert former_of(result) == []
@@ -450,18 +450,18 @@ def grown_result(source: Path, result: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        (changed_length, TargetError, r"its episode 1 has 7 frames, and in .* 8"),
-        (grown_result, TargetError, r"it has 5 episodes, and .* 4"),
+        (changed_length, TargetError, "its episode 1 has 7 frames, but 8 in .*"),
+        (grown_result, TargetError, r"it has 5 episodes, but .* has only 4"),
         (changed_task, TargetError, "its tasks are not the first tasks"),
-        (changed_fps, TargetError, "does not write, .*: fps in meta/info.json"),
-        (changed_feature, TargetError, "does not write, .*: names of feature 'action'"),
-        (renamed_file, TargetError, "does not write, .*: data_path in meta/info.json"),
-        (changed_statistics, TargetError, "does not write, .*: meta/episodes"),
-        (changed_row, VerificationError, "does not match .*; nothing was replaced"),
-        (changed_clip, LeconvertError, "does not match .*; nothing was replaced"),
+        (changed_fps, TargetError, "does not write them: fps in meta/info.json"),
+        (changed_feature, TargetError, "does not write them: names of feature 'action'"),
+        (renamed_file, TargetError, "does not write them: data_path in meta/info.json"),
+        (changed_statistics, TargetError, "does not write them: meta/episodes"),
+        (changed_row, VerificationError, "does not match its source .* Nothing was replaced"),
+        (changed_clip, LeconvertError, "does not match its source .* Nothing was replaced"),
         (changed_result_row, LeconvertError, "."),
-        (stray_in_result, TargetError, "notes.txt is no file of an episode"),
-        (result_in_v21, TargetError, "is no v3.0 dataset"),
+        (stray_in_result, TargetError, "notes.txt does not belong to an episode"),
+        (result_in_v21, TargetError, "is not a v3.0 dataset"),
     ],
 )
 def test_what_is_not_its_beginning_is_refused_and_stays(
@@ -514,7 +514,7 @@ def test_a_result_that_grew_since_the_plan_is_refused(result: Path, grow: Grow) 
     assert run.manifest.kept_episodes == 3
     shutil.rmtree(result)
     leconvert.convert(source, output=result)
-    with pytest.raises(TargetError, match="it had 3 episodes when planned, and 4 now"):
+    with pytest.raises(TargetError, match="it had 3 episodes in the plan, but has 4 now"):
         pack_run(run)
 
 
@@ -528,8 +528,8 @@ def test_the_plan_says_what_is_new(
     words = ["convert", str(tmp_path / "source"), str(result), "--append", "--dry-run"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "1 of 4 episodes are new" in out
-    assert "3 stay in the files that they have" in out
+    assert "New: 1 of 4 episodes" in out
+    assert "episodes stay in their files" in out
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kept_episodes"] == 3
     assert snapshot(tmp_path) == before

@@ -182,7 +182,7 @@ def test_what_is_wrong_with_a_source_is_told_with_its_name(two: list[Path], tmp_
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        (("source0",), "takes two datasets"),
+        (("source0",), "A merge needs at least two datasets"),
         (("source0", "source0"), "is given twice"),
         (("source0", "source1", "source1/.."), "lies inside"),
     ],
@@ -222,7 +222,7 @@ def test_a_dataset_that_is_mounted_twice_is_merged_once(
         assert main(["merge", *given]) == 2
         assert f"{mounted_twice} is given twice, as {two[0]} too" in capsys.readouterr().err
     assert main(["convert", str(two[0]), str(mounted_twice)]) == 2
-    assert f"The output is the source itself, {two[0]}" in capsys.readouterr().err
+    assert "--output is the source itself" in capsys.readouterr().err
     assert not out.exists()
 
 

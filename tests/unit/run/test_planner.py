@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_kept_is_told_with_the_reason(
     assert (finding.code, finding.severity) == ("rewritten-file", "info")
     assert finding.path == "data/chunk-000/episode_000001.parquet"
     assert finding.message == (
-        f"{finding.path} has other columns or types than the result, and is written anew."
+        f"{finding.path} has other columns or types than the result, so it is written again."
     )
     shards = [shard for batch in draft.batches for shard in batch.shards]
     assert [(shard.stream, shard.first) for shard in shards if not shard.keep] == [("data", 1)]

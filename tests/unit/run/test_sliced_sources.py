@@ -195,7 +195,7 @@ def test_a_changed_file_is_told_once_whatever_number_of_episodes_it_holds(
     assert changed_files(paths, TOP, files) == []
     name = paths.relative(TOP, int(files.key[0]))
     os.utime(converted / name, ns=(1, 1))
-    changed = f"{name}: replaced or touched since it was planned"
+    changed = f"{name}: replaced or changed after the plan"
     assert changed_files(paths, TOP, files) == [changed]
     with pytest.raises(SourceChangedError) as caught:
         run_worker(run.work_dir.root)

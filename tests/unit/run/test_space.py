@@ -127,8 +127,8 @@ def test_a_full_disk_is_full_and_not_unknown(
     ("folder", "twice", "said", "helps"),
     [
         ("at", 0, "the result needs about 30.0 MiB.", "--output"),
-        ("at", 9, "the result needs about 30.0 MiB while shards and result stand side", "--output"),
-        ("work", 0, "the shards need about 30.0 MiB.", "--work-dir"),
+        ("at", 9, "the result needs about 30.0 MiB while the workers' files", "--output"),
+        ("work", 0, "the files of the workers need about 30.0 MiB.", "--work-dir"),
     ],
 )
 def test_too_little_room_is_an_error_that_says_where(
@@ -137,13 +137,15 @@ def test_too_little_room_is_an_error_that_says_where(
     room = Room(str(tmp_path / folder), 30 * MEBIBYTE, 20 * MEBIBYTE)
     with pytest.raises(StorageError) as caught:
         check_room(SpaceNeeded(False, twice, (room,)), tmp_path / "at" / "out")
-    assert caught.value.message.startswith(f"{tmp_path / folder} has 20.0 MiB free, {said}")
+    assert caught.value.message.startswith(
+        f"{tmp_path / folder} has only 20.0 MiB free, but {said}"
+    )
     assert helps in (caught.value.next_step or "")
     with pytest.raises(StorageError) as caught:
         check_room(SpaceNeeded(False, twice, (room,), 2, 9 * MEBIBYTE), tmp_path / "at" / "out")
     clean = f"`leconvert clean --of {tmp_path / 'at' / 'out'} --old` removes former states"
     assert str(caught.value.next_step).startswith(clean)
-    assert "2 states of up to 9.0 MiB" in str(caught.value.next_step)
+    assert "2 states, up to 9.0 MiB" in str(caught.value.next_step)
 
 
 def test_what_a_crashed_try_left_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -67,20 +67,29 @@ def test_lists_give_their_episodes() -> None:
 @pytest.mark.parametrize(
     ("into", "said"),
     [
-        ({}, "It is not said into which parts."),
+        ({}, "No parts are given."),
         ({"a/b": 1.0}, "a/b cannot be the name of a part"),
         ({"..": 1.0}, ".. cannot be the name of a part"),
         ({"": 1.0}, " cannot be the name of a part"),
-        ({"a": 0.5, "b": 0.4}, "--into: the shares add up to 0.9, not to 1."),
-        ({"a": 0.9, "b": 0.4}, "--into: the shares add up to 1.3, not to 1."),
-        ({"a": 1.0, "b": 0.0}, "--into: a share must be above 0 and at most 1, not 0."),
-        ({"a": 1.5, "b": -0.5}, "--into: a share must be above 0 and at most 1, not 1.5."),
-        ({"a": float("nan")}, "--into: a share must be above 0 and at most 1, not nan."),
-        ({"a": 0.99, "b": 0.01}, "--into: a share of 0.01 of 5 episodes is no episode for b."),
-        ({"a": 0.9, "b": "4"}, "--into: b is a list of episodes, and another part a share."),
-        ({"a": "0-3", "b": "3-4"}, "--into: episode 3 is in a and in b."),
-        ({"a": "0-1", "b": "4"}, "--into: no part has 2 episodes: 2-3."),
-        ({"a": "0-5"}, "--into a: the dataset has no episode 5."),
+        ({"a": 0.5, "b": 0.4}, "The shares of --into add up to 0.9, not to 1."),
+        ({"a": 0.9, "b": 0.4}, "The shares of --into add up to 1.3, not to 1."),
+        ({"a": 1.0, "b": 0.0}, "A share of --into must be above 0 and at most 1, not 0."),
+        ({"a": 1.5, "b": -0.5}, "A share of --into must be above 0 and at most 1, not 1.5."),
+        ({"a": float("nan")}, "A share of --into must be above 0 and at most 1, not nan."),
+        (
+            {"a": 0.99, "b": 0.01},
+            ("b would get no episode: its share 0.01 of 5 episodes is less than one (--into)."),
+        ),
+        (
+            {"a": 0.9, "b": "4"},
+            (
+                "--into mixes shares and episode numbers: b has episode "
+                "numbers, another part a share."
+            ),
+        ),
+        ({"a": "0-3", "b": "3-4"}, "--into puts episode 3 into two parts: a and b."),
+        ({"a": "0-1", "b": "4"}, "--into puts 2 episodes into no part: 2-3."),
+        ({"a": "0-5"}, "The dataset has no episode 5 (--into a)."),
         ({"a": "0:3"}, "--into a takes episode numbers and ranges such as 0-99,120, not 0:3."),
     ],
 )

@@ -173,7 +173,7 @@ def test_v21_holds_what_lies_between_keyframes(source: Path, tmp_path: Path) -> 
     to = LayoutOptions(to="v2.1")
     with pytest.raises(UsageError) as caught:
         leconvert.trim(source, frames={1: (17, 30)}, output=tmp_path / "out", layout=to)
-    assert "are not between keyframes" in caught.value.message
+    assert "do not begin and end at keyframes" in caught.value.message
     said = str(caught.value.next_step).split(",")[0].removeprefix("Give --frames ")
     (wider,) = parse_frames([1], [said])
     assert wider.first <= 17
@@ -217,8 +217,7 @@ def test_frames_that_no_decoder_finds_are_refused_before_any_work(
     for more in ([], ["--dry-run"], ["--to", "v2.1"]):
         assert main([*words, "12:25", *more]) == 3
         said = " ".join(capsys.readouterr().err.split())
-        assert f"{CAMERA}/episode_000001.mp4: no decoder can start at frame 1" in said
-        assert "frames 12:25 of episode 1 cannot be cut out as they are." in said
+        assert "frames 12:25 of episode 1 cannot be cut out as they are: the table" in said
     assert [each.name for each in tmp_path.iterdir()] == ["set"]
     encode_clip(path, frames, fps=Fraction(30), gop_size=2)  # as the message says
     assert main([*words, "12:25"]) == 0
@@ -249,8 +248,8 @@ def test_what_v21_cannot_hold_is_trimmed_further_by_the_command_that_is_named(
         leconvert.convert(between, output=tmp_path / "out", layout=LayoutOptions(to="v2.1"))
     found = {f["episode"]: f["message"] for f in caught.value.findings if f["severity"] == "error"}
     assert sorted(found) == [0, 1, 2]
-    assert " Frames 2:15 of its 15 need none: `leconvert trim " in found[0]
-    assert found[1].endswith("a clip of v2.1 holds an episode's frames alone.")
+    assert " Frames 2:15 of its 15 need no others: `leconvert trim " in found[0]
+    assert "but a clip of v2.1 contains only the frames of its episode" in found[1]
     words = shlex.split(found[0].split("`")[1])
     words[words.index("NEW")] = str(tmp_path / "new")
     # Nothing of episode 1 begins at a keyframe: that one has to be left out.
@@ -269,25 +268,25 @@ def test_an_episode_that_was_trimmed_is_not_widened_beyond_itself(
     with pytest.raises(UsageError) as caught:
         leconvert.trim(between, frames={0: (1, 9)}, output=tmp_path / "out", layout=to)
     assert caught.value.next_step == (
-        "Give --frames 2:9, or write v3.0, which holds the frames that are needed beside them."
+        "Give --frames 2:9, or write v3.0, which can store the further frames that are needed."
     )
     with pytest.raises(UsageError) as caught:
         leconvert.trim(between, frames={1: (1, 3)}, output=tmp_path / "out", layout=to)
-    assert str(caught.value.next_step).startswith("Write v3.0, which holds")
+    assert str(caught.value.next_step).startswith("Write v3.0, which can store")
 
 
 @pytest.mark.parametrize(
     ("frames", "said"),
     [
-        ({1: (5, 5)}, "--frames 5:5 leaves no frame."),
-        ({1: (-3, 5)}, "--frames -3:5 leaves no frame."),
-        ({1: (9, 5)}, "--frames 9:5 leaves no frame."),
-        ({1: (0, 42)}, "Episode 1 has 41 frames; --frames 0:42 is not within it."),
-        ({1: (41, None)}, "Episode 1 has 41 frames; --frames 41:41 is not within it."),
-        ({1: (0, 41)}, "--frames 0:41 is all of it, so nothing would change."),
-        ({1: (0, None)}, "--frames 0:41 is all of it, so nothing would change."),
-        ({9: (0, 5)}, "--episode: the dataset has no episode 9."),
-        ({}, "It is not said which frames stay."),
+        ({1: (5, 5)}, "--frames 5:5 keeps no frame."),
+        ({1: (-3, 5)}, "--frames -3:5 keeps no frame."),
+        ({1: (9, 5)}, "--frames 9:5 keeps no frame."),
+        ({1: (0, 42)}, "Episode 1 has 41 frames; --frames 0:42 lies outside."),
+        ({1: (41, None)}, "Episode 1 has 41 frames; --frames 41:41 lies outside."),
+        ({1: (0, 41)}, "so nothing would change"),
+        ({1: (0, None)}, "so nothing would change"),
+        ({9: (0, 5)}, "The dataset has no episode 9 (--episode)."),
+        ({}, "No frames to keep are given."),
     ],
 )
 def test_intervals_that_are_none_are_refused(

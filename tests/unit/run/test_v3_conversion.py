@@ -248,7 +248,7 @@ def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Pa
         check_source_unchanged(run)
     assert DATA in told.value.details[0]
     rewrite(EPISODES, lambda table: table)(source)
-    with pytest.raises(SourceChangedError, match="changed after it was planned"):
+    with pytest.raises(SourceChangedError, match="changed after the conversion was planned"):
         check_source_unchanged(run)
 
 

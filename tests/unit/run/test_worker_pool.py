@@ -206,6 +206,6 @@ def test_a_second_conversion_names_who_works_on_the_run_and_how_others_join(
         layout=LayoutOptions(episodes_per_batch=1),
         progress=said,
     )
-    (line,) = [line for line in said.lines if "took part" in line]
-    assert line.startswith(f"1 worker took part in this run before (1 on {living.host})")
+    (line,) = [line for line in said.lines if "may still work" in line]
+    assert line.startswith(f"1 worker of earlier commands (1 on {living.host}) may still work")
     assert line.endswith(f"leconvert work {planned.work_dir.root}")

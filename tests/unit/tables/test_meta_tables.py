@@ -302,7 +302,7 @@ def test_a_text_that_is_no_unicode_is_refused_with_its_column(tmp_path: Path) ->
     # JSON has a notation for half a surrogate pair; parquet has none.
     with pytest.raises(SourceError, match="values of note have no common type") as caught:
         write_episodes(tmp_path, lambda: [record(0, note="\ud800")], fps=FPS)
-    assert "Correct the values" in str(caught.value.next_step)
+    assert "Correct these values in the metadata of the source" in str(caught.value.next_step)
 
 
 def test_statistics_of_blocks_that_do_not_go_together_are_refused_by_name(tmp_path: Path) -> None:

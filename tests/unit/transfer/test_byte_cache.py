@@ -397,7 +397,7 @@ def test_a_folder_that_somebody_else_may_write_to_is_not_used(
     monkeypatch.setattr(byte_cache, "_own_folder", lambda: tmp_path / "own")
     (tmp_path / "own").mkdir()
     (tmp_path / "own").chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="another user can write there"):
+    with pytest.warns(RuntimeWarning, match="another user may write there"):
         assert not ByteCache().is_usable()
     (tmp_path / "own").rmdir()
     assert ByteCache().is_usable()

@@ -60,11 +60,11 @@ def test_an_answer_becomes_an_error_with_a_code(
 
 def test_what_does_not_exist_is_named(hub: StandIn, api_of: Client) -> None:
     hub.add_repo(REPO)
-    with pytest.raises(HubError, match=r"tester/none is no dataset on the Hub"):
+    with pytest.raises(HubError, match="The Hub has no dataset"):
         _ask(api_of(), "tester/none")
     with pytest.raises(HubError, match=r"tester/arm has no revision v9\."):
         _ask(api_of(), revision="v9")
-    with pytest.raises(HubError, match="'a b' is no name of a repo"):
+    with pytest.raises(HubError, match="is not the name of a repo"):
         _ask(api_of(), "a b")
 
 
@@ -72,7 +72,7 @@ def test_no_answer_is_told_apart_from_offline_mode(
     hub: StandIn, api_of: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.break_requests(Fault("drop_before", times=None))
-    with pytest.raises(HubUnavailableError, match="The Hub did not answer about tester/arm"):
+    with pytest.raises(HubUnavailableError, match="The Hub did not answer a request about"):
         _ask(api_of())
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match="HF_HUB_OFFLINE is set") as caught:
@@ -92,7 +92,7 @@ def test_only_a_push_is_told_that_what_was_sent_is_not_sent_again(
         said.append(str(caught.value.next_step))
     pushing, fetching = said
     assert pushing.endswith(
-        "Run the same command again; what the Hub has already is not sent again."
+        "Run the same command again. Files that the Hub has already are not sent again."
     )
     assert fetching.endswith("Run the same command again.")
 
@@ -101,12 +101,12 @@ def test_a_push_that_fails_is_told_as_a_push(hub: StandIn, api_of: Client, tmp_p
     hub.break_requests(Fault("drop_before", times=None))
     with pytest.raises(HubUnavailableError) as caught:
         Uploader(api_of(), REPO, tmp_path, {}).create_repo(private=True)
-    assert "is not sent again" in str(caught.value.next_step)
+    assert "Files that the Hub has already are not sent again" in str(caught.value.next_step)
 
 
 def test_an_answer_that_cannot_be_read_is_no_answer(hub: StandIn, api_of: Client) -> None:
     hub.break_requests(Fault("status", status=200, body=b"<html>", times=None))
-    with pytest.raises(HubUnavailableError, match="The Hub did not answer about tester/arm"):
+    with pytest.raises(HubUnavailableError, match="The Hub did not answer a request about"):
         _ask(api_of())
 
 
@@ -130,7 +130,7 @@ def test_a_file_that_the_commit_lacks_is_named_as_the_hub_names_it(
 
 def test_a_command_that_needs_a_token_without_one_says_how_to_log_in() -> None:
     with (
-        pytest.raises(HubAccessError, match="needs a token, and there is none") as caught,
+        pytest.raises(HubAccessError, match="needs a token for the Hub") as caught,
         hub_errors(REPO),
     ):
         raise LocalTokenNotFoundError("Token is required")

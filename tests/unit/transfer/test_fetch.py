@@ -172,7 +172,7 @@ def test_bytes_that_stay_wrong_are_an_error(
     file = files["a.mp4"]
     if len(wrong) > len(CLIP):  # the stand-in sends no more than it lists, so less is expected
         file = RemoteFile(file.path, file.size_bytes - 4, file.digest)
-    with pytest.raises(UnreadableSourceError, match="arrives with other content"):
+    with pytest.raises(UnreadableSourceError, match="does not have the listed content"):
         fetch_file(HubStore(repo), file, tmp_path / "it", part_of(tmp_path / "it"))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 
@@ -222,7 +222,7 @@ def test_a_hub_that_stays_silent_is_given_up(
 ) -> None:
     hub.break_requests(Fault("drop_before", path="/resolve/", times=None))
     paused = Paused()
-    with pytest.raises(HubError, match=f"The Hub did not answer about {REPO}"):
+    with pytest.raises(HubError, match="The Hub did not answer a request about"):
         fetch_file(
             HubStore(repo, pause=paused, tries=4),
             files["a.mp4"],

@@ -192,7 +192,7 @@ def test_a_folder_that_is_a_file_is_refused_with_what_helps(tmp_path: Path) -> N
     ):
         pytest.fail("there is no folder")
     assert caught.value.path == str(tmp_path / "notes" / "run")
-    assert caught.value.next_step == "Name a local folder with --scratch-dir."
+    assert caught.value.next_step == "Give a local folder with --scratch-dir."
 
 
 def open_files() -> int:

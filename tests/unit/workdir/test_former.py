@@ -73,7 +73,7 @@ def test_a_record_that_is_torn_tells_nothing_and_one_that_cannot_be_read_is_no_a
     (state,) = former_states([target])[target]
     assert (state.facts, state.is_there) == (None, True)
     (row,) = clean_kept_source(target).kept
-    assert (row.path, row.reason) == (place, "no record says that a run put it aside")
+    assert (row.path, row.reason) == (place, "no record says which run kept it")
     record.write_bytes(whole)
     real = os.listdir
 

@@ -54,12 +54,13 @@ def test_a_silent_holder_is_named_waited_for_and_in_the_end_refused(
     assert waiting.now == 1020.0
     assert caught.value.exit_code == 12
     assert caught.value.message == (
-        f"{run.packer_lock} is held by process {os.getpid()} on {os.uname().nodename}, which is "
-        "this work dir's packer and has given no sign of life for 20 s."
+        f"The lock {run.packer_lock} is held by process {os.getpid()} on "
+        f"{os.uname().nodename}, the packer of this work dir and has given no sign of "
+        "life for 20 s."
     )
     assert waiting.said == [
-        f"Waiting up to 20 s for the packer's lock: process {os.getpid()} on "
-        f"{os.uname().nodename} holds it and has given no sign of life for "
+        f"Waiting up to 20 s for the lock of the packer: process {os.getpid()} on "
+        f"{os.uname().nodename} holds the lock, but has given no sign of life for "
         f"{2 * BEAT_SECONDS:.0f} s."
     ]
 

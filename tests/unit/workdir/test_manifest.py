@@ -12,7 +12,7 @@ from leconvert.workdir.run import BatchFile, OpenedRun, open_run, read_manifest
 
 def test_a_run_without_a_manifest_was_never_planned_to_the_end(planned: OpenedRun) -> None:
     planned.paths.manifest.unlink()
-    with pytest.raises(WorkDirError, match="never planned to the end") as caught:
+    with pytest.raises(WorkDirError, match="The planning of the run was not finished") as caught:
         read_manifest(planned.paths, planned.manifest.run_id)
     assert caught.value.path == str(planned.paths.manifest)
     assert "again" in str(caught.value.next_step)
@@ -26,7 +26,7 @@ def test_a_file_that_is_not_the_one_that_was_planned_is_refused_at_open(
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(WorkDirError, match="is not the file that was planned") as caught:
+    with pytest.raises(WorkDirError, match="is not the file that the plan recorded") as caught:
         open_run(root)
     assert (caught.value.path, caught.value.exit_code) == (str(path), 7)
     path.unlink()
@@ -63,7 +63,7 @@ def test_a_batch_that_is_cut_off_is_damaged(planned: OpenedRun, cut: int) -> Non
     with pytest.raises(WorkDirError, match="is damaged") as caught:
         batches.read(4)
     assert (caught.value.path, caught.value.next_step) == (
-        str(path), "Start a new run with --restart.",
+        str(path), "Begin a new run with --restart.",
     )  # fmt: skip
     with pytest.raises(WorkDirError, match="is damaged"):
         list(batches)

@@ -217,13 +217,13 @@ def test_another_record_of_the_name_is_told_with_its_path(mine: Path, tmp_path: 
     target.write_bytes(b"record of worker B\n")
     with pytest.raises(AlreadyPublishedError) as caught:
         publish_exclusively(mine, target)
-    assert str(caught.value) == f"{target} is another record already."
+    assert str(caught.value) == f"{target} already holds another record."
     assert caught.value.path == str(target)
     fs = FaultyFileSystem()
     fs.before("list_names", target.unlink)
     with pytest.raises(AlreadyPublishedError) as caught:
         publish_exclusively(mine, target, fs=fs)
-    assert str(caught.value) == f"{target} was published and moved away."
+    assert str(caught.value) == f"{target} was written, but somebody moved it away."
     assert caught.value.path == str(target)
 
 
@@ -237,8 +237,8 @@ def test_an_unknown_outcome_says_what_failed_where_and_why_it_is_unknown(
     with pytest.raises(OutcomeUnknownError) as caught:
         publish_exclusively(mine, target, fs=fs)
     assert caught.value.message == (
-        f"{target} may or may not have been published: {os.strerror(errno.ETIMEDOUT)}, and"
-        " reading it back failed as well."
+        f"It is unknown whether {target} was written: {os.strerror(errno.ETIMEDOUT)}, "
+        "and reading it back failed too."
     )
     assert (caught.value.path, caught.value.next_step) == (str(target), CHECK_DISK)
     assert caught.value.exit_code == 11
@@ -253,7 +253,7 @@ def test_a_folder_without_hard_links_is_told_with_its_path_and_what_to_do(
 ) -> None:
     fs = FaultyFileSystem()
     fs.fail("link", code)
-    with pytest.raises(StorageError, match="does not allow hard links") as caught:
+    with pytest.raises(StorageError, match="its file system has no hard links") as caught:
         publish_exclusively(mine, tmp_path / "done", fs=fs)
     assert caught.value.path == str(tmp_path)
     assert "--restart" in (caught.value.next_step or "")

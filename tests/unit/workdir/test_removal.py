@@ -192,7 +192,7 @@ def test_a_tree_without_the_runs_mark_is_not_removed(
 ) -> None:
     target = tmp_path / "set"
     tree = make_new_tree(target, 1)
-    with pytest.raises(TargetError, match="does not carry the mark of run r2"):
+    with pytest.raises(TargetError, match="does not have the mark of run"):
         remove_new_tree(tree, "r2")
     # A packer that was frozen exchanges it for the target between the look and the rename.
     rename = Path.rename
@@ -203,7 +203,7 @@ def test_a_tree_without_the_runs_mark_is_not_removed(
         return rename(path, to)
 
     monkeypatch.setattr(Path, "rename", exchanged_meanwhile)
-    with pytest.raises(TargetError, match="may hold a dataset"):
+    with pytest.raises(TargetError, match="may be a dataset"):
         remove_new_tree(tree, "r1")
     assert (tree / "data/chunk-000/file-000.parquet").read_bytes() == b"rows"
     rename(tree, removed_folder(tree))

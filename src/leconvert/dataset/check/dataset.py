@@ -152,9 +152,9 @@ def checked_result(
         raise wrong
     if version not in versions:
         raise SourceError(
-            f"{result} is {version}; only {' and '.join(versions)} datasets are sent.",
+            f"{result} is {version}, but only {' and '.join(versions)} datasets can be sent.",
             path=str(result),
-            next_step="Convert it first: `leconvert convert`.",
+            next_step="Convert the dataset first with `leconvert convert`.",
         )
     findings = (
         check_dataset(result, progress=progress).findings
@@ -164,9 +164,9 @@ def checked_result(
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise VerificationError(
-            f"{result} is no complete {version} dataset: {count(len(errors), 'error')}.",
+            f"{result} is not a complete {version} dataset: it has {count(len(errors), 'error')}.",
             path=str(result),
-            next_step="`leconvert check` explains them. Nothing was sent.",
+            next_step="`leconvert check` lists the errors. Nothing was sent.",
             details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
         )
     return info
@@ -359,7 +359,7 @@ class DatasetCheck:
         """Find files that fit in place of those that are named; use them, and report it."""
         wrong = streams_in_doubt(self.findings)
         for stream in nameless:
-            wrong[stream] = (None, f"{stream} has no files by its template.")
+            wrong[stream] = (None, f"The path template of {stream} matches no file.")
         if not wrong:
             return
         located = locate_files(self.root, declared, table, ranges.length, sorted(wrong))
@@ -420,7 +420,7 @@ class DatasetCheck:
                 self.other_tasks[routed.path] = report.other_tasks
             columns = columns or report.columns
             if report.columns is not None and report.columns != columns:
-                message = f"{routed.path} has other columns or types than the first file."
+                message = f"{routed.path} has other columns or types than the first data file."
                 self.findings.append(
                     found("schema-mismatch", message, stream=DATA_STREAM, path=routed.path)
                 )

@@ -58,7 +58,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
     extra = sorted(set(schema.names) - declared.names | set(schema.names) & set(declared.cameras))
     for name in missing:
         code = "missing-column" if name in DEFAULT_COLUMNS else "phantom-feature"
-        yield wrong(code, f"There is no column {name!r}.")
+        yield wrong(code, f"The column {name!r} is missing.")
     for name in extra:
         yield wrong("undeclared-column", f"info.json does not declare {name!r}.")
     if len(set(schema.names)) < len(schema.names):
@@ -74,14 +74,17 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
             if reading.verdict != "exact":
                 yield wrong("dtype-mismatch", f"The image {name!r} is stored as {kind}.")
             elif not is_image_entry(entries.get(name)):
-                yield wrong("image-metadata", f"The entry of {name!r} is {entries.get(name)!r}.")
+                yield wrong(
+                    "image-metadata",
+                    f"The `huggingface` metadata of column {name!r} is {entries.get(name)!r}.",
+                )
         elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
             # Texts that happen to be numbers, and numbers as texts, are cast too; nobody means it.
             is_alike = {feature.dtype, dtype_name(kind)} <= NUMBER_DTYPES
             declared_as = f"{feature.dtype} of shape {list(feature.shape)}"
             yield wrong(
                 "dtype-mismatch",
-                f"{name!r} is declared as {declared_as} and stored as {plain_type(kind)}.",
+                f"{name!r} is declared as {declared_as}, but stored as {plain_type(kind)}.",
                 severity="warning" if is_alike and reading.verdict == "cast" else "error",
             )
 
@@ -145,7 +148,7 @@ def check_data_file(
     path = routed.path
     if not (root / path).exists():
         first = int(routed.episodes[0])
-        message = f"{path} is not there; it has {count(len(routed.episodes), 'episode')}."
+        message = f"{path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
         report.findings.append(
             found("missing-file", message, episode=first, stream=DATA_STREAM, path=path)
         )
@@ -184,9 +187,9 @@ def _row_group_findings(
         return
     largest = max(groups, key=lambda group: group.total_byte_size)
     message = (
-        f"{routed.path} has {len(lengths):,} episodes of {lengths.mean():,.0f} rows on average, "
-        f"and row groups of up to {largest.num_rows:,} rows, "
-        f"{largest.total_byte_size / 2**20:,.1f} MiB ({len(groups):,} in all)."
+        f"{routed.path} has {len(lengths):,} episodes of {lengths.mean():,.0f} rows on "
+        f"average, but only {len(groups):,} row groups, of up to {largest.num_rows:,} "
+        f"rows and {largest.total_byte_size / 2**20:,.1f} MiB."
     )
     yield found("row-groups", message, stream=DATA_STREAM, path=routed.path)
 
@@ -257,7 +260,9 @@ def check_video_file(
         return found(code, message, episode=episode, stream=routed.stream, path=routed.path)
 
     if not path.exists():
-        message = f"{routed.path} is not there; it has {count(len(routed.episodes), 'episode')}."
+        message = (
+            f"{routed.path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
+        )
         return [wrong("missing-file", message, first)]
     findings: list[Finding] = []
     try:
@@ -272,7 +277,7 @@ def check_video_file(
     except (UnreadableSourceError, OSError) as error:
         return [wrong("unreadable-file", f"{routed.path} cannot be read: {error}", first)]
     if not len(frames.seconds):
-        return [wrong("unreadable-file", f"{routed.path} holds no frames.", first)]
+        return [wrong("unreadable-file", f"{routed.path} contains no frames.", first)]
     findings += [wrong(code, message) for code, message in _declaration(frames, feature)]
     spans = spans_of(frames, routed, placed, ranges)
     timed = ~untimed[spans.episodes]
@@ -305,12 +310,15 @@ def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, s
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
     if frames.size is not None and frames.size not in (height_first, channels_first):
         height, width = frames.size
-        yield "shape-mismatch", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
+        yield (
+            "shape-mismatch",
+            (f"Frames are {height}x{width}, but the declared shape is {list(feature.shape)}."),
+        )
     info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
     declared = info.get("video.codec") if isinstance(info, dict) else None
     named = media.codec_of(declared) if isinstance(declared, str) else None
     if frames.codec is not None and named is not None and media.codec_of(frames.codec) != named:
-        yield "codec-mismatch", f"The codec is {frames.codec}; {declared} is declared."
+        yield "codec-mismatch", f"The codec is {frames.codec}, but {declared} is declared."
 
 
 def spans_of(
@@ -348,8 +356,8 @@ def spans_findings(
         at = spans.tell(beyond)
         yield (
             "frame-count",
-            f"it has {num_frames:,} frames; {np.count_nonzero(beyond):,} episodes end later, the "
-            f"first at frame {spans.stop[at]:,}.",
+            f"it has {num_frames:,} frames, but {np.count_nonzero(beyond):,} episodes end "
+            f"later, the first at frame {spans.stop[at]:,}.",
             at,
         )
     yield from _off_their_times(frames, spans, fps, timed & ~beyond)
@@ -369,8 +377,8 @@ def spans_findings(
         at = spans.tell(off)
         yield (
             "video-end",
-            f"to_timestamp of {np.count_nonzero(off):,} episodes is off; the first is "
-            f"{spans.to_seconds[at]:.6f} and not {end[at]:.6f}.",
+            f"to_timestamp of {np.count_nonzero(off):,} episodes is wrong; the first is "
+            f"{spans.to_seconds[at]:.6f} instead of {end[at]:.6f}.",
             at,
         )
 
@@ -453,15 +461,17 @@ def _neighbours(
             number = min(stop[first], stop[at]) - spans.begin[at]
             seen = f"episodes {before} and {this} share {count(int(number), 'frame')}"
         elif gap[at - 1]:
-            seen = f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to none"
+            seen = (
+                f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to no episode"
+            )
         else:
-            seen = f"episode {this} comes {pause[at - 1]:.3f} s late after {before}"
+            seen = f"episode {this} begins {pause[at - 1]:.3f} s after the end of episode {before}"
         yield code, f"{seen} ({count(int(np.count_nonzero(places)), 'such place')}).", at
         spans.tell(wrong)
         spans.told[:-1] |= wrong[1:]
     elif lead or tail:
         yield (
             "video-neighbours",
-            f"{lead + tail:,} frames at its {'begin' if lead else 'end'} belong to no episode.",
+            f"{lead + tail:,} frames at the {'beginning' if lead else 'end'} belong to no episode.",
             0 if lead else len(wrong) - 1,
         )

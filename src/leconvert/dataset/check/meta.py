@@ -64,15 +64,15 @@ class EpisodeStats:
             name = f"{STATS_PREFIX}{feature}/{statistic}"
             at = batch.schema.get_field_index(name)
             if at < 0:
-                return f"there is no column {name!r}"
+                return f"the column {name!r} is missing"
             values = nested_floats(batch.column(at))
             if values is None:
-                return f"{name} is not one array of numbers an episode"
+                return f"{name} is not an array of numbers for each episode"
             block[statistic] = values
         shapes = {name: values.shape[1:] for name, values in block.items()}
         # Statistics that are one number each have no axis; LeRobot refuses to add these up.
         if shapes.pop("count") != (1,) or len(set(shapes.values())) > 1 or not shapes["mean"]:
-            return f"the shapes of its statistics do not go together: {shapes}"
+            return f"the shapes of its statistics contradict each other: {shapes}"
         total = self._totals.setdefault(feature, FeatureStats(feature, is_image=False))
         if total.partial is not None and total.shape != shapes["mean"]:
             return f"its statistics have several shapes, {total.shape} and {shapes['mean']}"
@@ -84,11 +84,11 @@ class EpisodeStats:
     def findings(self) -> Iterator[Finding]:
         """Yield the features whose statistics cannot be used."""
         if self._features and not self._has_columns:
-            message = "meta/episodes holds no statistics at all."
+            message = "meta/episodes contains no statistics."
             yield found("episode-stats", message, path=EPISODES_DIR)
             return
         for feature, problem in self._unusable.items():
-            message = f"The statistics of {feature}: {problem}."
+            message = f"The statistics of {feature} are wrong: {problem}."
             yield found("episode-stats", message, stream=feature, path=EPISODES_DIR)
 
     def aggregate(self) -> dict[str, dict[str, FloatArray]]:
@@ -131,7 +131,7 @@ def check_stats(
     try:
         stats = read_json_object(root / STATS_PATH)
     except FileNotFoundError:
-        yield found("stats-missing", f"There is no {STATS_PATH}.", path=STATS_PATH)
+        yield found("stats-missing", f"{STATS_PATH} is missing.", path=STATS_PATH)
         return
     except (OSError, ValueError) as error:
         yield found("unreadable-file", f"{STATS_PATH} cannot be read: {error}", path=STATS_PATH)
@@ -155,19 +155,19 @@ def check_feature_stats(
         return
     missing = [name for name in REQUIRED_STATS if name not in stats]
     if missing:
-        yield wrong("stats-missing", f"there is no {' and no '.join(missing)}")
+        yield wrong("stats-missing", f"it has no {' and no '.join(missing)}")
         return
     values: dict[str, FloatArray] = {}
     for name, value in stats.items():
         array = _array(value)
         if array is None:
-            yield wrong("stats-shape", f"{name} is no regular list of numbers")
+            yield wrong("stats-shape", f"{name} is not a regular list of numbers")
             return
         values[name] = array
         shapes = _shapes(feature) if name != "count" else ((1,),)
         if array.shape not in shapes:
             allowed = " or ".join(map(str, shapes))
-            yield wrong("stats-shape", f"{name} has shape {array.shape} and not {allowed}")
+            yield wrong("stats-shape", f"{name} has shape {array.shape} instead of {allowed}")
             return
     problem = _impossible(feature, values, longest)
     if problem is not None:
@@ -178,7 +178,7 @@ def check_feature_stats(
         severity = "info" if feature.key == _MAY_BE_RELATIVE else None
         yield wrong(
             "stats-aggregate",
-            f"{', '.join(differing)} differ from what the episodes' statistics add up to",
+            f"{', '.join(differing)} differ from the sum of the episodes' statistics",
             severity,
         )
 
@@ -252,7 +252,7 @@ def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
     for before, after in pairwise(files):
         out_of_order = PurePosixPath(after.path) <= PurePosixPath(before.path)
         if out_of_order or int(before.episodes[-1]) > int(after.episodes[0]):
-            message = f"{after.path} comes after {before.path} by its episodes, not by its name."
+            message = f"{after.path} has later episodes than {before.path}, but an earlier name."
             yield found(
                 "file-order",
                 message,
@@ -269,7 +269,7 @@ def left_over(
     """Yield files below data/, videos/ and meta/episodes that nobody names, and tables of v2.x."""
     undeclared: dict[str, list[str]] = {}
     if of_v2 := left_over_tables(root):
-        message = f"{', '.join(of_v2)}: v3.0 does not read tables of v2.x."
+        message = f"{', '.join(of_v2)} are tables of v2.x. Readers of v3.0 do not use them."
         yield found("stray-file", message, path=of_v2[0])
     for folder in ("data", "videos", EPISODES_DIR):
         for path in _files_below(root, folder):
@@ -315,17 +315,17 @@ def provenance_findings(root: Path, num_episodes: int) -> Iterator[Finding]:
         return
     number = np.arange(num_episodes)
     if not np.array_equal(told.episode_index, number):
-        said = f"{PROVENANCE_PATH} tells of {count(len(told.episode_index), 'episode')}"
+        said = f"{PROVENANCE_PATH} has {count(len(told.episode_index), 'episode')}"
         if len(told.episode_index) == num_episodes:
             at = int(np.flatnonzero(told.episode_index != number)[0])
-            said += f", of which row {at} is called {told.episode_index[at]}."
+            said += f", and its row {at} is episode {told.episode_index[at]}."
         else:
-            said += f"; the dataset has {num_episodes}."
+            said += f", but the dataset has {num_episodes}."
         yield found("provenance", said, path=PROVENANCE_PATH)
     strange = np.flatnonzero((told.source < 0) | (told.source >= len(told.sources)))
     if len(strange):
         at = int(strange[0])
-        said = f"{PROVENANCE_PATH} names source {told.source[at]} for episode {at}; it has "
+        said = f"{PROVENANCE_PATH} names source {told.source[at]} for episode {at}, but has "
         said += f"{count(len(told.sources), 'source')}, numbered from 0."
         yield found("provenance", said, episode=at, path=PROVENANCE_PATH)
 

@@ -92,14 +92,15 @@ def check_accepted(codes: Sequence[str]) -> None:
         kind = SOURCE_CATALOGUE.get(code)
         if kind is None:
             raise UsageError(
-                f"--accept {code}: there is no such finding.",
+                f"There is no finding {code} (--accept).",
                 next_step=f"The findings are {', '.join(sorted(SOURCE_CATALOGUE))}.",
             )
         if kind.severity == "error" and not kind.acceptable:
             raise UsageError(
-                f"--accept {code}: a dataset cannot be converted with it.",
-                next_step=f"Use {' or '.join(kind.repairs) or 'another copy of the dataset'}; what "
-                f"can be accepted is {', '.join(acceptable)}.",
+                f"A dataset with the finding {code} cannot be converted, so --accept does "
+                "not help.",
+                next_step=f"Use {' or '.join(kind.repairs) or 'another copy of the dataset'}. "
+                f"--accept works only for {', '.join(acceptable)}.",
             )
 
 
@@ -185,6 +186,8 @@ def grouped(findings: Iterable[Finding]) -> tuple[CountedFinding, ...]:
 def _counted(finding: Finding, number: int) -> CountedFinding:
     if isinstance(finding, CountedFinding):
         return replace(finding, count=number)
-    message = f"{finding.message} {number:,} findings are like this." if number > 1 else None
+    message = (
+        f"{finding.message} The same holds for {number:,} findings in all." if number > 1 else None
+    )
     fields = {each.name: getattr(finding, each.name) for each in dataclass_fields(finding)}
     return CountedFinding(**fields | {"message": message or finding.message}, count=number)

@@ -92,7 +92,9 @@ class RepeatedObservations:
     def remarks(self) -> Iterator[Observation]:
         """Yield a remark for each kind of thing."""
         for example, episodes in self._seen.values():
-            more = f" {count(episodes, 'episode')} are like this." if episodes > 1 else ""
+            more = (
+                f" The same holds for {count(episodes, 'episode')} in all." if episodes > 1 else ""
+            )
             yield replace(example, message=example.message + more, episode=None)
 
 
@@ -166,8 +168,9 @@ class ObservationLog:
 def said_of_paths(feature: str, where: str = "") -> str:
     """Return the message about images that are paths."""
     return (
-        f"The images {shown(feature)} are no files{where}, but their paths at best; put the files "
-        'into the tables first, as "Images as paths" in docs/howto/broken-datasets.md does.'
+        f"The tables contain no image files of {shown(feature)}{where}, but at best their "
+        'paths. Put the files into the tables first, as described under "Images as '
+        'paths" in docs/howto/broken-datasets.md.'
     )
 
 
@@ -277,12 +280,12 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name in DEFAULT_COLUMNS:
             raise UsageError(
-                f"--drop-feature {name}: every v3.0 dataset has this column.",
-                next_step="--retime and --reindex compute such columns anew.",
+                f"--drop-feature {name} is not possible: every v3.0 dataset has this column.",
+                next_step="--retime and --reindex compute such columns again.",
             )
         if name not in known:
             raise UsageError(
-                f"--drop-feature {shown(name)}: the dataset has no such feature.",
+                f"The dataset has no feature {shown(name)} (--drop-feature).",
                 next_step=f"Its features are {', '.join(map(shown, droppable)) or 'none'}.",
             )
 
@@ -296,18 +299,20 @@ def check_renamed_features(
         if old not in known:
             others = [shown(name) for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
             raise UsageError(
-                f"{said}: the dataset has no such feature.",
+                f"The dataset has no such feature ({said}).",
                 next_step=f"Its features are {', '.join(others) or 'none'}.",
             )
         if new in known:
             raise UsageError(
-                f"{said}: the dataset has a feature of that name.",
-                next_step="Take another name, or rename that feature with a conversion before.",
+                f"The dataset already has a feature of the new name ({said}).",
+                next_step="Use another name, or rename the other feature first, by a "
+                "conversion of its own.",
             )
         if old in task_indices:
             raise UsageError(
-                f"{said}: meta/modality.json says by that name that it holds indices of tasks.",
-                next_step="Leave it its name.",
+                f"This feature cannot be renamed ({said}): meta/modality.json uses its name "
+                "for task indices.",
+                next_step="Leave this --rename-feature out.",
             )
 
 
@@ -371,9 +376,9 @@ def resolve_repairs(
     )
     if not kept.any():
         raise SourceError(
-            "No episode would be left: each has a finding that drops it.",
+            "Every episode would be left out, since every episode has an error.",
             details=first_few([finding.message for finding in findings], _SHOWN),
-            next_step="Mend what the findings name, or use the flags that repair it.",
+            next_step="Correct what the findings name, or add the options that repair it.",
         )
     return ResolvedRepairs(findings, repairs, kept)
 

@@ -233,7 +233,9 @@ class Dataset(ABC):
             path = f"{self.name}/{STATS_PATH}"
             helps = self.statistics_help.format(shlex.quote(self.name))
             raise UnreadableSourceError(
-                f"{path} holds no statistics: {error}.", path=path, next_step=f"{GET_AGAIN}{helps}."
+                f"{path} contains no usable statistics: {error}.",
+                path=path,
+                next_step=f"{GET_AGAIN}{helps}.",
             ) from error
 
     def check(self) -> None:

@@ -160,7 +160,7 @@ def read_provenance(root: str | os.PathLike[str]) -> Provenance | None:
             for entry in head["sources"]
         ]
         if not sources:
-            raise ValueError("it names no source")
+            raise ValueError("it has no source")
         columns = [table.column(field.name).cast(field.type) for field in _SCHEMA]
         if any(column.null_count for column in columns):
             raise ValueError("values are missing")

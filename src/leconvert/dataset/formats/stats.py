@@ -480,7 +480,9 @@ class FeatureStats:
                 self.shape = self.shape or shape
                 if shape != self.shape:
                     raise _malformed(
-                        self.name, episodes[0], f"{key} has shape {shape} beside {self.shape}"
+                        self.name,
+                        episodes[0],
+                        f"{key} has shape {shape}, but others have {self.shape}",
                     )
             self.packed.setdefault(key, []).append(array)
         self.run.clear()
@@ -497,9 +499,9 @@ class FeatureStats:
 
     def _shape_problem(self, key: str, shape: tuple[int, ...]) -> str | None:
         if key == "count":
-            return None if shape == (1,) else f"count has shape {shape} and not (1,)"
+            return None if shape == (1,) else f"count has shape {shape} instead of (1,)"
         if self.is_image and shape not in _IMAGE_SHAPES:
-            return f"{key} has shape {shape} and not (3, 1, 1) or (1, 1, 1)"
+            return f"{key} has shape {shape} instead of (3, 1, 1) or (1, 1, 1)"
         return None
 
     def _one_by_one(self, key: str, values: list[Any], episodes: list[int]) -> Array:
@@ -511,10 +513,10 @@ class FeatureStats:
             except (ValueError, OverflowError) as error:
                 raise _malformed(self.name, episode, f"{key} is ragged") from error
             if array.dtype.kind not in "biuf":
-                raise _malformed(self.name, episode, f"{key} is not made of numbers")
+                raise _malformed(self.name, episode, f"{key} does not consist of numbers")
             problem = self._shape_problem(key, array.shape)
             if problem is None and arrays and array.shape != arrays[0].shape:
-                problem = f"{key} has shape {array.shape}, before {arrays[0].shape}"
+                problem = f"{key} has shape {array.shape}, but {arrays[0].shape} before"
             if problem is not None:
                 raise _malformed(self.name, episode, problem)
             arrays.append(array)
@@ -563,5 +565,6 @@ def _features_of(
 def _malformed(feature: str, episode: int, reason: str) -> SourceError:
     return SourceError(
         f"The statistics of {feature} in episode {episode} cannot be used: {reason}.",
-        next_step="Correct the line in meta/episodes_stats.jsonl, or compute the statistics again.",
+        next_step="Correct the line in meta/episodes_stats.jsonl, or compute all statistics "
+        "with --recompute-stats.",
     )

@@ -129,11 +129,11 @@ def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
     info = {"data_path": data, "video_path": video, "chunks_size": dataset.declared.chunks_size}
     names = v3.names_of(info)
     if names.data_path != data or (video is not None and names.video_path != video):
-        raise _untranslatable(dataset, "LeRobot's reader of v3.0 does not take")
+        raise _untranslatable(dataset, "LeRobot's reader of v3.0 does not accept")
     first, last = (names.path(DATA_STREAM, number) for number in (0, num_episodes - 1))
     if len(first) != len(last):
         # LeRobot reads tables in the order of their names as text.
-        raise _untranslatable(dataset, "does not sort in the order of the episodes")
+        raise _untranslatable(dataset, "do not sort in the order of the episodes")
     return _V3(names)
 
 
@@ -141,9 +141,9 @@ def _untranslatable(dataset: v2.Dataset, what: str) -> UsageError:
     paths = [dataset.declared.data_path, dataset.declared.video_path]
     templates = " or ".join(path for path in paths if path is not None)
     return UsageError(
-        f"{dataset.root} names its files by {templates}, which {what}.",
+        f"The files of {dataset.root} are named by {templates}, which {what}.",
         path=str(dataset.root),
-        next_step="Use --layout episode-files, which gives them the usual names.",
+        next_step="Use --layout episode-files, which gives the files the usual names.",
     )
 
 

@@ -87,15 +87,15 @@ def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
     files = [path for path, is_file in files_below(root) if is_file]
     pointers = sum(is_pointer(root / path) for path in files)
     if any((folder / ".git").exists() for folder in (root, *root.absolute().parents)):
-        helps = f"Run `git lfs pull` in {shlex.quote(str(root))}, then the same command again."
+        helps = f"Run `git lfs pull` in {shlex.quote(str(root))}, then run the same command again."
     else:
         helps = (
-            "Clone its repository with Git LFS installed: this folder is no clone, so that "
-            "`git lfs pull` cannot fetch them here."
+            "Install Git LFS and clone the repository of the dataset again: this folder is "
+            "not a clone, so `git lfs pull` does not work here."
         )
     raise UnreadableSourceError(
-        f"{pointers:,} of {count(len(files), 'file')} in {root} are Git LFS pointers, not the "
-        "files themselves.",
+        f"{pointers:,} of {count(len(files), 'file')} in {root} are only Git LFS pointers. "
+        "The files themselves are missing.",
         path=str(root),
         next_step=helps,
         code="lfs-pointers",
@@ -110,8 +110,8 @@ EPISODES_PATH = "meta/episodes.jsonl"
 STATS_PATH = "meta/episodes_stats.jsonl"
 TASKS_PATH = "meta/tasks.jsonl"
 _DEFAULT_CHUNK_SIZE = 1000
-_GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
-_MEND_IT = f"{GET_AGAIN}; or correct it there."
+_GIVE_THE_FOLDER = "Give the folder of a dataset. It contains the folders meta/, data/ and videos/."
+_MEND_IT = f"{GET_AGAIN}. Or correct the file by hand."
 _RESERVED_IN_KEYS = {"", ".", ".."}
 
 
@@ -156,12 +156,14 @@ def load_info(
         version = guessed
     features = raw.get("features")
     if not isinstance(features, dict) or not features:
-        raise _bad(path, "has no table of features")
+        raise _bad(path, "has no features")
     for key, feature in features.items():
         if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
             raise _bad(path, f"declares the feature {key!r} without a dtype")
         if set(key.split("/")) & _RESERVED_IN_KEYS or "\0" in key:
-            raise _bad(path, f"declares the feature {key!r}, which cannot name a folder")
+            raise _bad(
+                path, f"declares the feature {key!r}, whose name cannot be the name of a folder"
+            )
     features = {**features, **repairs.declared_features}
     cameras = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video"))
     data_path = raw.get("data_path")
@@ -172,7 +174,7 @@ def load_info(
         raise _bad(path, f"declares {len(cameras)} cameras but has no video_path template")
     chunks_size = raw.get("chunks_size", _DEFAULT_CHUNK_SIZE)
     if type(chunks_size) is not int or chunks_size < 1:
-        raise _bad(path, f"has chunks_size {chunks_size!r}, which is no positive integer")
+        raise _bad(path, f"has chunks_size {chunks_size!r}, which is not a positive integer")
     return DatasetInfo(
         raw=raw,
         codebase_version=version,
@@ -200,11 +202,12 @@ def read_info(root: Path) -> dict[str, Any]:
         old = old_dir(root)
         if not os.path.lexists(root) and info_path(old).is_file():
             raise UnreadableSourceError(
-                f"{root} is gone, and a dataset is kept as {old}: a conversion in place was "
-                "interrupted between two renames, or somebody moved it.",
+                f"{root} does not exist, but {old} does: a conversion in place was "
+                "interrupted between two renames, or somebody moved the dataset.",
                 path=str(root),
-                next_step="Run the same command, without --restart, to end that conversion; or put "
-                f"the dataset back: `mv {shlex.quote(str(old))} {shlex.quote(str(root))}`.",
+                next_step="Run the same command, without --restart, to finish that conversion. "
+                f"Or put the dataset back with `mv {shlex.quote(str(old))} "
+                f"{shlex.quote(str(root))}`.",
             )
         raise UnreadableSourceError(
             f"{root} is not a folder.",
@@ -212,7 +215,7 @@ def read_info(root: Path) -> dict[str, Any]:
             next_step=_GIVE_THE_FOLDER,
         )
     if path.exists() and not path.is_file():
-        raise UnreadableSourceError(f"{path} is no file.", path=str(path))
+        raise UnreadableSourceError(f"{path} is not a file.", path=str(path))
     if is_pointer(path):
         refuse_pointers(root, met_one=True)
     try:
@@ -228,7 +231,7 @@ def read_info(root: Path) -> dict[str, Any]:
         raise _no_dataset(root) from None
     except UnicodeEncodeError as error:
         raise UnreadableSourceError(
-            f"{path} holds half a surrogate pair, which is no text.",
+            f"{path} contains invalid text (half a surrogate pair).",
             path=str(path),
             next_step=f"{GET_AGAIN}.",
         ) from error
@@ -236,7 +239,7 @@ def read_info(root: Path) -> dict[str, Any]:
         raise _unread(path, error, f"{GET_AGAIN}.") from error
     if not isinstance(raw, dict):
         raise UnreadableSourceError(
-            f"{path} does not hold a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
+            f"{path} does not contain a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
         )
     if wrong := other_storage(raw, str(root)):
         raise wrong
@@ -248,9 +251,12 @@ def _no_dataset(root: Path) -> UnreadableSourceError:
     said, helps = f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.", _GIVE_THE_FOLDER
     below = _datasets_below(root)
     if below:
-        said = f"{root} is a folder with {count(below, 'dataset')} below it, not a dataset."
+        said = f"{root} is not a dataset, but a folder with {count(below, 'dataset')} below it."
         find = shlex.join(["leconvert", "fleet", "find", str(root)])
-        helps = f"Give one of them; `{find}` lists them, and `leconvert fleet` converts them all."
+        helps = (
+            f"Give one of these datasets. `{find}` lists them; `leconvert fleet` converts "
+            "all of them."
+        )
     return UnreadableSourceError(
         said, path=str(root / INFO_PATH), next_step=helps, code="missing-file"
     )
@@ -279,9 +285,9 @@ def _fps(path: Path, value: object) -> Fraction:
     rate = frame_rate(value)
     if rate is None:
         raise SourceError(
-            f"{path} has fps {value!r}, which is no frame rate.",
+            f"{path} has fps {value!r}, which is not a frame rate.",
             path=str(path),
-            next_step="Run the command again with --assume-fps and the frames a second.",
+            next_step="Run the command again with --assume-fps and the frames per second.",
         )
     return rate
 
@@ -302,15 +308,16 @@ def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> S
     version, root = raw.get("codebase_version"), str(path.parent.parent)
     if guessed is not None:
         return SourceError(
-            f"{path} {said_version(version)}; its files are those of {guessed}.",
+            f"{path} {said_version(version)}, but its files are those of {guessed}.",
             path=str(path),
             next_step=f"Run the command again with --assume-version {guessed}.",
         )
     return unreadable(raw, root, str(path)) or SourceError(
         f"{root} is already {V3_VERSION}.",
         path=str(path),
-        next_step="There is nothing to convert; give the v2.x dataset if you meant another "
-        "folder. --output writes it anew, with other file sizes for example.",
+        next_step="There is nothing to convert. If you meant another folder, give the v2.x "
+        "dataset. --output DIR writes this dataset again, for example with other file "
+        "sizes.",
     )
 
 
@@ -534,7 +541,7 @@ def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Patt
             is_plain = field == _CAMERA and not form
             is_number = field != _CAMERA and _NUMBER_FORMAT.fullmatch(form or "")
             if conversion is not None or not (is_plain or is_number):
-                raise ValueError(f"{{{field}}} has a format that is not known")
+                raise ValueError(f"{{{field}}} has an unknown format")
             # A name that stands there twice is checked by filling the template again.
             group = f"(?P<{field}>" if field not in fields else "(?:"
             pattern += f"{group}{_PATTERNS[field]})"
@@ -562,7 +569,8 @@ def _check_inside(path: Path, relative: str) -> None:
         raise SourceError(
             f"{path} leads outside the dataset: {shown(relative)}.",
             path=str(path),
-            next_step="Mend the templates; they name files relative to the dataset's folder.",
+            next_step="Correct the templates. They give paths relative to the folder of the "
+            "dataset.",
         )
 
 
@@ -655,8 +663,8 @@ class EpisodeLines:
             raise SourceError(
                 f"{path} lists episode {int(repeated[0])} twice.",
                 path=str(path),
-                next_step="Correct the line that is not of this episode, or restore the table from "
-                "another copy of the dataset.",
+                next_step="Correct the wrong line, or restore the table from another copy of "
+                "the dataset.",
             )
 
     def __len__(self) -> int:
@@ -714,7 +722,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
     """Open a table; a read that fails later is told in the same words."""
     try:
         if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a file")
         with path.open("rb") as file:
             yield file
     except OSError as error:
@@ -733,17 +741,17 @@ def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise _malformed(path, number or _number_of(path, line), _reason(error)) from error
     if not isinstance(record, dict):
-        raise _malformed(path, number or _number_of(path, line), "is no JSON object")
+        raise _malformed(path, number or _number_of(path, line), "is not a JSON object")
     return record
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
-        return "holds half a surrogate pair, which is no text"
+        return "contains invalid text (half a surrogate pair)"
     if isinstance(error, json.JSONDecodeError):
         # Its own words would call every line the first.
-        return f"is no JSON: {error.msg} (column {error.colno})"
-    return f"is no JSON: {error}"
+        return f"is not JSON: {error.msg} (column {error.colno})"
+    return f"is not JSON: {error}"
 
 
 def _number_of(path: Path, line: bytes) -> int | None:
@@ -757,7 +765,7 @@ def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceErr
     return UnreadableSourceError(
         f"{path}{place} {what}.",
         path=str(path),
-        next_step="Mend the line, or restore the table from another copy of the dataset.",
+        next_step="Correct the line, or restore the table from another copy of the dataset.",
     )
 
 
@@ -771,7 +779,7 @@ def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool 
         raise SourceError(
             f"{path} gives episode {record['episode_index']} the length {shown(frames)}.",
             path=str(path),
-            next_step="Mend the line: length is the episode's number of frames.",
+            next_step="Correct the line: length is the number of frames of the episode.",
         )
     return frames
 

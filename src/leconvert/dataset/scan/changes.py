@@ -92,16 +92,22 @@ class SourceFiles:
             if folder in hidden:
                 continue
             where = f"below {folder}/ " if folder else ""
-            said = f"{count(strays.files, 'file')} {where}that no episode has: "
-            said += f"{_listed(strays)}; left behind."
+            said = (
+                f"Files {where}that belong to no episode are left behind "
+                f"({strays.files:,}): {_listed(strays)}."
+            )
             yield Observation("stray-file", said, path=strays.examples[0])
         if self.links.files:
-            said = f"{count(self.links.files, 'link')} out of the dataset: {_listed(self.links)}"
-            said += "; left behind."
+            said = (
+                f"Links out of the dataset are left behind ({self.links.files:,}): "
+                f"{_listed(self.links)}."
+            )
             yield Observation("stray-file", said, path=self.links.examples[0])
         for camera, strays in sorted(self.undeclared.items()):
-            said = f"{count(strays.files, 'video')} of {shown(camera)}, which info.json does not "
-            said += f"declare: {_listed(strays)}; left behind."
+            said = (
+                f"Videos of {shown(camera)} are left behind ({strays.files:,}), since info.json "
+                f"does not declare this camera: {_listed(strays)}."
+            )
             yield Observation("undeclared-camera", said, path=strays.examples[0])
 
     def stray_near(self, stream: str) -> str | None:
@@ -350,9 +356,9 @@ def _change(path: str, size_bytes: int, mtime_ns: int, inode: int) -> str | None
     except OSError as error:
         return error.strerror or str(error)
     if now.st_size != size_bytes:
-        return f"{size_bytes} bytes when planned, {now.st_size} now"
+        return f"{size_bytes} bytes in the plan, {now.st_size} now"
     if now.st_mtime_ns != mtime_ns or inode not in {0, signed_inode(now.st_ino)}:
-        return "replaced or touched since it was planned"
+        return "replaced or changed after the plan"
     return None
 
 
@@ -409,13 +415,13 @@ def _changed_tables(source: Source, dataset: Dataset) -> list[str]:
     try:
         with storage_errors(root):
             if meta_digest(root, source.codebase_version) != source.meta_digest:
-                return ["meta/: the tables differ from those that were planned"]
+                return ["meta/: the tables differ from the plan"]
     except OSError as error:
         return [f"{error.filename}: {error.strerror}"]
     planned = set(source.extra_files)
     now = set(extra_files(root, dataset.slice_of))
     return [
-        f"{path}: {'no longer there' if path in planned else 'not there when planned'}"
+        f"{path}: {'missing now' if path in planned else 'new since the plan'}"
         for path in sorted(planned ^ now)
     ]
 
@@ -423,8 +429,8 @@ def _changed_tables(source: Source, dataset: Dataset) -> list[str]:
 def source_changed(root: Path, changes: list[str]) -> SourceChangedError:
     """Return the error that lists what changed in a source after it was planned."""
     return SourceChangedError(
-        f"{root} changed after it was planned, in {count(len(changes), 'place')}.",
+        f"{root} changed after the conversion was planned, in {count(len(changes), 'place')}.",
         path=str(root),
         details=first_few(changes, _CHANGES_SHOWN),
-        next_step="If the new state is the right one, convert it anew with --restart.",
+        next_step="If the new state is right, run the command again with --restart.",
     )

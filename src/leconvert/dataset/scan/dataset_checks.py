@@ -109,16 +109,16 @@ def check_files(
         is_misplaced = any(owner[0] == stream.stream for owner in survey.misplaced)
         if there == 0 and not is_misplaced:
             near = survey.stray_near(stream.stream)
-            beside = f"on disk there is {shown(near)}" if near else "nothing like it is on disk"
+            beside = f"the disk has {shown(near)}" if near else ("the disk has nothing like it")
             if camera is not None and near is None:
-                said = f"{shown(camera)} is declared, but has no video: no {example} and so on."
+                said = f"{shown(camera)} is declared, but has no video, such as {example}."
                 # Without a table there is no episode that a flag would keep.
                 helps = () if not is_there[0] else None
                 yield Observation(
                     "phantom-feature", said, stream=stream.stream, feature=camera, helps=helps
                 )
             elif near is None:
-                said = f"There is no table of any episode: no {example} and so on."
+                said = f"No episode has a table, such as {example}."
                 yield Observation("missing-file", said, stream=stream.stream, helps=())
             elif camera is not None and any(is_there[1:]):  # one template is for all cameras
                 said = f"{shown(camera)} has no video at {example}; {beside}. Move the videos of "
@@ -126,7 +126,10 @@ def check_files(
                 yield Observation("misplaced-file", said, stream=stream.stream, path=near, helps=())
             else:
                 name = "data_path" if camera is None else "video_path"
-                said = f"{name} names no file that exists, such as {example}; {beside}."
+                said = (
+                    f"{name} leads to no existing file. For example, {example} does not "
+                    f"exist; {beside}."
+                )
                 yield Observation(
                     "path-template", said, stream=stream.stream, path="meta/info.json"
                 )
@@ -140,7 +143,9 @@ def check_files(
             if others:
                 yield _misplaced(path, others, episode, stream.stream)
                 continue
-            said = f"{shown(path)} is missing; there are {there} {what} of {num_episodes} episodes."
+            said = (
+                f"{shown(path)} is missing. Only {there} {what} of {num_episodes} episodes exist."
+            )
             yield Observation("missing-file", said, episode, stream.stream, path)
 
 
@@ -148,10 +153,13 @@ def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> O
     listed = " and ".join(map(shown, others))
     helps = SOURCE_CATALOGUE["misplaced-file"].repairs
     if len(others) > 1:
-        said = f"{shown(path)} is missing; {listed} have its name; put the right one there."
+        said = (
+            f"{shown(path)} is missing. Several files have its name: {listed}. Put the right "
+            "one there."
+        )
         helps = tuple(flag for flag in helps if flag != "--locate-files")
     else:
-        said = f"{shown(path)} is missing; {listed} has its name."
+        said = f"{shown(path)} is missing, but {listed} has its name."
     return Observation("misplaced-file", said, episode, stream, path, helps=helps)
 
 
@@ -159,7 +167,7 @@ def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observati
     """Say of which streams files are taken from elsewhere."""
     sightings = RepeatedObservations()
     for (stream, episode), path in sorted(info.located.items()):
-        said = f"{shown(paths.template_path(stream, episode))} lies at {shown(path)}."
+        said = f"{shown(paths.template_path(stream, episode))} is at {shown(path)} instead."
         remark = Observation(
             "misplaced-file", said, stream=stream, path=path, helps=("--locate-files",)
         )
@@ -226,7 +234,7 @@ def common_columns(
         episode = int(episodes.index[position])
         path = dataset.relative(DATA_STREAM, int(keys[position]))
         for feature, reason in reasons[int(data.group[position])]:
-            said = f"{shown(path)} has other columns than most: {reason}."
+            said = f"{shown(path)} has other columns than the tables of most episodes: {reason}."
             flag = "" if feature is None else COMPUTED_BY.get(feature, "--drop-feature")
             remarks.append(
                 Observation(
@@ -372,7 +380,7 @@ def check_global_index(
     position = int(positions[0])
     first = int(np.cumsum(episodes.length)[position] - episodes.length[position])
     found = int(gathered.first_index[position])
-    what = "does not count its rows" if found == NOT_KNOWN else f"begins with {found}"
+    what = "does not count the rows" if found == NOT_KNOWN else f"begins with {found}"
     sightings = RepeatedObservations()
     said = f"The column index of episode {int(episodes.index[position])} {what} instead of {first}."
     sightings.add(Observation("global-index", said, stream=DATA_STREAM), len(positions))
@@ -398,9 +406,9 @@ def check_tasks(
         unknown = [task for task in found if task not in tasks.first_index]
         if unknown:
             path = dataset.relative(DATA_STREAM, int(keys[position]))
-            what = f"of task {unknown[0]}, which {tasks.path} lacks"
+            what = f"with task {unknown[0]}, which {tasks.path} does not list"
             if unknown[0] == NO_INDEX:
-                what = f"whose task_index names no task of {tasks.path}"
+                what = f"with a task_index that is not in {tasks.path}"
             said = f"{shown(path)} has rows {what}."
             helps = tasks_helps("task-index", bool(episodes.has_one_text[position]))
             yield Observation("task-index", said, episode, DATA_STREAM, path, helps=helps)
@@ -411,8 +419,8 @@ def check_tasks(
         strange = {tasks.first_index[task] for task in found} - own
         # An episode that lists only unknown tasks has a finding already.
         if strange and own != {NO_TASK}:
-            said = f"Rows of episode {episode} have task {min(strange)}, which {episodes.path} "
-            said += "does not list for it."
+            said = f"Rows of episode {episode} have task {min(strange)}, but {episodes.path} "
+            said += "does not list this task for the episode."
             helps = tasks_helps("task-mismatch", bool(episodes.has_one_text[position]))
             remark = Observation("task-mismatch", said, stream=DATA_STREAM, helps=helps)
             sightings.add(remark)
@@ -429,8 +437,8 @@ def wrong_rate(
     if len(found) == 1 and None not in found and len(off) == told:
         (helps,) = found
         flag = (helps or ("",))[0]
-        said = f"info.json says {float(fps):g} frames a second; the timestamps of "
-        said += f"{count(int(told), 'episode')} step at {flag.split()[-1]}."
+        said = f"info.json says {float(fps):g} frames per second, but the timestamps of "
+        said += f"{count(int(told), 'episode')} are those of {flag.split()[-1]} frames per second."
         severity = off[0].severity
         rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
         return [rate, *remarks]
@@ -450,8 +458,8 @@ def lost_instructions(
     of_rows = np.unique(gathered.task[gathered.has_rows])
     if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
         return list(remarks)
-    said = f" All rows have task {of_rows[0]}, the episodes {episodes.num_texts} tasks, which "
-    said += "items would lack."
+    said = f" All rows have task {of_rows[0]}, but the episodes list {episodes.num_texts} tasks. "
+    said += "Loaded items would have the wrong task."
     return [
         replace(remark, severity="error", message=remark.message + said)
         if remark.code == "task-mismatch"
@@ -547,15 +555,16 @@ def beyond_target(features: Features, to: str) -> Iterator[Observation]:
 
     for name, feature in features.items():
         if feature["dtype"] == "language" or name in tables.LANGUAGE_COLUMNS:
-            what = "annotations, of which LeRobot 0.3.3 loads no row"
+            what = "a column of annotations, which LeRobot 0.3.3 cannot load"
         elif feature["dtype"] in _VISUAL_DTYPES and is_depth_map(feature):
-            what = "a depth map, whose distances LeRobot 0.3.3 reads as colours"
+            what = "a depth map, which LeRobot 0.3.3 would read as colours"
         elif feature["dtype"] == "audio":
             what = "sound"
         else:
             continue
         said = (
-            f"{shown(name)} is {what}: v2.1 has no form for it. Left out, it stays in the source."
+            f"{shown(name)} is {what}. v2.1 cannot store such a feature. If it is left out, "
+            "only the source has it."
         )
         stream = stream_of_camera(name) if feature["dtype"] == "video" else None
         yield Observation("beyond-v21", said, stream=stream, path=INFO_PATH, feature=name)
@@ -584,10 +593,10 @@ def check_declarations(features: Features) -> Iterator[Observation]:
         if not all(isinstance(feature.get(key) or {}, dict) for key in ("info", "video_info")):
             untold.append(name)
     for code, said, found in (
-        ("nested-names", "names of {} are no plain list; they stay as they are.", nested),
+        ("nested-names", "The names of {} are not a plain list. They stay as they are.", nested),
         ("null-names", "{} have no names.", unnamed),
-        ("video-info", "{}: described under video_info instead of info.", old_style),
-        ("video-info", "what describes {} is no table of facts; it is left out.", untold),
+        ("video-info", "{} is described under video_info instead of info.", old_style),
+        ("video-info", "The description of {} is not a table. It is left out.", untold),
     ):
         if found:
             yield Observation(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
@@ -612,7 +621,10 @@ def check_names(features: Features) -> Iterator[Observation]:
         elif twice:
             said = f"has the name {shown(twice[0])} for several values"
         if said:
-            said = f"{shown(name)} {said}, and keeps them; correct {INFO_PATH} before you convert."
+            said = (
+                f"{shown(name)} {said}. The result keeps these names; to correct them, edit "
+                f"{INFO_PATH} before you convert."
+            )
             yield Observation("feature-names", said, path=INFO_PATH, feature=name)
 
 
@@ -642,7 +654,7 @@ def check_columns(
     for name in DEFAULT_COLUMNS:
         if name not in stored:
             several = name == "task_index" and num_tasks != 1
-            how = f"and there are {num_tasks} tasks to choose from" if several else "it is computed"
+            how = f"and {num_tasks} tasks are possible" if several else "it is computed"
             said = f"The tables have no column {name}; {how}."
             helps = tasks_helps("missing-column", several and one_text_each)
             severity = "error" if several else "warning"
@@ -704,17 +716,17 @@ def _check_type(
             reason = f"it holds {lengths}"
         said = f"{shown(name)} is stored as {shown(str(kind))}, which LeRobot cannot load"
         yield Observation(
-            "unloadable-feature", f"{said}: {reason or 'it holds no files'}.", feature=name
+            "unloadable-feature", f"{said}: {reason or 'it contains no files'}.", feature=name
         )
         return
     if name in columns.wrapped:
         yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
     dtype, shape = feature["dtype"], feature.get("shape")
     if declared["dtype"] != dtype and name not in columns.floating:
-        said = f"{shown(name)} is stored as {declared['dtype']}, {shown(dtype)} is declared."
+        said = f"{shown(name)} is stored as {declared['dtype']}, but declared as {shown(dtype)}."
         yield Observation("dtype-mismatch", said, path=INFO_PATH, feature=name)
     if declared["shape"] != shape and _is_shape(shape):
-        said = f"{shown(name)} is stored in the shape {declared['shape']}, {shape} is declared."
+        said = f"{shown(name)} is stored in the shape {declared['shape']}, but declared in {shape}."
         yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
 
 
@@ -767,7 +779,9 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
             place = kind.get_field_index("bytes")
             held = kind.field(place).type if place >= 0 else pa.null()
         if not is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
-            said = f"The images {shown(name)} are stored as {shown(str(kind))} and not as files: "
+            said = (
+                f"The images {shown(name)} are stored as {shown(str(kind))}, not as image files: "
+            )
             said += "no statistics can be computed."
             yield Observation("uncomputable-stats", said, feature=name)
 
@@ -858,7 +872,7 @@ def _shape(field: pa.Field, files: Iterator[str]) -> tuple[list[int], list[str] 
     if pa.types.is_struct(kind) or is_binary(kind):
         return _image_shape(next(_read(files, field.name))), ["height", "width", "channels"]
     if not (is_number(held) or is_text(kind)):
-        raise ValueError(f"LeRobot reads no {shown(str(kind))}")
+        raise ValueError(f"LeRobot cannot read {shown(str(kind))}")
     shapes = {_value_shape(values) for values in _read(files, field.name)}
     if len(shapes) > 1:
         raise ValueError("its values differ in shape from episode to episode")
@@ -893,11 +907,11 @@ def _image_shape(values: pa.Array) -> list[int]:
     first = values[0].as_py()
     data = first.get("bytes") if isinstance(first, dict) else first
     if not isinstance(data, bytes):
-        raise ValueError("its values are no image files")
+        raise ValueError("its values are not image files")
     try:
         return list(decode_image(data).shape)
     except (ValueError, UnreadableSourceError):
-        raise ValueError("its values are no image files") from None
+        raise ValueError("its values are not image files") from None
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

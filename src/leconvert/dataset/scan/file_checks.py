@@ -124,11 +124,11 @@ class ClipCheck:
         if declared.rate is not None:
             rate = clip.timescale / step if step else declared.rate
             if not _is_rate(declared.rate, rate):
-                said.append(f"{rate:g} frames a second ({declared.rate:g} are declared)")
+                said.append(f"{rate:g} frames per second ({declared.rate:g} are declared)")
             elif "video.fps" in right:
                 said.append(
-                    f"{float(self._fps):g} frames a second in the result ({declared.rate:g} are "
-                    "declared)"
+                    f"{float(self._fps):g} frames per second in the result "
+                    f"({declared.rate:g} are declared)"
                 )
         if "has_audio" in right:
             said.append("no sound in the result (has_audio is declared)")
@@ -136,8 +136,8 @@ class ClipCheck:
             how = "mirrored" if clip.rotation is None else f"rotated by {clip.rotation} degrees"
             yield (
                 "rotated-frames",
-                f"is to be shown {how}: torchcodec does so, PyAV does not, so that LeRobot's "
-                "frames depend on which of them decodes.",
+                f"asks to be shown {how}. torchcodec does that and PyAV does not, so "
+                "LeRobot's frames depend on the decoder.",
             )
         if said:
             yield "codec-mismatch", f"has {', '.join(said)}."
@@ -146,9 +146,12 @@ class ClipCheck:
             text = f"{list(shape)} is declared"
             if shape[1:] == size:
                 text += ", with channels first"
-            yield "shape-mismatch", f"has frames of {clip.height} x {clip.width}, {text}."
+            yield "shape-mismatch", f"has frames of {clip.height} x {clip.width}, but {text}."
         elif facts.channels is not None and len(shape) == 3 and shape[2] != facts.channels:
-            yield "shape-mismatch", f"has {facts.channels} channels, {list(shape)} is declared."
+            yield (
+                "shape-mismatch",
+                (f"has {facts.channels} channels, but {list(shape)} is declared."),
+            )
 
 
 def declared_as_encoded(
@@ -365,8 +368,8 @@ class TableCheck:
             if greatest >= _NO_TENSOR_FROM and isinstance(greatest, int):
                 notes.say(
                     "unloadable-feature",
-                    f"{shown(name)} goes up to {greatest} in {shown(notes.path)}, which LeRobot "
-                    f"cannot load: no tensor holds numbers from 2^63 on.",
+                    f"{shown(name)} goes up to {greatest} in {shown(notes.path)}. LeRobot "
+                    "cannot load numbers from 2^63 on.",
                     feature=name,
                 )
         for name in self._images:
@@ -390,20 +393,21 @@ class TableCheck:
             found = _extremes(file, extremes, "episode_index", "episode-index", notes)
             if found not in (None, (notes.episode, notes.episode)):
                 notes.say(
-                    "episode-index", f"{shown(notes.path)} has rows of episode {_span(*found)}."
+                    "episode-index",
+                    f"{shown(notes.path)} has rows with episode_index {_span(*found)}.",
                 )
         if "frame_index" in columns and not _says_empty(file, "frame_index", notes):
             found = _extremes(file, extremes, "frame_index", "frame-index", notes)
             if found not in (None, (0, rows - 1)):
                 notes.say(
                     "frame-index",
-                    f"{shown(notes.path)} counts its {rows} frames {_span(*found)} "
-                    f"instead of {_span(0, rows - 1)}.",
+                    f"{shown(notes.path)} has frame_index {_span(*found)} instead of "
+                    f"{_span(0, rows - 1)}.",
                 )
         if "timestamp" in columns:
             empty = file.null_count("timestamp")
             if empty:
-                said = f"{shown(notes.path)} has {count(empty, 'row')} without timestamp."
+                said = f"{shown(notes.path)} has {count(empty, 'row')} without a timestamp."
                 notes.say("timestamps", said)
             else:
                 self._check_times(file, notes)
@@ -453,9 +457,10 @@ class TableCheck:
         worst = float(np.nanmax(offsets)) if not np.isnan(offsets).all() else float("nan")
         notes.say(
             "timestamps",
-            f"{shown(notes.path)}: {len(wrong)} of {len(times)} timestamps are not frame / fps, "
-            f"first at frame {int(wrong[0])} ({float(times[wrong[0]]):g} s), at worst "
-            f"{worst:g} s off." + (f" They are frame / {rate}." if rate else ""),
+            f"{shown(notes.path)}: {len(wrong)} of {len(times)} timestamps are not frame / "
+            f"fps. The first is at frame {int(wrong[0])} ({float(times[wrong[0]]):g} "
+            f"s). The greatest difference is {worst:g} s."
+            + (f" The timestamps are frame / {rate}." if rate else ""),
             severity=self._times_severity,
             helps=(f"--assume-fps {rate}", "--retime") if rate else None,
         )
@@ -492,12 +497,14 @@ def steps_are_even(times: npt.NDArray[Any], fps: Fraction, notes: ObservationLog
         return True
     at = int(uneven[0])
     first, second = (f"{float(time):g}" for time in times[at : at + 2])
-    said = f"{shown(notes.path)}: {count(len(uneven), 'timestamp')} not 1 / fps after the one "
+    said = (
+        f"{shown(notes.path)}: {count(len(uneven), 'timestamp')} not 1 / fps after the timestamp "
+    )
     said += f"before, first {second} s after {first} s."
     exact = np.arange(len(times)) * fps.denominator / fps.numerator
     lasts = len(uneven_steps(exact, fps)) > 0
     if lasts:
-        said = f"{shown(notes.path)}: the episode is so long that timestamps in float32, even "
+        said = f"{shown(notes.path)}: the episode is so long that float32 timestamps, even "
         said += "exact ones, are not 1 / fps apart."
     notes.say("uneven-times", said, helps=(DROP,) if lasts else None)
     return False
@@ -552,7 +559,7 @@ def _extremes(
             if column not in _COUNTED or (values == np.rint(values)).all():
                 found = values.min().item(), values.max().item()
             elif column == "frame_index":  # of index it is said once all tables are known
-                said = f"{shown(notes.path)} has values of {column} that are no whole numbers."
+                said = f"{shown(notes.path)} has values of {column} that are not whole numbers."
                 notes.say(code, said)
     return found
 
@@ -680,7 +687,8 @@ class StatsCheck:
         what = "not numbers in the right shape" if name in stats else "not there"
         notes.sight(
             "missing-stats",
-            f"Statistics of {shown(name)} are {what} in {self._path} for episode {notes.episode}.",
+            f"The statistics of {shown(name)} for episode {notes.episode} are {what} in "
+            f"{self._path}.",
             feature=name,
             path=self._path,
             helps=helps,
@@ -699,16 +707,16 @@ class StatsCheck:
         highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
         least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
         if _differ(least, extremes[0]) or _differ(greatest, extremes[1]):
-            said = f"from {least:g} to {greatest:g}, the data goes from {extremes[0]:g} to "
+            said = f"from {least:g} to {greatest:g}, but the data goes from {extremes[0]:g} to "
             said += f"{extremes[1]:g}"
         elif entry["count"][0] != rows:
-            said = f"of {shown(entry['count'][0])} frames, the table has {rows}"
+            said = f"of {shown(entry['count'][0])} frames, but the table has {rows}"
         else:
             return False
         notes.sight(
             "stale-stats",
-            f"Statistics of {shown(name)} are stale: for episode {notes.episode} {self._path} has "
-            f"them {said}.",
+            f"The statistics of {shown(name)} do not fit the data: for episode "
+            f"{notes.episode}, {self._path} has statistics {said}.",
             feature=name,
             path=self._path,
         )

@@ -111,16 +111,16 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
         helps.append("Datasets of different frame rates cannot be merged.")
     if differing or (holding is None and not differing):
         helps.append(
-            "Leave out what differs (--drop-feature NAME), or call alike what is the same "
-            "(--rename-feature OLD=NEW)."
+            "Leave differing features out with --drop-feature NAME. If a feature only has "
+            "another name, give it the same name with --rename-feature OLD=NEW."
         )
     if subtasks:
         helps.append(
-            "--drop-feature subtask_index leaves out which subtask a row is of; to keep it, the "
-            "tables must list the same texts in the same order."
+            "--drop-feature subtask_index leaves the subtasks out. To keep the subtasks, "
+            "their tables must list the same texts in the same order."
         )
     if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
-        helps.append(f"--accept {ROBOT_TYPE} writes the robot type of the first.")
+        helps.append(f"--accept {ROBOT_TYPE} gives the result the robot type of the first dataset.")
     names = [str(scan.only.root) for scan in scans]
     raise SourceError(
         f"{count(len(scans), 'dataset')} cannot be merged: they differ in "
@@ -243,24 +243,27 @@ def _findings_of_all(scans: Sequence[SourceScan], joined: Sources) -> Iterator[F
         left = [path for path in left if path not in GIT_FILES]
         if left:
             taken = along[left[0]].root
-            said = f"{scan.only.root}: {count(len(left), 'file')} left behind, as an earlier "
-            said += f"source has one of the same name: {', '.join(left[:3])}"
+            said = f"{scan.only.root}: {count(len(left), 'file')} left behind, since an earlier "
+            said += f"source has a file of the same name: {', '.join(left[:3])}"
             said += ", ..." if len(left) > 3 else ""
             yield _finding("merged-file", f"{said}; taken from {taken}.", path=left[0])
     robots = {_told(scan.robot_type): None for scan in scans}
     if len(robots) > 1:
-        said = f"The robot types are {', '.join(robots)}; the result says the first."
+        said = f"The robot types are {', '.join(robots)}. The result has the first."
         yield _finding(ROBOT_TYPE, said, severity="repaired")
     lacking = [str(view.root) for view in joined if not view.has_quantiles]
     if 0 < len(lacking) < len(joined):
-        said = f"Statistics of {', '.join(lacking)} have no quantiles, those of the others do; the "
-        said += "result has none of all episodes."
+        said = (
+            f"The statistics of {', '.join(lacking)} have no quantiles, but those of the "
+            "other datasets do. The "
+        )
+        said += "result has no quantiles of all episodes."
         yield replace(_finding("merged-quantiles", said), remedy="--quantiles")
     for view in joined:
         splits = view.dataset.info.get("splits")
         whole = {"train": f"0:{len(view.dataset.episodes)}"}
         if splits not in (None, {}, whole):
-            said = f"{view.root}: its splits are not in the result, whose only one is train."
+            said = f"The splits of {view.root} are not in the result. Its only split is train."
             yield _finding("merged-splits", said, path="meta/info.json")
 
 

@@ -83,17 +83,19 @@ def check_modality(
     """Say what ``modality.json`` names that is not there, and what it should name."""
     modality = read_modality(root)
     if modality is None and (root / MODALITY_PATH).exists():
-        said = f"{MODALITY_PATH} holds no JSON object; it is copied as it is."
+        said = f"{MODALITY_PATH} does not contain a JSON object. It is copied as it is."
         yield Observation("modality", said, path=MODALITY_PATH)
     for kind, entries in (modality or {}).items():
         for name, entry in entries.items():
             feature = feature_of_entry(kind, name, entry)
             said = f"{MODALITY_PATH} names {shown(feature)} for {kind} {shown(name)}"
             if feature in left_out:
-                said += "; the entry is left out with the feature."
+                said += ". The entry is left out together with the feature."
                 yield Observation("modality", said, path=MODALITY_PATH, severity="repaired")
             elif feature in renames:
-                said += f", in the result {shown(renames[feature])}; the file is not changed."
+                said += (
+                    f", which is {shown(renames[feature])} in the result. The file is not changed."
+                )
                 yield Observation("modality", said, path=MODALITY_PATH)
             elif feature not in features:
                 said += ", which the dataset does not have."
@@ -110,7 +112,7 @@ def check_modality(
         is_index = field.name.startswith("annotation.") and pa.types.is_integer(field.type)
         if is_index and field.name not in mapped and field.name not in left_out:
             said = f"{shown(field.name)} may hold task indices, but {MODALITY_PATH} does not name "
-            said += "it among annotations: it stays as it is, and tasks are numbered anew."
+            said += "it among annotations. It stays as it is, although tasks get new numbers."
             yield Observation("annotation-tasks", said, feature=field.name)
 
 
@@ -119,8 +121,8 @@ def stale_extensions(extra_files: Sequence[str], num_episodes: int, kept: int) -
     dropped = num_episodes - kept
     for path in extra_files if dropped else ():
         if path == _GR00T_STATS_PATH or _RELATIVE_STATS.fullmatch(path):
-            said = f"{path} is of all episodes of the source, of which {dropped} are left out; "
-            said += "GR00T computes it anew where it is not there."
+            said = f"{path} describes all episodes of the source, but {dropped} are left out. "
+            said += "GR00T computes the file again if it does not exist."
             yield Finding("gr00t-stats", SOURCE_CATALOGUE["gr00t-stats"].severity, said, path=path)
 
 

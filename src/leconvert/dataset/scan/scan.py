@@ -513,7 +513,10 @@ def _stale_remark(
     name = remark.feature or ""
     if remark.code != "stale-stats" or set(stale.get(name, ())) <= set(computable.get(name, ())):
         return remark
-    said = f"{remark.message} They stay: none can be computed of all of the data."
+    said = (
+        f"{remark.message} The statistics stay as they are, since they cannot be computed "
+        "from all of the data."
+    )
     return replace(remark, message=said, helps=())
 
 

@@ -73,7 +73,7 @@ def trimmed_slices(
             clips.setdefault(episode, []).append(clip)
             cut = clip.cut(begin, stop)
             what = f"frames {begin}:{stop} of episode {episode}"
-            said = f"no keyframe begins what {what} need; without encoding they cannot be cut out."
+            said = f"{what} cannot be cut out without encoding: no keyframe comes before them."
             if cut is None or (said := clip.doubt(path, cut, what)):
                 said = f"{shown(relative)}: {said}"
                 remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
@@ -166,10 +166,13 @@ def trimmed_before(
         episode, stream = int(episode_index[at]), found_slices[0].stream
         relative = dataset.relative(stream, int(found_slices[0].key[at]))
         said = f"{shown(relative)}: episode {episode} was trimmed and needs "
-        said += "frames beside it, and a clip of v2.1 holds an episode's frames alone."
+        said += (
+            "frames beside the kept ones, but a clip of v2.1 contains only the frames of "
+            "its episode."
+        )
         if at in within:
             first, stop = within[at]
-            said += f" Frames {first}:{stop} of its {length[at]} need none: `{command}`."
+            said += f" Frames {first}:{stop} of its {length[at]} need no others: `{command}`."
         yield Observation("no-keyframe", said, episode, stream, relative)
 
 
@@ -249,10 +252,10 @@ class _Clip(NamedTuple):
         frame = int(self.clip.ranks[false[0]]) - self.own
         more = f" and {count(len(false) - 1, 'other')}" if len(false) > 1 else ""
         return (
-            f"no decoder can start at frame {frame}{more} that its table of keyframes lists (the "
-            "encoder refreshed pictures bit by bit, or the table is wrong), so "
-            f"{what} cannot be cut out as they are. Encode the clip anew, with whole keyframes, or "
-            "leave the episode as it is."
+            f"{what} cannot be cut out as they are: the table of keyframes lists frame "
+            f"{frame}{more}, but no decoder can start there (the encoder refreshed "
+            "pictures step by step, or the table is wrong). Encode the clip again with "
+            "whole keyframes, or do not trim this episode."
         )
 
 
@@ -276,7 +279,7 @@ def _check_held_by_v21(
     ]
     held = f"Give --frames {' or '.join(intervals)}, or write v3.0" if intervals else "Write v3.0"
     raise UsageError(
-        f"Frames {first}:{stop} of episode {episode} are not between keyframes, and a clip of "
-        "v2.1 begins and ends with its episode.",
-        next_step=f"{held}, which holds the frames that are needed beside them.",
+        f"Frames {first}:{stop} of episode {episode} do not begin and end at keyframes, but "
+        "a clip of v2.1 must begin and end with its episode.",
+        next_step=f"{held}, which can store the further frames that are needed.",
     )

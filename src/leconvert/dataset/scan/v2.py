@@ -150,7 +150,7 @@ def read_v2_source(
         survey = survey_folder(root, lambda _: None, lambda _: True, ())
         near = survey.stray_near(DATA_STREAM)
         said = error.message.removesuffix(".")
-        said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
+        said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
         remarks.append(Observation("path-template", said, path=INFO_PATH))
         return UnnamedFiles(dataset, episodes, tasks, streams, remarks, survey)
     if options.locate_files:
@@ -160,7 +160,10 @@ def read_v2_source(
         remarks += located_remarks(info, paths)
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
-        said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
+        said = (
+            f"{INFO_PATH} has templates with {names}, for which LeRobot uses other names. "
+            "The templates are understood."
+        )
         remarks.append(Observation("template-names", said, path=INFO_PATH))
     look = EpisodeScanner(
         paths,
@@ -230,7 +233,7 @@ def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
         first_index.setdefault(index, of_text.setdefault(text, index))
     if not listed:
         what = "lists no task" if exists else "is missing"
-        said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
+        said = f"{TASKS_PATH} {what}, so the task indices of rows have no text."
         remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
     if conflicts:
         said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
@@ -240,7 +243,7 @@ def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
         remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
     if list(texts) != list(range(len(texts))):
         said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
-        said += "readers of v3.0 find a task by its row."
+        said += "readers of v3.0 find a task by its row number."
         remarks.append(Observation("task-gap", said, path=TASKS_PATH))
     return TaskTable(listed, first_index, of_text, bool(listed))
 
@@ -273,8 +276,8 @@ def read_episode_table(
         taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
         if taken is not None:
             raise SourceError(
-                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the name "
-                "of a column that v3.0 keeps for itself.",
+                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the "
+                "name of a v3.0 column.",
                 path=str(lines.path),
                 next_step="Rename the key in every line, or take it out.",
             )
@@ -284,9 +287,9 @@ def read_episode_table(
             remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(
-                f"{lines.path} gives episode {episode} tasks that are no list of texts.",
+                f"{lines.path} gives episode {episode} tasks that are not a list of texts.",
                 path=str(lines.path),
-                next_step="Mend the line: tasks is a list of the texts in tasks.jsonl.",
+                next_step="Correct the line: tasks is a list of texts from tasks.jsonl.",
             )
         length[position] = frames
         known = [index for text in texts if (index := tasks.of_text.get(text)) is not None]
@@ -301,7 +304,9 @@ def read_episode_table(
             sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
         if len(known) < len(texts) and tasks.is_there:
             unknown = next(text for text in texts if text not in tasks.of_text)
-            said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
+            said = (
+                f"Episode {episode} lists the task {shown(unknown)}, which is not in {TASKS_PATH}."
+            )
             helps = tasks_helps("task-mismatch", len(texts) == 1)
             sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
     remarks.extend(sightings.remarks())
@@ -311,7 +316,7 @@ def read_episode_table(
     if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
-        said = f"{EPISODES_PATH} has no episode {gap}: its {count(len(lines), 'episode')} end "
+        said = f"{EPISODES_PATH} has no episode {gap}, but its {count(len(lines), 'episode')} end "
         said += f"with {int(lines.episode_index[-1])}."
         remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
     return table
@@ -332,7 +337,8 @@ def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("codebase_version")
     if stated != info.codebase_version:
         said = (
-            f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
+            f"{INFO_PATH} {said_version(stated)}, but the files are those of "
+            f"{info.codebase_version}."
         )
         helps = (f"--assume-version {info.codebase_version}",)
         yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
@@ -341,7 +347,7 @@ def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
 def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("fps")
     if frame_rate(stated) != info.fps:
-        said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
+        said = f"{INFO_PATH} has fps {shown(stated)}, but {float(info.fps):g} is assumed."
         yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
 
 
@@ -360,11 +366,11 @@ def _stats_lines(
     """Return where each episode's statistics are; None in v2.0, which has none of them."""
     path = root / STATS_PATH
     if not dataset.has_episode_stats:
-        said = "v2.0 has no statistics of episodes; they are computed from the data."
+        said = "v2.0 has no statistics of episodes. The conversion computes them from the data."
         remarks.append(Observation("computed-stats", said))
         return None
     if not path.exists():
-        remarks.append(Observation("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
+        remarks.append(Observation("missing-stats", f"{STATS_PATH} is missing.", path=STATS_PATH))
         return None
     # Each line is parsed when its episode is looked at.
     try:
@@ -737,7 +743,11 @@ def usable_clip(
     """
     seconds = None
     if isinstance(found, media.UnsupportedClipError):
-        notes.sight("remux", f"{shown(notes.path)} will be remuxed: {found.reason}.")
+        notes.sight(
+            "remux",
+            f"{shown(notes.path)} is first written into a plain MP4, without "
+            f"encoding: {found.reason}.",
+        )
         found, seconds = index_of_remuxed(notes.file, fps)
     elif isinstance(found, UnreadableSourceError):
         raise found
@@ -745,7 +755,7 @@ def usable_clip(
         media.check_decodes(found)
     if found.other_tracks:
         tracks = ", ".join(map(shown, found.other_tracks))
-        said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
+        said = f"{shown(notes.path)} also has {tracks} tracks, which are left out."
         notes.sight("other-tracks", said)
     return found, seconds
 

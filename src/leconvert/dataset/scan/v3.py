@@ -100,8 +100,8 @@ def read_v3_source(
             repairs = f"`leconvert repair {shlex.quote(str(root))}` finds the files of v3.0, where "
             repairs += "all are there. Then run this command again without --locate-files."
             raise UsageError(
-                f"{flag} is for v2.x datasets; {root} is {raw['codebase_version']}.",
-                next_step=repairs if name == "locate_files" else "Leave it out.",
+                f"{flag} works only for v2.x datasets; {root} is {raw['codebase_version']}.",
+                next_step=repairs if name == "locate_files" else "Leave this option out.",
             )
     refuse_pointers(root)
     _refuse_special_tables(root)
@@ -112,15 +112,18 @@ def read_v3_source(
     streams = [stream for stream in every if camera_of(stream) not in options.drop_features]
     remarks = list(check_declarations(declarations))
     if left_over := left_over_tables(root):
-        said = f"{', '.join(left_over)}: v3.0 does not read tables of v2.x; left behind."
+        said = (
+            f"{', '.join(left_over)}: these tables of v2.x are left behind, since v3.0 does "
+            "not read them."
+        )
         remarks.append(Observation("stray-file", said, path=left_over[0]))
     features = {key: ft for key, ft in declarations.items() if key not in options.drop_features}
     tasks, task_rows = _read_tasks(root, raw, remarks)
     table = _read_episodes(root, every, streams, task_rows)
     table = replace(table, placed={**table.placed, **located.places})
     if tasks.listed and not len(table.task_ends):
-        said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, and neither will the "
-        said += "result; rows keep theirs."
+        said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, so the result will not "
+        said += "list them either; rows keep their tasks."
         remarks.append(
             Observation("missing-tasks", said, path=v3.EPISODES_DIR, severity="warning", helps=())
         )
@@ -194,7 +197,7 @@ def _locate_files(
     wrong = v3.streams_in_doubt(remarks)
     for routed in routes:  # missing files are reported later, for all versions alike
         if not (root / routed.path).exists():
-            wrong.setdefault(routed.stream, (None, f"{routed.path} is not there."))
+            wrong.setdefault(routed.stream, (None, f"{routed.path} is missing."))
     located = v3.locate_files(root, declared, table, lengths, sorted(wrong)) if wrong else None
     if not located:
         return v3.NOTHING_LOCATED, []
@@ -212,7 +215,7 @@ def _refuse_special_tables(root: Path) -> None:
             raise SourceError(
                 f"{root / path} is a pipe, a socket or a device.",
                 path=str(root / path),
-                next_step="Put the file itself there, or move what is there out of the dataset.",
+                next_step="Put the file itself there, or move this out of the dataset.",
             )
 
 
@@ -226,7 +229,9 @@ def _read_tasks(
     for finding in found:
         code = told.get(finding.code)
         if code == "task-gap":
-            said = f"{v3.TASKS_PATH}: {finding.message} Readers find a task by its row, and so "
+            said = (
+                f"{v3.TASKS_PATH}: {finding.message} Readers find a task by its row number, and so "
+            )
             said += f"does this conversion; `leconvert repair {shlex.quote(str(root))}` tells "
             said += "whether the rows or the numbers are right."
             remarks.append(Observation(code, said, path=v3.TASKS_PATH, severity="warning"))
@@ -255,7 +260,7 @@ def _read_episodes(
     errors = [finding.message for finding in found if finding.severity == "error"]
     if table is None or not set(needed) <= table.placed.keys():
         raise SourceError(
-            f"{root / v3.EPISODES_DIR} does not say where the episodes lie: "
+            f"{root / v3.EPISODES_DIR} does not say where the episodes are: "
             f"{errors[0] if errors else 'it has no rows.'}",
             path=str(root / v3.EPISODES_DIR),
             details=errors[1:],
@@ -268,11 +273,12 @@ def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation
     for finding in found:
         if finding.code == "episode-order":
             raise SourceError(
-                f"{root / v3.EPISODES_DIR} is not sorted by episode: {finding.message} Readers go "
-                "by the row.",
+                f"{root / v3.EPISODES_DIR} is not sorted by episode: {finding.message} "
+                "Readers find an episode by its row number.",
                 path=str(root / v3.EPISODES_DIR),
-                next_step=f"`leconvert repair {shlex.quote(str(root))}` sorts or numbers its rows, "
-                "where the dataset says how; otherwise sort them by episode_index over all files.",
+                next_step=f"`leconvert repair {shlex.quote(str(root))}` sorts or numbers the "
+                "rows if the dataset says how. Otherwise sort the rows of all files by "
+                "episode_index.",
             )
         if finding.code == "episode-range":
             yield Observation("episode-range", finding.message, path=v3.EPISODES_DIR)
@@ -570,8 +576,9 @@ class FileScanner(Scanner):
             elif sound[place] and begins[place] < 0:
                 notes.say(
                     "no-keyframe",
-                    f"{shown(notes.path)}: episode {episode} does not begin with a keyframe, or "
-                    "needs frames of its neighbours; without encoding it cannot be cut out.",
+                    f"{shown(notes.path)}: episode {episode} cannot be cut out without "
+                    "encoding, since it does not begin with a keyframe or needs frames "
+                    "of its neighbours.",
                 )
         placed = sound & (np.rint(begin_seconds * float(fps)) == first)
         seconds = seconds if stored is None else stored
@@ -595,16 +602,16 @@ def _frames_begin(
     """Return the first frame of each episode, and whether it is counted: `v3.first_frames`."""
     first, is_counted = v3.first_frames(clip.num_samples, begin_seconds, lengths, fps)
     if not is_counted:
-        said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, its episodes have "
-        said += f"{int(lengths.sum())}: they are found by from_timestamp."
+        said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, but its episodes have "
+        said += f"{int(lengths.sum())}. The frames of each episode are found by from_timestamp."
         notes.sight("frames-by-time", said)
         return first, is_counted
     off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != first)
     if len(off):
         place = int(off[0])
         said = f"{shown(notes.path)}: from_timestamp of {count(len(off), 'episode')} is wrong, "
-        said += f"first {begin_seconds[place]:.6f}, where counting frames says "
-        said += f"{first[place] / float(fps):.6f}; the count decides."
+        said += f"the first is {begin_seconds[place]:.6f}, but counting frames gives "
+        said += f"{first[place] / float(fps):.6f}. The result goes by the count."
         notes.sight("from-timestamp", said)
     return first, is_counted
 
@@ -677,5 +684,5 @@ def _say_drift(
         worst = max(worst, float(distance.max(initial=0.0)))
     if off:
         said = f"{shown(notes.path)}: {off:,} of {int(lengths.sum()):,} frames lie 0.1 ms or more "
-        said += f"from their time, by up to {worst:.6f} s; in the result all times are exact."
+        said += f"from their time, by up to {worst:.6f} s. In the result all times are exact."
         notes.sight("drifted-times", said)

@@ -228,8 +228,9 @@ def make_submitter(name: str, options: Mapping[str, str] | None = None) -> Submi
     engine, called = _made(name, options or {})
     if _lacks(engine, ("submit", "script")):
         raise UsageError(
-            f"{called} cannot leave a run behind.",
-            next_step=f"Use it with `leconvert convert --engine {shlex.quote(name)}`, which stays.",
+            f"{called} cannot run jobs after this command has ended.",
+            next_step=f"Use `leconvert convert --engine {shlex.quote(name)}`, which runs until all "
+            "is done.",
         )
     _check_workers(engine, called, or_none=False)
     found: Submitter = engine
@@ -244,8 +245,8 @@ def check_engine(engine: object, *, called: str = "What is given as engine") -> 
     """
     if lacks := _lacks(engine, _METHODS):
         raise EngineError(
-            f"{called} is no engine: {type(engine).__name__} lacks {', '.join(lacks)}.",
-            next_step="leconvert.run.engines.Engine says what each of them does.",
+            f"{called} is not an engine: {type(engine).__name__} has no {', '.join(lacks)}.",
+            next_step="leconvert.run.engines.Engine describes what an engine needs.",
         )
     _check_workers(engine, called, or_none=True)
 
@@ -258,7 +259,7 @@ def parse_engine_options(given: Collection[str]) -> dict[str, str]:
         if not key or not equals:
             raise UsageError(
                 f"--engine-option {word} is not of the form KEY=VALUE.",
-                next_step="Write --engine-option queue=long, once an option.",
+                next_step="Write for example --engine-option queue=long, once for each option.",
             )
         if key in options:
             raise UsageError(f"--engine-option {key} is given twice.")
@@ -288,13 +289,13 @@ def _made(name: str, options: Mapping[str, str]) -> tuple[Any, str]:
     except Exception as error:
         raise EngineError(
             f"{called} cannot be imported: {_said(error)}.",
-            next_step="Install that package anew with what it needs, or choose another engine.",
+            next_step="Install that package again with its requirements, or choose another engine.",
             details=[f"Its entry point names {entry.value}."],
         ) from error
     if not callable(factory):
         raise EngineError(
-            f"{called} names {entry.value}, which cannot be called.",
-            next_step="Its entry point must name a class or a function that returns an engine.",
+            f"{called} has the entry point {entry.value}, which is not a class or a function.",
+            next_step="The entry point must be a class or a function that returns an engine.",
         )
     given = {key.replace("-", "_"): value for key, value in options.items()}
     _check_options(factory, given, called)
@@ -304,8 +305,8 @@ def _made(name: str, options: Mapping[str, str]) -> tuple[Any, str]:
         raise
     except Exception as error:
         raise EngineError(
-            f"{called} could not be made: {_said(error)}.",
-            next_step="Check --engine-option against what that package says of its options.",
+            f"{called} could not be created: {_said(error)}.",
+            next_step="Check --engine-option with the documentation of that package.",
         ) from error
 
 
@@ -316,13 +317,14 @@ def _entry(name: str) -> EntryPoint:
     }
     if len(found) > 1:
         raise UsageError(
-            f"Several packages add an engine {name}: {', '.join(sorted(found))}.",
+            f"Several packages provide an engine {name}: {', '.join(sorted(found))}.",
             next_step="Uninstall all but one of them.",
         )
     if not found:
         raise UsageError(
-            f"No package here adds an engine {name}; added are: {', '.join(_added()) or 'none'}.",
-            next_step=f"Install the package that adds {name}, or choose another engine.",
+            f"No installed package provides an engine {name}. Engines of installed packages: "
+            f"{', '.join(_added()) or 'none'}.",
+            next_step=f"Install the package that provides {name}, or choose another engine.",
         )
     return found.popitem()[1]
 
@@ -343,9 +345,7 @@ def _check_options(factory: Any, given: Mapping[str, str], called: str) -> None:
         ]
         raise UsageError(
             f"{called} does not take these options: {error}.",
-            next_step=f"It knows --engine-option with {', '.join(known)}."
-            if known
-            else "It knows no --engine-option.",
+            next_step=f"Its options are: {', '.join(known)}." if known else "It has no options.",
         ) from error
 
 
@@ -359,7 +359,8 @@ def _check_workers(engine: object, called: str, *, or_none: bool) -> None:
         return
     if not (isinstance(workers, int) and workers >= 1):
         raise EngineError(
-            f"{called} does not say how many workers it {'wants' if or_none else 'submits'}.",
+            f"{called} gives no valid number of workers that it "
+            f"{'wants' if or_none else 'submits'}.",
             next_step="Its `workers` must be a number from 1"
             f"{', or None for as many as fit here' * or_none}.",
         )

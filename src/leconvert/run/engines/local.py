@@ -44,7 +44,7 @@ class LocalEngine:
         if workers is not None and workers < 1:
             raise UsageError(f"workers must be at least 1, not {workers}.")
         if program is not None and not program:
-            raise UsageError("program needs the command that starts a worker.")
+            raise UsageError("program is empty. Give the command that starts a worker.")
         self.workers = workers
         self._program = None if program is None else tuple(program)
         self._workers: list[tuple[PythonProcess, Path]] = []
@@ -76,8 +76,8 @@ class LocalEngine:
         except OSError as error:
             program = os.fspath((self._program or (sys.executable,))[0])
             raise EngineError(
-                f"A worker cannot be started by {program}: {error.strerror}.",
-                next_step="See whether it exists, and whether this machine has room for it.",
+                f"{program} cannot start a worker: {error.strerror}.",
+                next_step="Check that the program exists and that this machine has enough memory.",
             ) from error
 
     def running(self) -> int:

@@ -34,9 +34,9 @@ class Site:
     account: str | None = flag(None, "SLURM account (default: $ACCOUNT)", "NAME")
     partition: str | None = flag(None, "SLURM partition (default: $PARTITION)", "NAME")
     qos: str | None = flag(None, "SLURM quality of service (default: $QOS)", "NAME")
-    conda_env: str | None = flag(None, "a conda environment to activate on a node", "NAME")
+    conda_env: str | None = flag(None, "the conda environment to activate on each node", "NAME")
     program: str = flag(
-        "leconvert", "what starts leconvert on a node (default: leconvert)", "COMMAND"
+        "leconvert", "the command that starts leconvert on a node (default: leconvert)", "COMMAND"
     )
 
     def sbatch_options(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class Site:
 def site_from(environment: Mapping[str, str], given: Site) -> Site:
     """Return a site, with missing values from ACCOUNT, PARTITION and QOS of the environment."""
     if not shlex.split(given.program):
-        raise UsageError("--program needs the command that starts leconvert on a node.")
+        raise UsageError("--program is empty. Give the command that starts leconvert on a node.")
     return replace(
         given,
         account=given.account or environment.get("ACCOUNT") or None,
@@ -101,17 +101,17 @@ class SlurmOptions:
     # large tables.
     mem: str = flag("1G", "memory per worker (default: 1G)", "SIZE")
     time: str = flag("04:00:00", "the longest run time of a worker (default: 04:00:00)", "HH:MM:SS")
-    constraint: str | None = flag(None, "features that a node must have", "FEATURES")
+    constraint: str | None = flag(None, "features that the nodes must have", "FEATURES")
     signal_seconds: int = flag(
         120,
-        "stop S seconds before the time limit, and hand the batch back (default: 120)",
+        "seconds before the time limit when workers stop and return their batches (default: 120)",
         "S",
         whole(1),
         names=("--signal",),
     )
     extra: Sequence[str] = flag(
         (),
-        "a further option of sbatch, such as --slurm-extra=--exclusive; may be given again",
+        "a further option of sbatch, such as --slurm-extra=--exclusive; may be given several times",
         "OPTION",
         names=("--slurm-extra",),
     )
@@ -123,16 +123,20 @@ class SlurmOptions:
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} must be at least 1, not {getattr(self, name)}.")
         if not check_memory(self.mem):
-            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+            raise UsageError(
+                f"--mem {self.mem} is not an amount of memory.",
+                next_step="Write for example --mem 4G.",
+            )
         if not check_time(self.time):
             raise UsageError(
-                f"--time {self.time} makes no sense.", next_step="Write --time 04:00:00."
+                f"--time {self.time} is not a duration.",
+                next_step="Write for example --time 04:00:00.",
             )
         for option in self.extra:
             if not option.startswith("-"):
                 raise UsageError(
-                    f"--slurm-extra {option!r} is no option of sbatch.",
-                    next_step="Write --slurm-extra=--exclusive, once an option.",
+                    f"--slurm-extra {option!r} is not an option of sbatch.",
+                    next_step="Write for example --slurm-extra=--exclusive, once for each option.",
                 )
 
     @property

@@ -101,12 +101,16 @@ class RayOptions:
                 option = "num-workers" if name == "workers" else name.replace("_", "-")
                 raise UsageError(f"--{option} must be at least 1, not {number}.")
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
-            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+            raise UsageError(
+                f"--mem {self.mem} is not an amount of memory.",
+                next_step="Write for example --mem 4G.",
+            )
         for name, amount in self.resources.items():
             if not name or not amount > 0:
                 raise UsageError(
-                    f"--ray-resource {name}={amount:g} makes no sense.",
-                    next_step="Write --ray-resource NAME=1, with a name that nodes offer.",
+                    f"--ray-resource {name}={amount:g} is not a resource and an amount.",
+                    next_step="Write --ray-resource NAME=1 with the name of a resource that the "
+                    "nodes offer.",
                 )
 
     @property
@@ -218,7 +222,8 @@ _TCP_SECONDS = 10.0
 # minimum.
 _OBJECT_STORE_BYTES = 75 * 2**20
 _WHERE_TO_FIND_ONE = (
-    "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
+    "Give a cluster with --ray-address HOST:PORT, or start one on this machine with --ray-address "
+    "local."
 )
 _WORKER = ("-P", "-m", "leconvert.run.engines.ray")
 
@@ -351,7 +356,7 @@ class RayCluster:
         except ConnectionError as error:
             if address == "auto":
                 raise EngineError(
-                    "No Ray runs on this machine, and $RAY_ADDRESS names none.",
+                    "No Ray cluster runs on this machine, and $RAY_ADDRESS is not set.",
                     next_step=_WHERE_TO_FIND_ONE,
                 ) from error
             raise _no_cluster(address, _first_line(error)) from error
@@ -359,22 +364,24 @@ class RayCluster:
             # Ray describes these errors well: different versions, a wrong token, an invalid runtime
             # environment.
             raise EngineError(
-                f"The Ray cluster at {address} did not take this process ({_first_line(error)}).",
+                f"The Ray cluster at {address} refused this process ({_first_line(error)}).",
                 details=[line for line in str(error).splitlines()[1:] if line.strip()],
-                next_step="Use the cluster's own versions of Ray and Python on one of its nodes, "
-                "and check --ray-runtime-env if there is one.",
+                next_step="Run the command on a node of the cluster, with the cluster's versions "
+                "of Ray and Python. Check --ray-runtime-env if you use it.",
             ) from error
 
 
 def ray_is_missing() -> EngineError:
     """Return the error that says how to install Ray."""
-    return EngineError("Ray is not installed here.", next_step=f"Run `{command_for_extra('ray')}`.")
+    return EngineError(
+        "Ray is not installed on this machine.", next_step=f"Run `{command_for_extra('ray')}`."
+    )
 
 
 def _no_cluster(address: str, why: str) -> EngineError:
     """Return the error for a missing cluster."""
     return EngineError(
-        f"There is no Ray cluster at {address} ({why}).",
+        f"No Ray cluster answers at {address} ({why}).",
         next_step=_WHERE_TO_FIND_ONE,
     )
 
@@ -384,7 +391,7 @@ def _check_somebody_listens(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise EngineError(
-            f"--ray-address {address} makes no sense.",
+            f"--ray-address {address} is not an address.",
             next_step="Write auto, local, or HOST:PORT, such as 10.0.0.1:6379.",
         )
     try:
@@ -725,13 +732,13 @@ class DriverProcess:
                 f"{seconds:g} s.",
                 path=str(self._log),
                 details=[last_words(self._log)],
-                next_step="Check the address, and that this machine is a node of the cluster.",
+                next_step="Check the address. This machine must be a node of the cluster.",
             )
         if self._begun is None:
             raise self._refusal or EngineError(
                 f"The Ray driver ended: {last_words(self._log)}",
                 path=str(self._log),
-                next_step=f"Its log is {self._log}.",
+                next_step=f"The log of the driver is {self._log}.",
             )
         return self._begun
 

@@ -145,13 +145,13 @@ def cancel(job_ids: Sequence[str]) -> None:
         )
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise EngineError(
-            "The scheduler does not answer, so its jobs could not be ended.",
-            next_step=f"End them later: scancel {' '.join(job_ids)}",
+            "The scheduler does not answer, so the jobs could not be ended.",
+            next_step=f"End the jobs later with: scancel {' '.join(job_ids)}",
         ) from error
     if done.returncode:
         raise EngineError(
             f"scancel failed ({_last_line(done.stderr)}).",
-            next_step=f"End the jobs later: scancel {' '.join(job_ids)}",
+            next_step=f"End the jobs later with: scancel {' '.join(job_ids)}",
         )
 
 
@@ -160,8 +160,8 @@ def _sbatch(words: Sequence[str], script: str, queued: Sequence[str]) -> str:
         done = subprocess.run(words, input=script, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise EngineError(
-            "There is no sbatch on this machine.",
-            next_step="Run this on a login node of a SLURM cluster, or see with --dry-run what "
+            "This machine has no sbatch, the command of SLURM that submits jobs.",
+            next_step="Run the command on a login node of a SLURM cluster. --dry-run shows what "
             "would be submitted.",
         ) from error
     answer = done.stdout.strip()
@@ -169,9 +169,9 @@ def _sbatch(words: Sequence[str], script: str, queued: Sequence[str]) -> str:
         raise EngineError(
             f"sbatch refused a job ({_last_line(done.stderr)}).",
             details=done.stderr.strip().splitlines()[:-1],
-            next_step=f"Already queued: `scancel {' '.join(queued)}` takes them back."
+            next_step=f"`scancel {' '.join(queued)}` ends the jobs that are queued already."
             if queued
-            else "Check --account, --partition, --qos and what each job asks for.",
+            else "Check --account, --partition, --qos and the resources that each job asks for.",
         )
     return answer.partition(";")[0]  # with several clusters, the answer is ID;CLUSTER
 
@@ -386,7 +386,7 @@ class SlurmEngine:
             for state in bad[:_FAILURES_SHOWN]
         ]
         if len(bad) > _FAILURES_SHOWN:
-            lines.append(f"and {len(bad) - _FAILURES_SHOWN} more; their logs: {self._logs_dir}")
+            lines.append(f"and {len(bad) - _FAILURES_SHOWN} more; the logs are in {self._logs_dir}")
         return lines
 
     def stop(self) -> None:

@@ -100,9 +100,9 @@ def read_done(
     folder = run.attempts_of(batch_id).relative_to(run.root).as_posix()
     if not isinstance(attempt, str) or not re.fullmatch(rf"{folder}/{_ATTEMPT}", attempt):
         raise DamagedRecordError(
-            f"{path} names no attempt at batch {batch_id}.",
+            f"{path} is damaged: it names no attempt at batch {batch_id}.",
             path=str(path),
-            next_step="Run the command of the run again; the batch is then done anew.",
+            next_step="Run the same command again. It does the batch again.",
         )
     return record
 
@@ -436,15 +436,15 @@ class Lease:
             newest = self._log.newest_claim(self.batch_id)
         except FileNotFoundError as error:
             raise LeaseLostError(
-                f"{self._log.run.lease_dir(self.batch_id)} is gone: the run was removed.",
+                f"The run was removed: {self._log.run.lease_dir(self.batch_id)} does not exist.",
                 path=str(self._log.run.lease_dir(self.batch_id)),
                 next_step="Start the worker again on the work dir's current run.",
             ) from error
         if newest > self.generation:
             raise LeaseLostError(
-                f"Batch {self.batch_id} was taken over by claim {newest}.",
+                f"Another worker took over batch {self.batch_id} (claim {newest}).",
                 path=str(self._log.run.lease(self.batch_id, newest)),
-                next_step="Nothing: the other worker does it.",
+                next_step="There is nothing to do: the other worker does the batch.",
             )
         nonce = encode_record(
             "heartbeat",
@@ -543,7 +543,8 @@ class Lease:
             self._ended = True
             return "won"
         raise OutcomeUnknownError(
-            f"{run.done(self.batch_id)} appears and vanishes, so it is unknown whether it is ours.",
+            f"Another process creates and removes {run.done(self.batch_id)}, so it is "
+            "unknown whose result counts.",
             path=str(run.done(self.batch_id)),
             next_step="Check that only one packer runs, then run the same command again.",
         )

@@ -284,7 +284,8 @@ def _computed_lines(run: OpenedRun, files: Sequence[tuple[int, Path]]) -> Iterat
                     raise WorkDirError(
                         f"{path} is damaged: {error}.",
                         path=str(path),
-                        next_step=f"Start {run.work_dir.root} anew with --restart.",
+                        next_step="Run the command again with --restart; it begins a new run in "
+                        f"{run.work_dir.root}.",
                     ) from error
 
 
@@ -404,9 +405,9 @@ class Assembly:
         if begins != edges[:-1] or edges[-1] != file.stop:
             path = self._path(file.stream, file.number)
             raise WorkDirError(
-                f"{self._run.paths.batches} does not cover {path} without gaps.",
+                f"The plan {self._run.paths.batches} is damaged: it has gaps in {path}.",
                 path=str(self._run.paths.batches),
-                next_step="Start a new run with --restart.",
+                next_step="Run the command again with --restart. It begins a new run.",
             )
 
     def _join(self, file: OutputFile, shards: list[tuple[Shard, str]], target: Path) -> None:
@@ -453,8 +454,8 @@ def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
 
 _FAILURES_SHOWN = 20
 _WORK_AGAIN = (
-    "Start workers with `leconvert work {}`, or run the same convert command again; it goes on "
-    "where it ended."
+    "Start workers with `leconvert work {}`, or run the same convert command again. It continues "
+    "where it stopped."
 )
 _DIGEST_TYPE = "S16"  # what `leconvert.media.order_digest` returns
 
@@ -479,23 +480,23 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             helps = error.get("next_step")
             details.append(f"{said} {helps}" if helps else said)
         raise BatchesFailedError(
-            f"{counts.failed} of {total} batches failed; {counts.done} are done.",
+            f"{counts.failed} of {total} batches failed. {counts.done} are done.",
             path=place,
             details=details,
-            next_step="Mend what the messages name; then "
-            f"`leconvert release {shlex.quote(place)} --failed` and the same command again, "
-            "or --restart if the source was repaired or takes another flag.",
+            next_step="Fix what the messages name. Then run `leconvert release "
+            f"{shlex.quote(place)} --failed` and the same command again. If you change the "
+            "source or add an option, run the command again with --restart instead.",
         )
     if counts.done < total:
         # For batches that were claimed once, only their own logs name the holder.
         states = Counter(row.state for row in board.status())
         leased, pending = states[BatchState.LEASED], states[BatchState.PENDING]
-        details = [f"{leased} are leased, {pending} wait for a worker", *remarks]
+        details = [f"workers hold {leased}, and {pending} wait for a worker", *remarks]
         next_step = _WORK_AGAIN.format(shlex.quote(place))
         if remarks:
             next_step = (
-                f"Their logs are in {run.paths.logs_dir}. Mend what ended the workers, then run "
-                "the same command again; it goes on where it ended."
+                f"The logs of the workers are in {run.paths.logs_dir}. Fix what ended the workers, "
+                "then run the same command again. It continues where it stopped."
             )
         raise IncompleteError(
             f"{counts.done} of {total} batches are done.",
@@ -574,8 +575,8 @@ class Collector:
                 yield from self._completed(shard, folder + name)
         if voided:
             raise IncompleteError(
-                f"{count(len(voided), 'batch', 'batches')} must be done anew: what the workers "
-                "wrote is gone or damaged.",
+                f"{count(len(voided), 'batch', 'batches')} must be done again: files of the "
+                "workers are gone or damaged.",
                 path=str(self._run.work_dir.root),
                 details=voided,
                 next_step=_WORK_AGAIN.format(shlex.quote(str(self._run.work_dir.root))),
@@ -619,7 +620,7 @@ def _entries(
                 raise TypeError
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedRecordError(
-            f"{path} does not say what every such record says.", path=str(path)
+            f"{path} is damaged: the record is not complete.", path=str(path)
         ) from error
     return entries
 
@@ -637,12 +638,12 @@ def _damage(
         try:
             found = status_now(path).st_size
         except FileNotFoundError:
-            return f"{path} is gone"
+            return f"{path} does not exist"
         entry = entries.get(name)
         if entry is None or found != entry["size_bytes"]:
             return f"{path} has {found} bytes instead of {entry and entry['size_bytes']}"
         if shard.stream != DATA_STREAM and len(entry["clip_digests"]) != shard.stop - shard.first:
-            return f"{path} is described for another number of episodes"
+            return f"{path} belongs to another number of episodes"
         if "stats" in entry:
             problem = _stats_damage(attempt / entry["stats"]["path"], entry["stats"])
             if problem is not None:
@@ -655,5 +656,5 @@ def _stats_damage(path: Path, entry: Mapping[str, Any]) -> str | None:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        return f"{path} is gone"
-    return None if found == entry["sha256"] else f"{path} is not what its worker wrote"
+        return f"{path} does not exist"
+    return None if found == entry["sha256"] else f"{path} was changed after its worker wrote it"

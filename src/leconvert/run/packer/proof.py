@@ -196,13 +196,14 @@ def _differs(
     verify = shlex.join(["leconvert", "verify", str(tree), *given, "--bytes"])
     if tree != target:
         return VerificationError(
-            f"The new dataset does not match {source}; nothing was replaced.",
+            f"The new dataset does not match its source {source}. Nothing was replaced.",
             path=str(tree),
             details=details,
-            next_step="The new tree stays for inspection"
+            next_step="The new dataset stays for inspection"
             + ("" if run.manifest.is_overlay_in_place else f": {verify}")
-            + ". If somebody overwrote a file of the source meanwhile and gave it its times back "
-            f"(`cp -p`, `rsync -t`), --restart converts its new state. If nobody did: {REPORT_IT}.",
+            + ". If a file of the source was overwritten during the conversion by a tool that "
+            "keeps file times (`cp -p`, `rsync -t`), run the command again with --restart. "
+            f"Otherwise: {REPORT_IT}.",
         )
     return does_not_match(target, roots, details, in_place=run.manifest.in_place)
 
@@ -229,10 +230,10 @@ def does_not_match(
             "puts the source back; then convert again."
         )
     else:
-        helps = "--force-conversion converts anew and keeps what is there beside it."
+        helps = "--force-conversion converts again and keeps the present result beside the new one."
     return VerificationError(
-        f"{target} does not match {', '.join(map(str, sources))}: one of them was changed since "
-        "the conversion. It was left as it is, and nothing was removed.",
+        f"{target} no longer matches its source {', '.join(map(str, sources))}: one of them was "
+        "changed after the conversion. Nothing was changed or removed now.",
         path=str(target),
         details=differences,
         next_step=f"{helps} `{verify}` lists every difference.",
@@ -292,7 +293,7 @@ class TreePair:
         trees = ("the result's", self.result, result), ("its", self.source, source)
         for whose, before, tree in trees:
             if (name := first_change(before, tree)) is not None:
-                return f"{whose} {shown(name)} was changed while the two were compared"
+                return f"{whose} {shown(name)} was changed during the comparison"
         return None
 
 
@@ -316,7 +317,7 @@ def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
     """
     name = None if proof.trees is None else first_change(proof.trees.source, tree)
     if name is not None:
-        raise source_changed(source, [f"{shown(name)}: changed since it was compared"])
+        raise source_changed(source, [f"{shown(name)}: changed after the comparison"])
 
 
 def tree_facts(tree: Path) -> TreeFacts:
@@ -334,8 +335,8 @@ def kept_source(target: Path) -> Path | None:
 def rest_of_removal(doomed: Path) -> str:
     """Return why the rest of an interrupted removal is kept, and where."""
     return (
-        "its removal was interrupted, and what is left of it cannot be compared: it stays as "
-        f"{doomed}, and nothing reads it"
+        f"its removal was interrupted; the remaining part {doomed} cannot be compared and stays, "
+        "and no program reads it"
     )
 
 
@@ -360,7 +361,7 @@ def remove_compared(
     if kept != doomed:
         with storage_errors(kept):
             if doomed.exists():
-                return f"what an earlier removal left is in the way: move {doomed} elsewhere"
+                return f"{doomed}, the rest of an earlier removal, is in the way: move it elsewhere"
             kept.rename(doomed)
             sync_dir(doomed.parent)
     reason = compared.changed(result, doomed)

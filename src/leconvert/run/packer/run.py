@@ -259,11 +259,11 @@ def _prove_again(packing: Packing) -> Proof:
     if run.manifest.in_place:
         place = kept_source(target)
         if place is None:
-            return _checked_alone(packing, f"{old_dir(target)} is gone")
+            return _checked_alone(packing, f"{old_dir(target)} does not exist")
     else:
         gone = [each.root for each in run.manifest.sources if not is_there(Path(each.root))]
         if gone:
-            return _checked_alone(packing, f"{', '.join(gone)} is gone")
+            return _checked_alone(packing, f"{', '.join(gone)} does not exist")
     try:
         check_source_unchanged(run, place)
     except SourceChangedError as error:
@@ -288,12 +288,12 @@ def _checked_alone(packing: Packing, because: str) -> Proof:
     errors = [finding.message for finding in report.findings if finding.severity == "error"]
     if errors:
         raise VerificationError(
-            f"{target} is not whole, and the source that it was made from is gone.",
+            f"{target} is not complete, and its source does not exist any more.",
             path=str(target),
             details=errors,
-            next_step=f"`leconvert check {shlex.quote(str(target))}` says more.",
+            next_step=f"`leconvert check {shlex.quote(str(target))}` lists what is wrong with it.",
         )
-    return Proof(because=f"{because}, so that the result could only be checked by itself")
+    return Proof(because=f"{because}; the result was checked by itself instead")
 
 
 def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceChangedError:
@@ -303,17 +303,19 @@ def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceCh
         aside = result_aside(target, run.manifest.to)
         there, kept = shlex.quote(str(target)), shlex.quote(str(place))
         helps = (
-            f"To convert its new state, put it back, `mv {there} {shlex.quote(str(aside))} && "
-            f"mv {kept} {there}`, and convert again. If it holds nothing new, `leconvert clean "
-            f"--of {shlex.quote(str(run.manifest.target))} --old` compares the two and removes it."
+            f"To convert the new state, put the source back with `mv {there} "
+            f"{shlex.quote(str(aside))} && mv {kept} {there}`, and convert again. If the "
+            "source has nothing new, `leconvert clean --of "
+            f"{shlex.quote(str(run.manifest.target))} --old` compares both and removes the "
+            "source."
         )
     else:
         helps = (
-            "--force-conversion converts the new state and keeps the result that is there as "
+            "--force-conversion converts the new state and keeps the present result as "
             f"{old_dir(target)}."
         )
     return SourceChangedError(
-        f"{place} changed after it was planned; {target} holds what it was then.",
+        f"{place} changed after the conversion was planned. {target} contains the earlier state.",
         path=place,
         details=error.details,
         next_step=f"Nothing was removed. {helps}",
@@ -323,15 +325,17 @@ def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceCh
 def _no_result(run: OpenedRun) -> NoResultError:
     target = run.manifest.exchanged
     if not run.manifest.in_place or target.exists():
-        helps = "`leconvert convert` converts anew, as does `leconvert plan --restart`."
+        helps = "`leconvert convert` converts again; `leconvert plan --restart` plans again."
     elif old_dir(target).is_dir():
         there, kept = shlex.quote(str(target)), shlex.quote(str(old_dir(target)))
-        helps = f"The source is kept: `mv {kept} {there}`, then convert again."
+        helps = f"The source is kept. Put it back with `mv {kept} {there}`, then convert again."
     else:
-        helps = f"Its source was removed: put the result back at {target}, and run again."
+        helps = (
+            f"Its source was removed. Put the result back at {target}, then run the command again."
+        )
     return NoResultError(
-        f"Run {run.manifest.run_id} is finished, but no {run.manifest.to} dataset stands at "
-        f"{target} any more.",
+        f"Run {run.manifest.run_id} is finished, but {target} is not a {run.manifest.to} "
+        "dataset any more.",
         path=str(target),
         next_step=helps,
     )
@@ -347,11 +351,10 @@ def _check_not_converted(run: OpenedRun) -> None:
     kept = kept_source(run.manifest.exchanged)
     where = "" if kept is None else f"; the source is kept as {kept}"
     raise TargetError(
-        f"{target} was converted by another run meanwhile{where}.",
+        f"Another run converted {target} meanwhile{where}.",
         path=str(target),
-        next_step="There is nothing left to convert. "
-        f"`leconvert clean {shlex.quote(str(run.work_dir.root))} --give-up` removes what this run "
-        "left.",
+        next_step="There is nothing left to convert. `leconvert clean "
+        f"{shlex.quote(str(run.work_dir.root))} --give-up` removes the leftovers of this run.",
     )
 
 
@@ -384,7 +387,7 @@ def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
     files = facts_of_tree(target, gets_links=True)
     found = former_episodes(target)
     if found != planned:
-        raise not_as_planned(target, f"it had {planned} episodes when planned, and {found} now")
+        raise not_as_planned(target, f"it had {planned} episodes in the plan, but has {found} now")
     return files
 
 
@@ -497,8 +500,8 @@ def swap_has_begun(run: OpenedRun) -> bool:
 def _check_stop(stop: threading.Event) -> None:
     if stop.is_set():
         raise InterruptedRunError(
-            "The run was interrupted; what is done stays done.",
-            next_step="Run the same command again to go on.",
+            "The run was interrupted. Finished work stays finished.",
+            next_step="Run the same command again to continue.",
         )
 
 

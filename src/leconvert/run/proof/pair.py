@@ -185,9 +185,10 @@ def _check_deep(tables: ResultTables) -> None:
     """
     if tables.target.version != "v3.0":
         raise UsageError(
-            f"--deep loads samples through a LeRobot that reads v3.0; {tables.root} is "
+            f"--deep works only for v3.0 datasets, which LeRobot can load; {tables.root} is "
             f"{tables.target.version}.",
-            next_step="Leave it out: --bytes compares every packet and row, --decode pictures.",
+            next_step="Use --bytes to compare every packet and row, and --decode to compare "
+            "pictures.",
         )
     check_lerobot()
 
@@ -323,7 +324,7 @@ def _declared(result: Path, num_sources: int) -> list[Repairs]:
             f"{result} was made from {of} {'dataset' if of == 1 else 'datasets'}, not from "
             f"{num_sources}.",
             path=str(result),
-            next_step="Give that one alone as --source."
+            next_step="Give this dataset as the only --source."
             if provenance is None
             else f"Give each as --source: {', '.join(each.name for each in provenance.sources)}.",
         )
@@ -390,8 +391,8 @@ def _look_closer(
 def _check_stop(stop: threading.Event | None) -> None:
     if stop is not None and stop.is_set():
         raise InterruptedRunError(
-            "Verification was interrupted.",
-            next_step="Run the same command again; it compares everything anew.",
+            "The comparison was interrupted.",
+            next_step="Run the same command again. It compares everything from the start.",
         )
 
 

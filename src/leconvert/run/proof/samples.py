@@ -241,8 +241,8 @@ def check_lerobot() -> None:
         import lerobot.datasets.lerobot_dataset  # noqa: F401
     except ImportError as error:
         raise InstallationError(
-            f"--deep loads samples through lerobot, which cannot be imported: {error}.",
-            next_step=f"Run `{command_for_extra('deep')}`, or verify without --deep.",
+            f"--deep needs lerobot, which cannot be imported: {error}.",
+            next_step=f"Install it with `{command_for_extra('deep')}`, or leave --deep out.",
         ) from error
 
 

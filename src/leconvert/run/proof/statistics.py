@@ -161,9 +161,10 @@ def _check_computed(source: SourceView, episode: int) -> None:
     repairs = source.repairs
     if not any(repairs.computes_stats(name, episode) for name in repairs.computed_stats):
         raise SourceError(
-            f"{v2.STATS_PATH} of the source has no table of statistics for episode {episode}.",
+            f"{v2.STATS_PATH} of the source has no statistics for episode {episode}.",
             path=str(source.root / v2.STATS_PATH),
-            next_step="Mend the line, or restore the table from another copy of the dataset.",
+            next_step="Correct the line of this episode, or restore the file from another copy of "
+            "the dataset.",
         )
 
 

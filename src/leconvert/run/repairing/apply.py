@@ -176,7 +176,7 @@ def repair_dataset(
         raise source_as_output(root)
     if output is not None and (output.is_relative_to(root) or root.is_relative_to(output)):
         raise UsageError(
-            f"The output {output} and the dataset {root} lie inside each other.",
+            f"One of the two folders lies inside the other: output {output}, dataset {root}.",
             path=str(output),
             next_step="Choose folders side by side.",
         )
@@ -212,10 +212,10 @@ def repair_dataset(
         def unchanged(tree: Path) -> None:
             if facts_of_tree(tree) != before:
                 raise SourceChangedError(
-                    f"{root} was changed while it was repaired.",
+                    f"{root} was changed during the repair.",
                     path=str(root),
-                    next_step="Nothing was moved. Run the same command again when nobody writes "
-                    "to it.",
+                    next_step="Nothing was moved. Run the same command again when no other program "
+                    "writes to the dataset.",
                 )
 
         with storage_errors(plan.staging):
@@ -261,10 +261,11 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
         raise wrong
     if raw.get("codebase_version") != V3_VERSION and not is_called_other:
         raise SourceError(
-            f"{root} is {raw['codebase_version']}; {V3_VERSION} datasets are repaired.",
+            f"{root} is {raw['codebase_version']}. `leconvert repair` works only on {V3_VERSION} "
+            "datasets.",
             path=str(root / v3.INFO_PATH),
-            next_step="Convert it, with the repairs as options: `leconvert convert "
-            f"{shlex.quote(str(root))}`.",
+            next_step="A conversion repairs a v2.x dataset, with the repairs as options: "
+            f"`leconvert convert {shlex.quote(str(root))}`.",
         )
     with checked(root, raw, progress) as check:
         if check.derived is not None:
@@ -291,10 +292,10 @@ def _check_room(root: Path, target: Path) -> None:
     free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise StorageError(
-            f"{target.parent} has {amount(free)} free, and the repaired dataset needs "
+            f"{target.parent} has only {amount(free)} free, but the repaired dataset needs "
             f"{amount(needed)}.",
             path=str(target.parent),
-            next_step="Make room, or repair into another file system with --output.",
+            next_step="Free disk space, or give a folder on another file system with --output.",
         )
 
 
@@ -353,7 +354,7 @@ class _TreeWriter:
             for path in names:
                 if self._stop.is_set():
                     raise InterruptedRunError(
-                        "The repair was interrupted; nothing was changed.",
+                        "The repair was interrupted. Nothing was changed.",
                         next_step="Run the same command again.",
                     )
                 with storage_errors(self._tree / path):
@@ -464,7 +465,7 @@ def _prove(
         ]
     if differences:
         raise VerificationError(
-            f"The repair of {root} is not what was planned; nothing was replaced.",
+            f"The repaired copy of {root} is not as planned. Nothing was replaced.",
             path=str(root),
             details=differences[:_DIFFERENCES_SHOWN],
             next_step=f"{REPORT_IT}. `leconvert check {shlex.quote(str(root))}` lists what is "
@@ -529,11 +530,10 @@ def plan_anew(
     plan = repair_dataset(root, dry_run=True, progress=progress).plan
     if plan.puts_in_order:
         raise SourceError(
-            f"Tables of {root} have rows that are not where their numbers say, which a conversion "
-            "would take as they stand.",
+            f"Rows of {root} are in the wrong order. This command would copy them in that order.",
             path=str(root),
-            next_step=f"`leconvert repair {shlex.quote(str(root))}` puts them in order. Then run "
-            "this command again.",
+            next_step=f"`leconvert repair {shlex.quote(str(root))}` puts the rows in order. Then "
+            "run this command again.",
             details=[f"{f.code}: {f.message}" for f in plan.mended if f.code.endswith("-order")],
         )
     if options is not None and any(finding.code in INDEX_COLUMNS for finding in plan.mended):

@@ -170,7 +170,7 @@ def compare_trees(
         for path in sorted(names & there):
             if stop is not None and stop.is_set():
                 raise InterruptedRunError(
-                    "The comparison was interrupted; nothing was moved.",
+                    "The comparison was interrupted. Nothing was moved.",
                     next_step="Run the same command again.",
                 )
             try:

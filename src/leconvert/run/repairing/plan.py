@@ -492,15 +492,16 @@ class _Planner:
         try:
             index = media.read_clip_index(path)
         except UnreadableSourceError as error:
-            self._remarks.append(f"{routed.path} is left as it is: {error.message}")
+            self._remarks.append(f"{routed.path} is not repaired: {error.message}")
             return
         placed, fps = self._table.placed[stream], self._declared.fps
         frames = frames_of(index)
         spans = _located(frames, spans_of(frames, routed, placed, self._ranges), fps)
         if spans is None:
             self._remarks.append(
-                f"{routed.path} is left as it is: its episodes begin at no certain frames, since "
-                "their times overlap and they do not have as many frames as the file together."
+                f"{routed.path} is not repaired: the first frames of its episodes are unknown, "
+                "since the times of the episodes overlap and their frames do not add up to "
+                "those of the file."
             )
             return
         exact = _exact_frames(frames, fps)
@@ -516,14 +517,14 @@ class _Planner:
             if index.other_tracks and not index.begins_at(0):
                 # FFmpeg, which copies its tracks, would mark the first frame as a keyframe.
                 self._remarks.append(
-                    f"{routed.path} is left as it is: it has sound or another track, and does not "
-                    "begin with a keyframe."
+                    f"{routed.path} is not repaired: it has sound or another further track "
+                    "and does not begin with a keyframe."
                 )
                 return
             try:
                 self._videos.append(self._video_repair(routed.path, index, spans))
             except UnreadableSourceError as error:  # FFmpeg cannot copy its tracks
-                self._remarks.append(f"{routed.path} is left as it is: {error.message}")
+                self._remarks.append(f"{routed.path} is not repaired: {error.message}")
                 return
         for name, stored, exact_seconds in (
             ("from_timestamp", placed.begin_seconds, spans.from_seconds),
@@ -549,8 +550,8 @@ class _Planner:
         )
         if lost:
             self._remarks.append(
-                f"{path} has {count(lost, 'other track')} that cannot be brought along; the "
-                "dataset that is kept has them."
+                f"{count(lost, 'further track')} of {path} cannot be copied. The kept "
+                "dataset still has all tracks."
             )
         if index.other_tracks:
             return VideoRepair(path, "remux", index.num_samples, ())
@@ -595,7 +596,8 @@ class _Planner:
                 if kept:
                     names = ", ".join(kept)
                     self._remarks.append(
-                        f"{names} of {key} stay as they are: the episodes hold none to add up."
+                        f"{names} of {key} are not repaired: the episodes have no such statistics "
+                        "to add up."
                     )
                 entry |= {name: old[name] for name in kept}
             added_up = self._check.stats.get(key)
@@ -623,7 +625,7 @@ class _Planner:
             return {}
         if is_gone:
             raise StorageError(
-                f"{path} could not be read at first, and then it could.",
+                f"{path} could not be read at first, but could be read later.",
                 path=str(path),
                 next_step=CHECK_DISK,
             )

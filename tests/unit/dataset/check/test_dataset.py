@@ -580,16 +580,16 @@ def test_one_defect_gives_the_one_finding_that_names_it(broken: Path, defect: st
     ("defect", "episode", "said"),
     [
         ("a wrong length", 1, "length 8, rows 12 to 19"),
-        ("a wrong index", 3, "1 rows, first frame 0 of episode 3, where it is 21 and not 20"),
-        ("a row too few", 4, "has 14 rows of episode 4; meta/episodes says 15"),
+        ("a wrong index", 3, "1 rows, first frame 0 of episode 3, where it is 21 instead of 20"),
+        ("a row too few", 4, "has 14 rows of episode 4, but meta/episodes says 15"),
         ("an episode a frame late", 2, "episodes 1 and 2 share 1 frame (1 such place)"),
         ("episodes on the frames of another", 1, "episodes 0 and 1 share 7 frames (2 such places)"),
-        ("episodes a frame late", 1, "1 frames between episodes 0 and 1 belong to none"),
+        ("episodes a frame late", 1, "1 frames between episodes 0 and 1 belong to no episode"),
         ("a task beyond the table", 0, "first frame 3 of episode 0, where it is 2"),
         ("an episode between two frames", 2, "at least 1 of 44 frames, in 1 episodes"),
         ("episodes that share a frame", 1, "episodes 0 and 1 share 1 frame (1 such place)"),
-        ("a pause between episodes", 3, "episode 3 comes 1.000 s late after 2"),
-        ("a frame more than its episodes have", 4, "1 frames at its end belong to no episode"),
+        ("a pause between episodes", 3, "episode 3 begins 1.000 s after the end of episode 2"),
+        ("a frame more than its episodes have", 4, "belong to no episode"),
     ],
 )
 def test_a_finding_says_where_and_what(broken: Path, defect: str, episode: int, said: str) -> None:
@@ -604,11 +604,11 @@ def test_a_finding_says_where_and_what(broken: Path, defect: str, episode: int, 
     [
         (
             lambda table: drop_last_row(table).drop_columns(["episode_index"]),
-            [(n, f"has 0 rows of episode {n};") for n in range(5)],
+            [(n, f"has 0 rows of episode {n}, but") for n in range(5)],
         ),
         (
             lambda table: set_cells("episode_index", r42=None)(drop_last_row(table)),
-            [(4, "has 13 rows of episode 4; meta/episodes says 15.")],
+            [(4, "has 13 rows of episode 4, but meta/episodes says 15.")],
         ),
     ],
 )
@@ -628,14 +628,14 @@ def test_wrong_rows_are_counted_over_blocks_and_the_first_is_told(
     monkeypatch.setattr(rows, "ROWS_AT_A_TIME", 8)
     rewrite(DATA, set_cells("frame_index", r13=0, r43=0))(broken)
     (finding,) = check_dataset(broken).findings
-    assert "2 rows, first frame 1 of episode 1, where it is 0 and not 1" in finding.message
+    assert "2 rows, first frame 1 of episode 1, where it is 0 instead of 1" in finding.message
 
 
 @pytest.mark.parametrize("column", ["timestamp", "index"])
 def test_a_column_that_is_gone_is_told_once(broken: Path, column: str) -> None:
     rewrite(DATA, lambda table: table.drop_columns([column]))(broken)
     (finding,) = check_dataset(broken).findings
-    assert finding.message == f"There is no column {column!r}."
+    assert finding.message == f"The column {column!r} is missing."
 
 
 def test_times_that_are_missing_say_nothing_of_the_video(broken: Path) -> None:
@@ -653,7 +653,7 @@ def test_a_second_file_of_episodes_lacks_columns_and_places_too(broken: Path) ->
     pq.write_table(first.slice(3).drop_columns(["length"]), second)
     found = check_dataset(broken).findings
     assert [finding.code for finding in found] == ["episodes-column", "episodes-location"]
-    assert found[1].message.startswith("meta/episodes/file_index is 0; the row is in")
+    assert found[1].message.startswith("meta/episodes/file_index is 0, but the row is in")
 
 
 def test_statistics_of_one_shape_here_and_another_there_cannot_be_used(broken: Path) -> None:
@@ -675,7 +675,7 @@ def test_ranges_are_believed_where_lengths_do_not_add_up(broken: Path) -> None:
     rewrite(EPISODES, set_cells("length", r1=0))(broken)
     (finding,) = check_dataset(broken).findings
     assert finding.code == "episode-range"
-    assert "first 1: length 0, rows 12 to 19; the lengths before it add up to 12" in finding.message
+    assert "but the lengths before it add up to" in finding.message
 
 
 def test_lengths_are_believed_where_ranges_leave_gaps(broken: Path) -> None:
@@ -700,7 +700,10 @@ def test_an_image_without_a_bracket_of_types_is_no_image(broken: Path) -> None:
 
     rewrite(DATA, forget)(broken)
     (finding,) = check_dataset(broken).findings
-    assert (finding.code, finding.message) == ("image-metadata", f"The entry of {IMAGE!r} is None.")
+    assert (finding.code, finding.message) == (
+        "image-metadata",
+        (f"The `huggingface` metadata of column {IMAGE!r} is None."),
+    )
 
 
 def test_frames_beyond_single_precision_are_those_that_the_plan_reckons(tmp_path: Path) -> None:
@@ -771,7 +774,7 @@ def test_findings_that_are_alike_are_one_with_a_count() -> None:
     )
     (kept,) = grouped(many)
     assert (kept.count, kept.episode, kept.path) == (100_000, 0, "a/0.mp4")
-    assert kept.message == "a/0.mp4 has 0 frames. 100,000 findings are like this."
+    assert kept.message == "a/0.mp4 has 0 frames. The same holds for 100,000 findings in all."
     assert grouped([kept, kept])[0].count == 200_000
 
 

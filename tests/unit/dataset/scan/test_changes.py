@@ -37,8 +37,8 @@ def test_every_change_is_told_in_order(
     size_bytes = int(data.size_bytes[2])
     assert changed_files(dataset, data.stream, data.files) == [
         f"{DATA.format(0)}: No such file or directory",
-        f"{DATA.format(2)}: {size_bytes} bytes when planned, {size_bytes + 4} now",
-        f"{DATA.format(4)}: replaced or touched since it was planned",
+        f"{DATA.format(2)}: {size_bytes} bytes in the plan, {size_bytes + 4} now",
+        f"{DATA.format(4)}: replaced or changed after the plan",
     ]
 
 
@@ -58,8 +58,8 @@ def test_inode_numbers_count_where_the_file_system_keeps_them(
     os.utime(first, ns=(time_ns, time_ns))
     os.utime(second, ns=(1, 1))
     dataset = Dataset(source_copy)
-    touched = [f"{DATA.format(1)}: replaced or touched since it was planned"]
-    replaced = [f"{DATA.format(0)}: replaced or touched since it was planned"]
+    touched = [f"{DATA.format(1)}: replaced or changed after the plan"]
+    replaced = [f"{DATA.format(0)}: replaced or changed after the plan"]
     changes = changed_files(dataset, data.stream, data.files)
     assert changes == (replaced + touched if kept else touched)
 

@@ -89,7 +89,7 @@ def test_a_columns_type_is_told_by_its_numbers_however_they_are_nested(
 ) -> None:
     expected = []
     if stored is not None:
-        said = f"x is stored as {stored}, {dtype} is declared."
+        said = f"x is stored as {stored}, but declared as {dtype}."
         expected.append(("dtype-mismatch", said))
     assert said_of("x", kind, dtype) == expected
 
@@ -97,14 +97,22 @@ def test_a_columns_type_is_told_by_its_numbers_however_they_are_nested(
 @pytest.mark.parametrize(
     ("kind", "dtype", "why"),
     [
-        (pa.binary(), "binary", "no tensor of binary"),
-        (pa.binary(), "float32", "no tensor of binary"),
-        (pa.timestamp("us"), "timestamp[us]", "no tensor of timestamp"),
+        (pa.binary(), "binary", "LeRobot cannot make a tensor from"),
+        (pa.binary(), "float32", "LeRobot cannot make a tensor from"),
+        (
+            pa.timestamp("us"),
+            "timestamp[us]",
+            "LeRobot cannot make a tensor from",
+        ),
         (pa.list_(pa.string(), 2), "string", "list of texts"),
-        (pa.null(), "float32", "no tensor of null"),
+        (pa.null(), "float32", "LeRobot cannot make a tensor from"),
         (pa.list_(pa.null(), 2), "int64", "empty values"),
         (pa.struct([("a", pa.int64())]), "image", "neither files nor paths"),
-        (pa.struct([("a", pa.int64())]), "int64", "no tensor of struct"),
+        (
+            pa.struct([("a", pa.int64())]),
+            "int64",
+            "LeRobot cannot make a tensor from",
+        ),
     ],
     ids=str,
 )
@@ -138,7 +146,7 @@ def test_configurations_beyond_those_that_are_kept_are_checked_again(
         check(seen, notes)
     [remark] = notes.sightings.remarks()
     assert remark.code == "shape-mismatch"
-    assert remark.message.endswith("4 episodes are like this.")
+    assert remark.message.endswith("The same holds for 4 episodes in all.")
 
 
 def avc_entry(profile: int, *rest: int) -> bytes:
@@ -362,7 +370,7 @@ def test_a_task_that_is_no_index_is_its_episodes_error_and_no_end_of_the_scan(
         edit_table(source, episode, lambda table, t=tasks: with_column(table, "task_index", t))
     findings = [f for f in scan_source(source).findings if f.code == "task-index"]
     assert [(f.episode, f.severity) for f in findings] == [(n, "error") for n in range(4)]
-    assert "names no task" in findings[0].message
+    assert "with a task_index that is not in" in findings[0].message
 
 
 def test_an_episode_of_one_row_with_a_huge_index_is_no_end_of_the_scan(tmp_path: Path) -> None:
@@ -451,7 +459,7 @@ def test_tables_that_are_not_the_planned_ones_are_told(run: OpenedRun, source: P
     for check in (check_tables_unchanged, check_source_unchanged):
         with pytest.raises(SourceChangedError) as caught:
             check(run)
-        assert caught.value.details == ("meta/: the tables differ from those that were planned",)
+        assert caught.value.details == ("meta/: the tables differ from the plan",)
 
 
 def test_a_table_that_vanishes_while_it_is_read_is_a_change(
@@ -468,7 +476,7 @@ def test_a_table_that_vanishes_while_it_is_read_is_a_change(
 
 def test_of_many_changes_twenty_are_shown_and_all_are_counted(tmp_path: Path) -> None:
     error = sources.source_changed(tmp_path, [f"file {n}" for n in range(23)])
-    assert error.message == f"{tmp_path} changed after it was planned, in 23 places."
+    assert error.message == f"{tmp_path} changed after the conversion was planned, in 23 places."
     assert error.details == (*(f"file {n}" for n in range(20)), "... and 3 more")
 
 

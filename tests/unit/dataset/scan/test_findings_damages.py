@@ -235,12 +235,12 @@ FILES = {
     ),
     "clips that are to be rotated": damage(
         turned(0, 1, -1, 0), "rotated-frames", "warning",
-        "is to be shown rotated by 90 degrees: torchcodec does so, PyAV does not",
-        "are like this",
+        "torchcodec does that and PyAV does not",
+        "The same holds for",
     ),
     "clips that are to be mirrored": damage(
-        turned(-1, 0, 0, 1), "rotated-frames", "warning", "is to be shown mirrored",
-        "are like this",
+        turned(-1, 0, 0, 1), "rotated-frames", "warning", "asks to be shown",
+        "The same holds for",
     ),
     "another column in one table": damage(
         table(0, lambda rows: with_column(rows, "extra", pa.array([1] * 6))),
@@ -283,7 +283,7 @@ FILES = {
         lambda root: shutil.copytree(
             root / "videos/chunk-000" / TOP, root / "videos/chunk-000/observation.images.back"
         ),
-        "undeclared-camera", "warning", "4 videos of observation.images.back",
+        "undeclared-camera", "warning", "Videos of observation.images.back are left behind (4)",
     ),
     **{
         f"the template {template}": damage(
@@ -300,7 +300,7 @@ FILES = {
     },
     "no table at all": damage(
         lambda root: shutil.rmtree(root / "data"), "missing-file", "error",
-        "no table of any episode",
+        "No episode has a table",
     ),
     "links that lead in circles": damage(
         lambda root: (
@@ -341,7 +341,7 @@ FILES = {
 ROWS = {
     **{
         f"times {seconds} s off": damage(
-            times(1, seconds), "timestamps", "error", "5 of 5 timestamps", "first at frame 0",
+            times(1, seconds), "timestamps", "error", "5 of 5 timestamps", "at frame 0",
             episode=1, remedy="--retime", mended=RETIME,
             repairs={"computed_columns": ("timestamp",), "computed_stats": ("timestamp",)},
         )
@@ -350,7 +350,7 @@ ROWS = {
     "times off without cameras": damage(times(2, 0.05), "timestamps", "warning", plain=True),
     "one time off": damage(
         times(0, 0.0005, slice(3, 4)), "timestamps", "error",
-        "1 of 6 timestamps", "first at frame 3", "0.0005",
+        "1 of 6 timestamps", "The first is at frame 3", "0.0005",
     ),
     "times in another order": damage(
         table(
@@ -369,12 +369,12 @@ ROWS = {
                 rows, "timestamp", pa.array([0.0, None, 2 / 30, None, 4 / 30], pa.float32())
             ),
         ),
-        "timestamps", "error", "2 rows without timestamp",
+        "timestamps", "error", "2 rows without a timestamp",
         episode=1, remedy="--retime", mended=RETIME,
     ),
     "a number of many digits": damage(
         column(1, "episode_index", [1234567] * 5), "episode-index", "error",
-        "rows of episode 1234567.",
+        "has rows with episode_index",
     ),
     **{
         f"{name} {values}": damage(
@@ -404,7 +404,7 @@ ROWS = {
     },
     "an index that begins anew": damage(
         every(*(column(episode, "index", [*range(n)]) for episode, n in enumerate(LENGTHS))),
-        "global-index", "error", "3 episodes are like this", episode=None, mended=REINDEX,
+        "global-index", "error", "The same holds for 3 episodes", episode=None, mended=REINDEX,
     ),
     "rows of which of several tasks": damage(
         tables(lambda rows: rows.drop_columns(["task_index"]), 3), "missing-column", "error",
@@ -470,7 +470,7 @@ FEATURES = {
     **{
         f"{key} of {name} that is stale": damage(
             all_stats(name, **{key: value}), "stale-stats", "warning",
-            f"Statistics of {name} are stale: for episode ", "4 episodes are like this",
+            "for episode", "The same holds for 4 episodes",
             remedy="--fill-stats", mended=RECOMPUTE,
             repairs={"computed_stats": {name, TOP, WRIST}},
         )
@@ -485,7 +485,7 @@ FEATURES = {
     },
     **{
         f"statistics that are missing ({number})": damage(
-            two_stats(change), "missing-stats", "error", "2 episodes are like this",
+            two_stats(change), "missing-stats", "error", "The same holds for 2 episodes",
             remedy="--fill-stats", mended=RECOMPUTE,
         )
         for number, change in enumerate((
@@ -515,7 +515,7 @@ FEATURES = {
         "no statistics of episode 2",
     ),
     "no table of statistics": damage(
-        remove("meta/episodes_stats.jsonl"), "missing-stats", "error", "is not there",
+        remove("meta/episodes_stats.jsonl"), "missing-stats", "error", "is missing",
     ),
     "a line of statistics too many": damage(
         lines("episodes_stats", lambda found: found.append({"episode_index": 9, "stats": {}})),

@@ -596,8 +596,8 @@ def test_lists_of_other_lengths_in_one_table_are_that_tables_error(
         (pa.array([[0.0], [0.0, 1.0], [0.0], [0.0]]), "different lengths"),
         (pa.array([[]] * 4, pa.list_(pa.float64())), "empty"),
         (pa.array([[0.0, None]] * 4, pa.list_(pa.float64(), 2)), "empty values"),
-        (pa.array([b"x"] * 4), "no tensor of binary"),
-        (pa.array([2**63] * 4, pa.uint64()), "no tensor holds numbers from 2^63 on"),
+        (pa.array([b"x"] * 4), "LeRobot cannot make a tensor from binary"),
+        (pa.array([2**63] * 4, pa.uint64()), "LeRobot cannot load numbers from 2^63 on"),
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value,
 )

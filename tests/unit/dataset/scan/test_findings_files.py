@@ -182,7 +182,7 @@ def test_a_template_that_misses_all_videos_is_told_a_camera(source: Path) -> Non
         ("path-template", f"videos/{TOP}"),
         ("path-template", f"videos/{WRIST}"),
     ]
-    assert all("on disk there is videos/chunk-000/" in f.message for f in findings)
+    assert all("the disk has videos/chunk-000/" in f.message for f in findings)
 
 
 def test_files_outside_the_usual_folders_are_no_extra_files(source: Path) -> None:
@@ -274,7 +274,7 @@ def test_files_of_gr00t_are_told_where_they_do_not_fit(source: Path, only: Only)
     modality.write_text('{"annotation": {"a": {"original_key": "annotation.b"}}}')
     assert "annotation.b" in only(scan_source(source), "modality").message
     modality.write_text("no JSON")
-    assert "no JSON object" in only(scan_source(source), "modality").message
+    assert "does not contain a JSON object" in only(scan_source(source), "modality").message
     modality.write_text("{}")
     (source / "meta/stats_gr00t.json").write_text("{}")
     for episode, length in enumerate([6, 5, 4, 7]):

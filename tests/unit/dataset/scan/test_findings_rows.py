@@ -126,7 +126,7 @@ def test_a_bad_episode_is_dropped_from_every_stream(source: Path, only: Only) ->
 def test_a_dataset_of_bad_episodes_alone_is_refused(source: Path) -> None:
     for path in source.rglob("episode_*.parquet"):
         path.write_bytes(b"")
-    with pytest.raises(SourceError, match="No episode would be left") as caught:
+    with pytest.raises(SourceError, match="Every episode would be left out") as caught:
         scan_source(source, RepairOptions(on_bad_episode="drop"))
     assert len(caught.value.details) == 4
 
@@ -154,7 +154,7 @@ def test_several_tasks_an_episode_are_said_once(tmp_path: Path, only: Only) -> N
     spec = DatasetSpec(episodes=3, frames=6, cameras=(), tasks_per_episode=2)
     finding = only(scan_source(make_dataset(tmp_path / "two", spec)), "several-tasks")
     assert finding.severity == "info"
-    assert "3 episodes are like this" in finding.message
+    assert "The same holds for 3 episodes" in finding.message
 
 
 @pytest.mark.parametrize("files", ["empty", "of frames", "none"])

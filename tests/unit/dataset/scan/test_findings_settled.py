@@ -115,7 +115,7 @@ def test_a_name_with_spaces_is_quoted_in_what_helps() -> None:
 
 def test_nobody_is_left() -> None:
     all_bad = [Observation("missing-file", "Missing.", episode=episode) for episode in range(4)]
-    with pytest.raises(SourceError, match="No episode would be left"):
+    with pytest.raises(SourceError, match="Every episode would be left out"):
         settled(*all_bad, on_bad_episode="drop")
 
 
@@ -139,17 +139,17 @@ def test_tasks_are_numbered_densely_in_the_order_of_their_first_index(
 
 def test_only_known_codes_can_be_accepted_and_only_some_of_the_errors() -> None:
     check_accepted(["timestamps", "frame-index", "stray-file"])
-    with pytest.raises(UsageError, match="no such finding") as caught:
+    with pytest.raises(UsageError, match="There is no finding timestamp") as caught:
         check_accepted(["timestamp"])
     assert all(code in str(caught.value.next_step) for code in SOURCE_CATALOGUE)
-    with pytest.raises(UsageError, match="cannot be converted with it") as caught:
+    with pytest.raises(UsageError, match="cannot be converted") as caught:
         check_accepted(["task-index"])
     assert "timestamps" in str(caught.value.next_step)
 
 
 def test_only_features_that_exist_and_are_not_demanded_can_be_dropped() -> None:
     check_dropped_features(["top"], list(FEATURES))
-    with pytest.raises(UsageError, match="no such feature") as caught:
+    with pytest.raises(UsageError, match="no feature bottom") as caught:
         check_dropped_features(["bottom"], [*FEATURES, *FEATURES])
     assert caught.value.next_step == "Its features are action, note, top."
     with pytest.raises(UsageError, match="has this column"):
@@ -164,7 +164,9 @@ def test_the_same_thing_in_many_episodes_is_one_remark_with_the_first_as_example
             sightings.add(Observation("stale-stats", said, episode, feature="action"))
     early.merge(late)
     [remark] = early.remarks()
-    assert remark.message == "Statistics of action are stale in 2. 3 episodes are like this."
+    assert remark.message == (
+        "Statistics of action are stale in 2. The same holds for 3 episodes in all."
+    )
     assert remark.episode is None
 
 
@@ -220,7 +222,7 @@ def test_of_many_findings_that_leave_nobody_twenty_are_shown() -> None:
         for episode in range(4)
         for n in range(6)
     ]
-    with pytest.raises(SourceError, match="No episode would be left") as caught:
+    with pytest.raises(SourceError, match="Every episode would be left out") as caught:
         settled(*bad, on_bad_episode="drop")
     assert len(caught.value.details) == 21
     assert caught.value.details[-1] == "... and 4 more"

@@ -76,13 +76,16 @@ def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"codebase_version": "v3.0"}, "codebase_version 'v3.0'; its files are those of v2.1"),
+        ({"codebase_version": "v3.0"}, "codebase_version 'v3.0', but its files are those of v2.1"),
         ({"codebase_version": "v1.6"}, "codebase_version 'v1.6'"),
-        ({"codebase_version": None}, "has no codebase_version; its files are those of v2.1"),
+        ({"codebase_version": None}, "has no codebase_version, but its files are those of v2.1"),
         ({"fps": True}, "fps True"),
         ({"fps": 0}, "fps 0"),
-        ({"features": []}, "no table of features"),
-        ({"features": {"../x": {"dtype": "video"}}}, "cannot name a folder"),
+        ({"features": []}, "has no features"),
+        (
+            {"features": {"../x": {"dtype": "video"}}},
+            ("whose name cannot be the name of a folder"),
+        ),
         ({"chunks_size": 0}, "chunks_size 0"),
         ({"data_path": 3}, "no data_path template"),
         ({"robot_type": "arm \ud800"}, "half a surrogate pair"),
@@ -103,10 +106,10 @@ def test_what_has_no_tables_of_v2_is_v3_or_unknown(
 ) -> None:
     (source_copy / "meta/episodes.jsonl").unlink()
     edit_json(source_copy / "meta/info.json", codebase_version="v3.0")
-    with pytest.raises(SourceError, match="is no description of a dataset: data_path is"):
+    with pytest.raises(SourceError, match="does not describe a dataset: data_path is"):
         scan_source(source_copy)
     edit_json(source_copy / "meta/info.json", codebase_version=None)
-    with pytest.raises(SourceError, match=r"has no codebase_version in .*; leconvert reads v2\.0"):
+    with pytest.raises(SourceError, match=r"has no codebase_version in .*. leconvert reads v2\.0"):
         scan_source(source_copy)
 
 
@@ -134,20 +137,24 @@ def test_a_path_template_that_cannot_be_used_says_why(
     ("name", "content", "sentence"),
     [
         ("episodes.jsonl", "", "lists no episodes"),
-        ("episodes.jsonl", "{", "line 1 is no JSON"),
-        ("episodes.jsonl", "[1]\n", "line 1 is no JSON object"),
+        ("episodes.jsonl", "{", "is not JSON"),
+        ("episodes.jsonl", "[1]\n", "line 1 is not a JSON object"),
         ("episodes.jsonl", '{"episode_index": "0"}\n', "integer episode_index"),
         ("tasks.jsonl", '{"task_index": 0}\n', "text task"),
-        ("episodes.jsonl", '\n\n{"episode_index": 0, "length":\n', "line 3 is no JSON"),
+        (
+            "episodes.jsonl",
+            '\n\n{"episode_index": 0, "length":\n',
+            ("is not JSON"),
+        ),
         (
             "episodes.jsonl",
             '{"episode_index": 0, "length": 12, "tasks": ["\\ud800"]}\n',
-            "line 1 holds half a surrogate pair",
+            "contains invalid text (half a surrogate pair)",
         ),
         (
             "tasks.jsonl",
             '{"task_index": 0, "task": "Pick \\udfff up."}\n',
-            "line 1 holds half a surrogate pair",
+            "contains invalid text (half a surrogate pair)",
         ),
     ],
 )
@@ -167,8 +174,8 @@ def test_a_malformed_table_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ('{"episode_index": 0, "stats": {}\n', "line 1 is no JSON"),
-        ('\n{"episode_index": 0, "stats": [}\n', "line 2 is no JSON"),
+        ('{"episode_index": 0, "stats": {}\n', "is not JSON"),
+        ('\n{"episode_index": 0, "stats": [}\n', "is not JSON"),
         ('{"stats": {}}\n', "line 1 needs an integer episode_index"),
         ('{"episode_index": 0, "stats": {}}\n' * 2, "lists episode 0 twice"),
     ],
@@ -256,7 +263,7 @@ def test_recordings_scan_without_errors(recording: Path) -> None:
 
 def test_json_of_the_wrong_shape_is_refused(source_copy: Path) -> None:
     (source_copy / "meta/info.json").write_text(json.dumps([1, 2]))
-    with pytest.raises(SourceError, match="does not hold a JSON object"):
+    with pytest.raises(SourceError, match="does not contain a JSON object"):
         load_info(source_copy)
 
 

@@ -144,7 +144,7 @@ def test_a_feature_whose_column_holds_no_numbers_is_passed_over() -> None:
         (pa.array([None], IMAGE_TYPE), "row 0: there is no image"),
         (pa.array([{"bytes": b"no image", "path": None}], IMAGE_TYPE), "row 0: An image cannot"),
         (pa.array([{"path": "a.png"}]), "row 0: an image has no bytes"),
-        (pa.array(["a.png"]), "row 0: the column holds string and no"),
+        (pa.array(["a.png"]), "row 0: the column contains string instead of"),
         (pa.array([], IMAGE_TYPE), "there are no frames"),
     ],
 )

@@ -124,7 +124,7 @@ def test_a_batch_that_killed_its_workers_says_so(
     assert store.claim(1) is not None
     assert store.claim(1) is None, "the second look sets it aside"
     [failure] = observe(planned, clock).look().failures
-    assert "1 workers died or froze" in failure.message
+    assert "workers ended or froze while they worked on it" in failure.message
 
 
 def test_a_done_record_is_read_once(planned: OpenedRun, clock: Any) -> None:
@@ -284,7 +284,7 @@ def test_a_work_dir_that_vanished_without_a_result_ends_the_watch_with_an_error(
 ) -> None:
     watch = watch_run(planned.work_dir.root, lambda: bool(shutil.rmtree(planned.work_dir.root)))
     next(watch)
-    with pytest.raises(WorkDirError, match="holds no run"):
+    with pytest.raises(WorkDirError, match="is not the work dir of a run"):
         next(watch)
 
 
@@ -361,7 +361,7 @@ def test_a_manifest_that_was_edited_is_a_sentence(
     edit(planned.paths.manifest, **changes)
     with pytest.raises(WorkDirError, match=r"manifest\.json cannot be used") as caught:
         run_status(planned.work_dir.root)
-    assert caught.value.next_step == "Start a new run with --restart."
+    assert caught.value.next_step == ("Begin a new run with --restart.")
 
 
 @pytest.mark.parametrize("change", [{"shards": 7}, {"shards": [[9, 0, 0, 1, 1]]}])
@@ -378,7 +378,7 @@ def test_a_batch_that_was_edited_is_a_sentence(
 
 def test_a_record_that_is_nested_without_end_is_a_sentence(planned: OpenedRun) -> None:
     planned.work_dir.current.write_text("[" * 100_000)
-    with pytest.raises(WorkDirError, match="is not a whole record"):
+    with pytest.raises(WorkDirError, match="it is empty"):
         run_status(planned.work_dir.root)
 
 

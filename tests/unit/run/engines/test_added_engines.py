@@ -153,22 +153,25 @@ def test_a_run_is_left_with_a_package_s_engine(
     sent = leconvert_here("submit", work, "--engine", "tiny", *options)
     assert sent.stdout.splitlines()[:2] == [
         "workers  5 as job t-1",
-        "packer   job t-2, when they have ended",
+        "packer   job t-2, which starts when the workers have ended",
     ]
     assert note.read_text() == shown.stdout
 
     refused = leconvert_here("submit", work, "--engine", "staying", code=2)
-    assert "Engine staying of tiny-engines 1.2 cannot leave a run behind." in refused.stderr
+    assert (
+        "Engine staying of tiny-engines 1.2 cannot run jobs after this command has ended."
+        in refused.stderr
+    )
     assert "leconvert convert --engine staying" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("tiny_engines:Half", "is no engine: Half lacks failures, stop"),
-        ("tiny_engines:Idle", "does not say how many workers it wants"),
-        ("tiny_engines:fails", "could not be made: RuntimeError: no queue short"),
-        ("tiny_engines:number", "names tiny_engines:number, which cannot be called"),
+        ("tiny_engines:Half", "is not an engine: Half has no failures, stop"),
+        ("tiny_engines:Idle", "gives no valid number of workers that it"),
+        ("tiny_engines:fails", "could not be created: RuntimeError: no queue short"),
+        ("tiny_engines:number", "has the entry point tiny_engines:number, which is not a class"),
         ("tiny_engines:Gone", "cannot be imported: AttributeError: module 'tiny_engines' has no"),
         ("tiny_gone:Tiny", "cannot be imported: ModuleNotFoundError: No module named 'tiny_gone'"),
     ],
@@ -189,35 +192,37 @@ def test_options_that_an_engine_does_not_know_are_refused(add_package: AddPackag
     add_package(tiny="tiny_engines:Tiny", idle="tiny_engines:Idle")
     with pytest.raises(UsageError, match="got an unexpected keyword argument 'queue'") as refused:
         make_engine("tiny", {"queue": "long"})
-    assert refused.value.next_step == "It knows --engine-option with workers, note_in."
+    assert refused.value.next_step == "Its options are: workers, note_in."
     with pytest.raises(UsageError) as none_known:
         make_engine("idle", {"queue": "long"})
-    assert none_known.value.next_step == "It knows no --engine-option."
+    assert none_known.value.next_step == "It has no options."
     with pytest.raises(UsageError, match=r"^tiny: many is no number"):
         make_engine("tiny", {"workers": "many"})
 
 
 def test_a_name_that_nobody_or_everybody_adds_is_refused(add_package: AddPackage) -> None:
-    with pytest.raises(UsageError, match=r"adds an engine tiny; added are: none\."):
+    with pytest.raises(UsageError, match="No installed package provides an engine"):
         make_engine("tiny")
     add_package(tiny="tiny_engines:Tiny")
-    with pytest.raises(UsageError, match=r"adds an engine tyni; added are: tiny\."):
+    with pytest.raises(UsageError, match="No installed package provides an engine"):
         make_submitter("tyni")
     add_package("more_engines", tiny="more_engines:Tiny")
-    with pytest.raises(UsageError, match="Several packages add an engine tiny: more-engines, tiny"):
+    with pytest.raises(
+        UsageError, match="Several packages provide an engine tiny: more-engines, tiny"
+    ):
         make_engine("tiny")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine-option", "queue=long"], "goes with an engine that a package adds"),
-        (["--engine", "local", "--engine-option", "a=b"], "--engine local has options of its own"),
+        (["--engine-option", "queue=long"], "works only with an engine from another package"),
+        (["--engine", "local", "--engine-option", "a=b"], "has its own options"),
         (["--engine", "tiny", "--engine-option", "queue"], "queue is not of the form KEY=VALUE"),
         (["--engine", "tiny", "--engine-option", "=long"], "=long is not of the form KEY=VALUE"),
         (["--engine", "tiny", *["--engine-option", "a=b"] * 2], "--engine-option a is given twice"),
-        (["--engine", "tiny", "--partition", "cpu"], "--partition goes with --engine slurm"),
-        (["--engine", "tiny", "--max-workers", "2"], "--engine tiny starts processes"),
+        (["--engine", "tiny", "--partition", "cpu"], "works only with --engine slurm"),
+        (["--engine", "tiny", "--max-workers", "2"], "--engine tiny starts worker processes"),
         (["--engine", "tiny", "--no-orchestrate"], "--engine tiny and --no-orchestrate contradict"),
     ],
 )
@@ -237,6 +242,6 @@ def test_a_library_call_with_something_else_says_what_it_lacks(
     with pytest.raises(EngineError) as failed:
         convert(small_source, output=tmp_path / "out", workers=WorkerOptions(engine=nothing))
     assert failed.value.message == (
-        "What is given as engine is no engine: object lacks start, running, failures, stop."
+        "What is given as engine is not an engine: object has no start, running, failures, stop."
     )
     assert not (tmp_path / "out").exists()

@@ -102,7 +102,7 @@ def test_what_cannot_be_started_is_an_error(planned: OpenedRun) -> None:
 def test_senseless_engines_are_refused() -> None:
     with pytest.raises(UsageError, match="workers must be at least 1, not 0"):
         LocalEngine(0)
-    with pytest.raises(UsageError, match="program needs the command"):
+    with pytest.raises(UsageError, match="Give the command that starts a worker"):
         LocalEngine(program=())
 
 

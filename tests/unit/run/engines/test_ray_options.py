@@ -41,8 +41,8 @@ def test_sizes_of_memory(mem: str | None, size: int | None) -> None:
     [
         ({"workers": 0}, "--num-workers must be at least 1, not 0."),
         ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1, not 0."),
-        ({"mem": "4 GB"}, "--mem 4 GB makes no sense."),
-        ({"resources": {"disk": 0.0}}, "--ray-resource disk=0 makes no sense."),
+        ({"mem": "4 GB"}, "--mem 4 GB is not an amount of memory."),
+        ({"resources": {"disk": 0.0}}, "--ray-resource disk=0 is not a resource and an amount."),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:

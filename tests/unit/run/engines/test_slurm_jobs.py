@@ -103,9 +103,9 @@ def test_the_printed_script_submits_the_very_same(slurm: Slurm, tmp_path: Path) 
     [
         ({"nodes": 0}, "--nodes must be at least 1"),
         ({"workers_per_node": -1}, "--workers-per-node must be at least 1"),
-        ({"mem": "much"}, "--mem much makes no sense"),
-        ({"time": "soon"}, "--time soon makes no sense"),
-        ({"extra": ("exclusive",)}, "is no option of sbatch"),
+        ({"mem": "much"}, "--mem much is not an amount of memory"),
+        ({"time": "soon"}, "--time soon is not a duration"),
+        ({"extra": ("exclusive",)}, "is not an option of sbatch"),
     ],
 )
 def test_what_sbatch_would_refuse_is_refused_before(wrong: dict[str, object], said: str) -> None:

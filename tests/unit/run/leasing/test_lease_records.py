@@ -274,9 +274,9 @@ def test_a_lost_lease_says_where_to_look_and_what_to_do(
     taken_over(b, clock)
     with pytest.raises(LeaseLostError) as caught:
         lease.heartbeat()
-    assert caught.value.message == "Batch 7 was taken over by claim 2."
+    assert caught.value.message == "Another worker took over batch 7 (claim 2)."
     assert caught.value.path == str(run.lease(7, 2))
-    assert caught.value.next_step == "Nothing: the other worker does it."
+    assert caught.value.next_step == "There is nothing to do: the other worker does the batch."
     run.leases_dir.rename(tmp_path / "gone")
     with pytest.raises(LeaseLostError, match="run was removed") as caught:
         lease.heartbeat()

@@ -315,7 +315,7 @@ def test_a_name_that_comes_and_goes_three_times_is_an_unknown_outcome(
     fs = FaultyFileSystem()
     lease = claim(make_store("a", fs=fs))
     fs.fail("link", errno.EEXIST, match="done", times=3)
-    with pytest.raises(OutcomeUnknownError, match="appears and vanishes") as caught:
+    with pytest.raises(OutcomeUnknownError, match="Another process creates and removes") as caught:
         lease.publish_done({})
     assert caught.value.path == str(run.done(7))
     assert caught.value.next_step == (

@@ -132,17 +132,17 @@ def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew
 ) -> None:
     damages: tuple[tuple[Damage, str], ...] = (
         (truncate_video, " bytes instead of "),
-        (removed("data*.parquet"), ".parquet is gone"),
+        (removed("data*.parquet"), ".parquet does not exist"),
         (edited(lambda record: record["shards"].pop(0)), " bytes instead of None"),
-        (edited(forget_digest), " is described for another number of episodes"),
+        (edited(forget_digest), "belongs to another number of episodes"),
         (removed("*.stats.jsonl"), ".stats.jsonl is gone"),
-        (change_stats, ".stats.jsonl is not what its worker wrote"),
+        (change_stats, ".stats.jsonl was changed after its worker wrote it"),
     )
     for damage, said in damages:
         damage(worked)
         with pytest.raises(IncompleteError) as caught:
             list(Collector(worked).take([0, 1]))
-        assert caught.value.message.startswith("1 batch must be done anew")
+        assert caught.value.message.startswith("1 batch must be done again")
         [detail] = caught.value.details
         assert detail.startswith(f"batch 0: {worked.paths.root}")
         assert said in detail
@@ -175,7 +175,7 @@ def test_a_batch_whose_record_is_damaged_is_done_anew_by_the_commands_that_are_n
     before = worked.paths.done(0).read_bytes()
     assert main(["pack", work]) == 9
     said = capsys.readouterr().err
-    assert "1 batch must be done anew: what the workers wrote is gone or damaged." in said
+    assert "1 batch must be done again: files of the workers are gone or damaged." in said
     assert "--restart" not in said
     assert worked.paths.voided(0, 1).read_bytes() == before
     assert f"`leconvert work {work}`" in said
@@ -241,7 +241,7 @@ def test_a_record_of_a_newer_version_is_left_to_that_version(
 ) -> None:
     edit_done(worked, 0, lambda record: record.update(version=99))
     assert main(["pack", str(worked.work_dir.root)]) == 7
-    assert "Use the leconvert version that began this run" in capsys.readouterr().err
+    assert "Use the version of leconvert that began this run" in capsys.readouterr().err
     assert list_batches(worked.paths.done_dir) == {0, 1}
 
 

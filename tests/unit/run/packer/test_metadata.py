@@ -103,7 +103,9 @@ def test_a_file_of_computed_statistics_that_is_torn_is_named(
     with pytest.raises(WorkDirError, match="is damaged") as caught:
         write_meta(run, tree, {DATA_STREAM: [(0, torn)]})
     assert caught.value.path == str(torn)
-    assert caught.value.next_step == f"Start {planned.work_dir.root} anew with --restart."
+    assert caught.value.next_step == (
+        f"Run the command again with --restart; it begins a new run in {planned.work_dir.root}."
+    )
     assert not (tree / "meta/info.json").exists()
 
 

@@ -95,7 +95,7 @@ def test_a_batch_that_was_handed_back_is_not_told_as_leased(planned: OpenedRun) 
     given_back.hand_back("SIGTERM")
     with pytest.raises(IncompleteError, match="0 of 5 batches are done") as caught:
         pack_run(planned, wait=False)
-    assert caught.value.details == ("1 are leased, 4 wait for a worker",)
+    assert caught.value.details == ("workers hold 1, and 4 wait for a worker",)
 
 
 def test_a_packer_is_asked_to_stop_before_each_file(planned: OpenedRun) -> None:
@@ -127,7 +127,9 @@ def test_a_source_that_was_not_replaced_is_never_removed(
 ) -> None:
     run_worker(planned.work_dir.root)
     pack_run(planned)
-    with pytest.raises(UsageError, match="--delete-source removes a source that was replaced"):
+    with pytest.raises(
+        UsageError, match="--delete-source works only if the result takes the place of its source"
+    ):
         pack_run(planned, ProofOptions(delete_source=True))
     assert (small_source / "meta/info.json").is_file()
 

@@ -262,7 +262,7 @@ MUTATIONS = [
              "readable statistics", "Expecting property name"),
     Mutation("the statistics of the dataset are a list", STRUCTURE,
              lambda root: (root / _STATS).write_text("[]"), _STATS, "aggregate",
-             "readable statistics", "it is no JSON object"),
+             "readable statistics", "it is not a JSON object"),
     Mutation("the statistics of the dataset begin with a byte order mark", STRUCTURE,
              byte_order_mark(_STATS), _STATS, "aggregate", "readable statistics",
              "Unexpected UTF-8 BOM"),

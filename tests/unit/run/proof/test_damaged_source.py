@@ -45,7 +45,10 @@ def unreadable(path: str) -> Damage:
 STRUCTURE: dict[str, tuple[Damage, str]] = {
     "no tasks": (lambda source: (source / TASKS).unlink(), "cannot be read"),
     "tasks that are no JSON": (
-        lambda source: (source / TASKS).write_text("tasks"), "line 1 is no JSON",
+        lambda source: (source / TASKS).write_text("tasks"), (
+            "The value of --ray-runtime-env "
+            "is not JSON"
+        ),
     ),
     "an episode without a length": (
         edit_line(EPISODES, length=None), "gives episode 1 the length None",
@@ -58,7 +61,7 @@ STRUCTURE: dict[str, tuple[Damage, str]] = {
     "episodes that fail to be read": (unreadable(EPISODES), "Input/output error"),
     "a line that ends early": (
         lambda source: (source / EPISODES).write_bytes((source / EPISODES).read_bytes()[:-9]),
-        "is no JSON",
+        "is not JSON",
     ),
 }  # fmt: skip
 

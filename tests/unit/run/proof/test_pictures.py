@@ -76,8 +76,8 @@ def test_without_lerobot_it_says_what_to_install(
     picture_result: Path, picture_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lerobot.datasets.lerobot_dataset", None)
-    with pytest.raises(InstallationError, match="--deep loads samples through lerobot") as caught:
+    with pytest.raises(InstallationError, match="--deep needs lerobot") as caught:
         verify_pair(picture_result, picture_source, sampling=Sampling(deep=1))
     assert caught.value.next_step == (
-        f"Run `{command_for_extra('deep')}`, or verify without --deep."
+        f"Install it with `{command_for_extra('deep')}`, or leave --deep out."
     )

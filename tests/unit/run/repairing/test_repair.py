@@ -240,7 +240,7 @@ def test_a_table_that_cannot_be_written_is_not_called_one_that_cannot_be_read(
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(StorageError, match="there is no space left") as caught:
         repair_dataset(broken)
-    assert str(caught.value.next_step).startswith("Free space there")
+    assert str(caught.value.next_step).startswith("Free disk space there")
     assert snapshot(broken) == before
     assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 
@@ -387,7 +387,7 @@ def test_an_undo_of_what_was_changed_since_moves_nothing(broken: Path) -> None:
     repair_dataset(broken)
     set_cells(DATA, "observation.state", r0=[0.5] * 6)(broken)
     before = snapshot(broken)
-    with pytest.raises(VerificationError, match="is not the source of"):
+    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
         undo_conversion(broken)
     assert snapshot(broken) == before
 
@@ -432,7 +432,7 @@ def test_a_track_that_cannot_come_along_is_named(broken: Path) -> None:
     (broken / TOP).write_bytes(drifted(content))
     report = repair_dataset(broken)
     assert report.plan.remarks == (
-        f"{TOP} has 1 other track that cannot be brought along; the dataset that is kept has them.",
+        f"1 further track of {TOP} cannot be copied. The kept dataset still has all tracks.",
     )
     assert check_dataset(broken).findings == ()
 
@@ -484,7 +484,9 @@ def test_episodes_at_no_certain_frames_are_left_alone(broken: Path) -> None:
     set_cells(EPISODES, camera("from_timestamp"), r0=1.1, r1=0.9, r2=0.5, r3=0.2, r4=0.01)(broken)
     report = repair_dataset(broken)
     assert not report.plan
-    assert any("begin at no certain frames" in remark for remark in report.plan.remarks)
+    assert any(
+        "the first frames of its episodes are unknown" in remark for remark in report.plan.remarks
+    )
     assert report.plan.errors_left
 
 
@@ -564,7 +566,7 @@ def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None
     drift_in_place(broken)
     with pytest.raises(UsageError):
         repair_dataset(broken, output=broken)
-    with pytest.raises(UsageError, match="lie inside each other"):
+    with pytest.raises(UsageError, match="One of the two folders lies inside the other"):
         repair_dataset(broken, output=broken / "out")
     (tmp_path / "taken").mkdir()
     with pytest.raises(TargetError, match="exists already"):
@@ -628,7 +630,7 @@ def test_a_dataset_that_changes_meanwhile_is_not_replaced(
         real(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(apply, "try_renames", change_once_more)
-    with pytest.raises(SourceChangedError, match="was changed while it was repaired"):
+    with pytest.raises(SourceChangedError, match="was changed during the repair"):
         repair_dataset(broken)
     assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 

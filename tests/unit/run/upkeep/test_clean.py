@@ -132,7 +132,7 @@ def test_an_attempt_that_won_since_it_was_looked_at_stays(
         return []
 
     monkeypatch.setattr(upkeep, "_outlines", voided_meanwhile)
-    with pytest.raises(BusyError, match="was published since it was looked at") as caught:
+    with pytest.raises(BusyError, match="during this command") as caught:
         clean_work_dir(planned.work_dir.root)
     assert caught.value.path == str(loser.attempt_dir)
     assert loser.attempt_dir.exists()
@@ -149,7 +149,7 @@ def test_a_tree_stays_where_a_packer_began_since_it_was_looked_at(
         return []
 
     monkeypatch.setattr(upkeep, "_outlines", begun_meanwhile)
-    with pytest.raises(BusyError, match=r"A packer of run .* began since it was looked at"):
+    with pytest.raises(BusyError, match=r"A packer of run .* started during this command"):
         clean_work_dir(planned.work_dir.root)
     assert older.exists()
     assert newer.exists()
@@ -248,7 +248,7 @@ def test_a_finished_run_whose_result_is_not_known_to_be_there_stays(
     (tmp_path / "out").rename(tmp_path / "elsewhere")
     report = clean_work_dir(planned.work_dir.root)
     assert report.removed == ()
-    assert "no v3.0 dataset" in report.kept[0].reason
+    assert "is not a v3.0 dataset" in report.kept[0].reason
     (tmp_path / "elsewhere").rename(tmp_path / "out")
     planned.paths.manifest.write_text("{")
     (row,) = clean_work_dir(planned.work_dir.root).kept
@@ -552,7 +552,7 @@ def test_a_kept_source_is_not_removed_if_a_file_is_overwritten_while_it_is_compa
     monkeypatch.setattr(upkeep, "verify_pair", verify)
     (row,) = clean_kept_source(source_copy).kept
     name = clip.relative_to(tree)
-    assert row.reason == f"{whose} {name} was changed while the two were compared"
+    assert row.reason == f"{whose} {name} was changed during the comparison"
     assert row.path == old
     assert old.is_dir()
     assert not removed_old_dir(source_copy).exists()

@@ -218,7 +218,7 @@ def test_what_was_changed_since_stops_it_with_nothing_moved(converted: Path, whe
         content[content.index(b"mdat") + 40] ^= 1
         video.write_bytes(content)
     before = snapshot(converted.parent)
-    with pytest.raises(VerificationError, match="is not the source of"):
+    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
         undo_conversion(converted)
     assert snapshot(converted.parent) == before
 
@@ -249,7 +249,7 @@ def test_a_change_while_they_are_compared_or_moved_stops_it(
         monkeypatch.setattr(upkeep, "verify_pair", verify)
     else:
         fs.before("exchange", lambda: os.utime(clip))
-    with pytest.raises(TargetError, match="was changed while they were compared"):
+    with pytest.raises(TargetError, match="or its source was changed during the comparison"):
         undo_conversion(converted, fs=fs)
     assert digest_of(converted) == result
     assert names(converted) == ["small", "small_old"]
@@ -269,12 +269,12 @@ def test_names_that_are_taken_or_missing_are_refused(converted: Path, tmp_path: 
     assert "small_v30 exists already" in refused(converted)
     (tmp_path / "small_v30").rmdir()
     (tmp_path / "small_old").rename(removed_old_dir(converted))
-    assert "its removal began" in refused(converted)
+    assert "its removal has begun" in refused(converted)
     shutil.rmtree(removed_old_dir(converted))
-    assert "no source of" in refused(converted)
+    assert "but no kept source" in refused(converted)
     assert "does not exist" in refused(tmp_path / "other")
     (tmp_path / "empty").mkdir()
-    assert "not what a conversion in place left" in refused(tmp_path / "empty")
+    assert "is not the result of a conversion in place" in refused(tmp_path / "empty")
 
 
 def test_another_v30_dataset_that_was_kept_is_not_put_back(converted: Path) -> None:
@@ -286,13 +286,13 @@ def test_another_v30_dataset_that_was_kept_is_not_put_back(converted: Path) -> N
     content[content.index(b"mdat") + 40] ^= 1
     video.write_bytes(content)
     before = snapshot(converted.parent)
-    with pytest.raises(VerificationError, match="is not the source of"):
+    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
         undo_conversion(converted)
     assert snapshot(converted.parent) == before
 
 
 def test_a_source_that_was_never_converted_is_refused(source_copy: Path) -> None:
-    assert "is a v2.x dataset, and no source of it" in refused(source_copy)
+    assert "is a v2.x dataset, but no kept source" in refused(source_copy)
 
 
 def test_every_move_is_synced_and_no_file_is_made_in_the_source(converted: Path) -> None:

@@ -86,7 +86,7 @@ class Dataset(AnyDataset):
         contradictions: Contradictions of `episodes` to itself or ``info.json``, once it was read.
     """
 
-    statistics_help = "; or `leconvert repair {}` adds up those of the episodes"
+    statistics_help = "; or `leconvert repair {}` adds up the statistics of the episodes"
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Dataset(AnyDataset):
                     return replace(declared, fps=Fraction(self._assumed_fps))
                 return declared
         errors = [finding for finding in findings if finding.severity == "error"]
-        what = f"is no description of a dataset: {errors[0].message.rstrip('.')}"
+        what = f"does not describe a dataset: {errors[0].message.rstrip('.')}"
         raise self._unreadable_info(what, *(finding.remedy or "" for finding in errors))
 
     @cached_property
@@ -185,7 +185,7 @@ class Dataset(AnyDataset):
             return replace(table, length=ranges.length)
         said = fatal[0].message if fatal else "it has no rows."
         raise SourceError(
-            f"{self.name}/{EPISODES_DIR} does not say where its episodes lie: {said}",
+            f"{self.name}/{EPISODES_DIR} does not say where the episodes are: {said}",
             path=f"{self.name}/{EPISODES_DIR}",
             next_step="Convert the dataset again, or restore its metadata.",
         )

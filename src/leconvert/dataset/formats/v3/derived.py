@@ -146,7 +146,7 @@ class Located(NamedTuple):
             wrong: The observations of the files that a stream names.
         """
         for key, template in self.info.items():
-            said = f"{key} is {raw.get(key)!r}; the files are named {template!r}."
+            said = f"{key} is {raw.get(key)!r}, but the files are named {template!r}."
             yield INFO_PATH, None, None, said
         for stream in sorted(self.places):
             episode, seen = wrong[stream]
@@ -338,7 +338,9 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[Derived | None]
         said = []
         if other_version:
             version = raw.get("codebase_version")
-            said.append((INFO_PATH, f"codebase_version is {version!r}; the files are of v3.0."))
+            said.append(
+                (INFO_PATH, f"codebase_version is {version!r}, but the files are those of v3.0.")
+            )
         files = []
         if message := _derive_tasks(root, view):
             files.append(TASKS_PATH)
@@ -371,12 +373,12 @@ def refuse_derivable(root: Path, raw: Mapping[str, Any]) -> None:
             path, message = derived.said[0]
             again = "Then run this command again"
             if any(each.startswith(EPISODES_DIR) for each in derived.files):
-                again += " with --fill-stats: statistics of episodes do not follow from them"
+                again += " with --fill-stats, which computes the statistics of episodes"
             raise SourceError(
-                f"{root} cannot be read as it is: {message}",
+                f"{root} cannot be read as it is. {message}",
                 path=str(root / path),
                 details=[f"{path}: {said}" for path, said in derived.said[1:]],
-                next_step=f"`leconvert repair {shlex.quote(str(root))}` derives it from rows and "
+                next_step=f"`leconvert repair {shlex.quote(str(root))}` computes it from rows and "
                 f"files. {again}.",
             )
 
@@ -403,11 +405,13 @@ def _derive_tasks(root: Path, view: Path) -> str | None:
             if pandas_index(table.schema) is not None:
                 return None
             rows = table.to_pylist()
-            message = f"The columns are {table.column_names}, without an index of texts."
+            message = (
+                f"The columns are {table.column_names}. The pandas index with the texts is missing."
+            )
         else:
             lines = (root / _OLD_TASKS).read_text("utf-8").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
-            message = f"{TASKS_PATH} is not there; {_OLD_TASKS} has the tasks."
+            message = f"{TASKS_PATH} is missing, but {_OLD_TASKS} has the tasks."
         tasks = [(row["task_index"], row["task"]) for row in rows]
         if not all(type(index) is int and isinstance(text, str) for index, text in tasks):
             return None

@@ -303,7 +303,7 @@ def read_episode_table(
         The table, None where nothing can be read by it, and what is wrong with it.
     """
     if not reader.is_there:
-        message = f"{EPISODES_DIR} holds no chunk-*/*.parquet."
+        message = f"{EPISODES_DIR} contains no file chunk-*/*.parquet."
         return None, [found("missing-file", message, stream="episodes", path=EPISODES_DIR)]
     gathering = _Gathering(streams, task_rows)
     for path in reader.paths:
@@ -361,16 +361,16 @@ class _Gathering:
             if kind is None:
                 missing.append(name)
             elif not (pa.types.is_integer(kind) or (seconds and pa.types.is_floating(kind))):
-                self.wrong("episodes-column", f"The column {name!r} is {kind}.", path)
+                self.wrong("episodes-column", f"The column {name!r} has the type {kind}.", path)
                 self.unusable.add(name)
         if missing:
-            message = f"There is no column {', '.join(map(repr, missing))}."
+            message = f"The column {', '.join(map(repr, missing))} is missing."
             self.wrong("episodes-column", message, path)
             self.unusable.update(missing)
         optional = {*LOCATION_COLUMNS, "tasks"} - self.unusable - set(schema.names)
         if optional:
             names = ", ".join(map(repr, sorted(optional)))
-            message = f"There is no column {names}; tools that edit datasets need them."
+            message = f"The column {names} is missing. Tools that edit datasets need it."
             self.wrong("episodes-column", message, path, mild=True)
             self.unusable.update(optional)
         if self.task_rows is None:
@@ -406,7 +406,7 @@ class _Gathering:
                 self.unusable.add(name)
                 at = 0 if values is None else int(np.argmax(values != place))
                 have = "no number" if values is None else int(values[at])
-                message = f"{name} is {have}; the row is in {path}."
+                message = f"{name} is {have}, but the row is in {path}."
                 self.wrong("episodes-location", message, path, row=self.rows + at)
 
     def _add_tasks(self, path: str, batch: pa.RecordBatch) -> None:
@@ -415,7 +415,7 @@ class _Gathering:
         listed = batch.column(batch.schema.get_field_index("tasks")).to_pylist()
         if not all(isinstance(tasks, list) for tasks in listed):
             self.unusable.add("tasks")
-            message = "tasks holds something other than lists."
+            message = "tasks does not consist of lists."
             self.wrong("episodes-column", message, path, mild=True)
             return
         numbers = [
@@ -679,7 +679,7 @@ def _no_common_type(column: str, error: Exception) -> SourceError:
     reason = str(error).splitlines()[0]
     return SourceError(
         f"The values of {column} have no common type: {reason}",
-        next_step="Correct the values in the metadata of the source.",
+        next_step="Correct these values in the metadata of the source.",
     )
 
 

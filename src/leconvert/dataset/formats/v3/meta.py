@@ -133,13 +133,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
         ValueError: It holds no JSON object, or one that is nested too deeply.
     """
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
     try:
         content = json.loads(path.read_bytes().decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if _is_deeper(content, _MOST_LEVELS):
         raise ValueError("it is nested too deeply")
     return content
@@ -165,8 +165,9 @@ def _inside(value: Any) -> Iterable[Any]:
 
 _NO_DTYPE = "has no dtype"
 _GIVE_DTYPE = (
-    "Write its dtype and shape into meta/info.json, or take it out of the features there: "
-    "`leconvert repair DATASET --declare-features` then declares its column as it is stored."
+    "Write the dtype and the shape into meta/info.json. Or take the feature out of the "
+    "features there: `leconvert repair DATASET --declare-features` then declares its "
+    "column as it is stored."
 )
 _NO_FOLDER_NAMES = {"", ".", ".."}
 _MAX_DIMENSIONS = 5
@@ -255,15 +256,15 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
 
     fps = raw.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1_000_000:
-        wrong("info-value", f"fps is {_shown(fps)}, which is no frame rate.")
+        wrong("info-value", f"fps is {_shown(fps)}, which is not a frame rate.")
         return None, findings
     for key in ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb"):
         value = raw.get(key, 1)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            wrong("info-value", f"{key} is {_shown(value)}, which is no positive number.")
+            wrong("info-value", f"{key} is {_shown(value)}, which is not a positive number.")
     declared = raw.get("features")
     if not isinstance(declared, dict):
-        wrong("info-value", "There is no table of features.")
+        wrong("info-value", "info.json has no features.")
         return None, findings
 
     features: dict[str, Feature] = {}
@@ -303,7 +304,7 @@ def split_findings(raw: Mapping[str, Any], num_episodes: int) -> Iterator[Findin
     """Yield findings about splits that are no ranges of episodes."""
     splits = raw.get("splits") or {}
     if not isinstance(splits, Mapping):
-        yield found("splits", f"splits is {_shown(splits)} and no table.", path=INFO_PATH)
+        yield found("splits", f"splits is {_shown(splits)}, which is not a table.", path=INFO_PATH)
         return
     for name, value in splits.items():
         ends = value.split(":") if isinstance(value, str) else []
@@ -312,13 +313,16 @@ def split_findings(raw: Mapping[str, Any], num_episodes: int) -> Iterator[Findin
             or not all(re.fullmatch(r"\d{1,18}", end) for end in ends)
             or not int(ends[0]) <= int(ends[1]) <= num_episodes
         ):
-            message = f"The split {_shown(name)} is {_shown(value)} of {num_episodes:,} episodes."
+            message = (
+                f"The split {_shown(name)} is {_shown(value)}, but the dataset has "
+                f"{num_episodes:,} episodes."
+            )
             yield found("splits", message, path=INFO_PATH)
 
 
 def _feature_problem(key: str, entry: object) -> str | None:
     if set(key.split("/")) & _NO_FOLDER_NAMES or "\0" in key:
-        return "cannot name a folder"
+        return "has a name that cannot be the name of a folder"
     if not isinstance(entry, Mapping) or not isinstance(entry.get("dtype"), str):
         return _NO_DTYPE
     dtype, shape = entry["dtype"], entry.get("shape")
@@ -327,9 +331,9 @@ def _feature_problem(key: str, entry: object) -> str | None:
     if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
         return f"has the shape {_shown(shape)}"
     if dtype in _VISUAL and len(shape) != 3:
-        return f"is an image of shape {shape} and not of three axes"
+        return f"is an image of shape {shape}, which does not have three axes"
     if dtype not in _OTHER_DTYPES and not 1 <= len(shape) <= _MAX_DIMENSIONS:
-        return f"has {len(shape)} axes; LeRobot stores one to five"
+        return f"has {len(shape)} axes, but LeRobot stores one to five"
     if math.prod(shape) >= 2**40:
         return f"has the impossible shape {shape}"
     return None
@@ -343,26 +347,26 @@ def _has_axis_names(entry: Mapping[str, Any]) -> bool:
 def template_problem(template: object, stream: str) -> str | None:
     """Return why LeRobot's loaders would not find a stream's files by a template, or None."""
     if not isinstance(template, str):
-        return "there is no template"
+        return "the template is missing"
     wanted = {"chunk_index", "file_index"} | (set() if stream == DATA_STREAM else {"video_key"})
     try:
         fields = [part[1:] for part in Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
         return str(error)
     if {name for name, _, _ in fields} != wanted:
-        return f"it must name {', '.join(sorted(wanted))} and nothing else"
+        return f"it must contain exactly {', '.join(sorted(wanted))}"
     for name, form, conversion in fields:
         allowed = not form if name == "video_key" else _NUMBER_FORMAT.fullmatch(form or "")
         if conversion or not allowed:
-            return f"{{{name}}} has a format that is no number of digits"
+            return f"{{{name}}} has a format that is not a number of digits"
     filled = template.format(video_key="camera", chunk_index=1, file_index=2)
     path = PurePosixPath(filled)
     if path.is_absolute() or ".." in path.parts:
-        return "it leaves the dataset"
+        return "it leads out of the dataset"
     if stream == DATA_STREAM and (
         len(path.parts) != 3 or path.parts[0] != "data" or path.suffix != ".parquet"
     ):
-        return "loaders read data/*/*.parquet and nothing else"
+        return "loaders read only data/*/*.parquet"
     return None
 
 
@@ -569,17 +573,20 @@ def check_task_table(
 
     index = pandas_index(table.schema)
     if index is None or "task_index" not in table.column_names:
-        wrong("tasks-layout", f"The columns are {table.column_names}, without an index of texts.")
+        wrong(
+            "tasks-layout",
+            f"The columns are {table.column_names}. The pandas index with the texts is missing.",
+        )
         return None, findings
     texts = table.column(index).to_pylist()
     if not all(isinstance(text, str) for text in texts):
-        wrong("tasks-layout", f"The index {index!r} does not hold texts alone.")
+        wrong("tasks-layout", f"The index {index!r} does not consist of texts.")
         return None, findings
     numbers = floats(table.column("task_index").combine_chunks())
     rows = list(range(len(texts)))
     if numbers is None:
         kind = table.schema.field("task_index").type
-        wrong("tasks-order", f"task_index is {kind}, or not there for every row.")
+        wrong("tasks-order", f"task_index has the type {kind}, or is missing in some rows.")
     elif numbers.tolist() != rows:
         row = next(row for row in rows if numbers[row] != row)
         wrong("tasks-order", f"Row {row} has task_index {numbers[row]:g}.")
@@ -590,7 +597,7 @@ def check_task_table(
     declared = info.get("total_tasks")
     if declared != len(texts):
         # LeRobot opens the table only if the total says that there are tasks.
-        message = f"total_tasks is {declared!r}; there are {len(texts)}."
+        message = f"total_tasks is {declared!r}, but there are {len(texts)} tasks."
         is_number = isinstance(declared, int | float) and declared > 0
         severity = "warning" if is_number else "error"
         findings.append(found("stale-total", message, path=INFO_PATH, severity=severity))

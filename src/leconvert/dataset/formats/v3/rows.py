@@ -87,9 +87,10 @@ def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[
     if wrong.any():
         first = int(np.argmax(wrong))
         message = (
-            f"{np.count_nonzero(wrong):,} episodes, first {first}: length {length[first]}, rows "
-            f"{table.from_index[first]} to {table.to_index[first]}; the lengths before it add up "
-            f"to {ends[first] - length[first]}."
+            f"{np.count_nonzero(wrong):,} episodes, first episode {first}: length "
+            f"{length[first]}, rows {table.from_index[first]} to "
+            f"{table.to_index[first]}, but the lengths before it add up to "
+            f"{ends[first] - length[first]}."
         )
         findings.append(
             found("episode-range", message, episode=first, stream="episodes", path=EPISODES_DIR)
@@ -105,7 +106,7 @@ def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[
     for key, value in totals.items():
         said = declared.raw.get(key)
         if said != value:
-            message = f"{key} is {said!r}; meta/episodes has {value:,}."
+            message = f"{key} is {said!r}, but meta/episodes has {value:,}."
             findings.append(found("stale-total", message, path=INFO_PATH))
     return Ranges(np.cumsum(length) - length, length), findings
 
@@ -293,11 +294,13 @@ def place_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> P
     for place in np.flatnonzero((rows != lengths) | (first < 0)).tolist():
         episode, has = int(routed.episodes[place]), int(rows[place])
         where = "" if first[place] >= 0 or not has else ", not side by side"
-        said = f"{path} has {count(has, 'row')} of episode {episode}{where}; {EPISODES_DIR} says "
+        said = (
+            f"{path} has {count(has, 'row')} of episode {episode}{where}, but {EPISODES_DIR} says "
+        )
         wrong.append(("row-count", episode, f"{said}{int(lengths[place])}."))
     surplus = total - int(rows.sum())
     if rows.any() and surplus:
-        said = f"{path} has {count(surplus, 'row')} of no episode that {EPISODES_DIR} lists."
+        said = f"{path} has {count(surplus, 'row')} that belong to no episode of {EPISODES_DIR}."
         wrong.append(("stray-rows", None, said))
     return PlacedRows(first, rows, is_whole, wrong)
 
@@ -345,7 +348,7 @@ def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding
     return found(
         "task-mismatch",
         f"{count(len(other), 'episode')}, first episode {episode}: its rows have the tasks "
-        f"{sorted(tasks.of_rows)}, meta/episodes lists {listed}.",
+        f"{sorted(tasks.of_rows)}, but meta/episodes lists {listed}.",
         episode=episode,
         stream="episodes",
         path=path,
@@ -502,7 +505,11 @@ class RowCheck:
         everywhere = np.ones(len(place), np.bool_)
         values = np.full(len(place), np.nan)
         is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-        said = "values are missing" if is_number else f"it is {column.type}, no number"
+        said = (
+            "values are missing"
+            if is_number
+            else (f"it has the type {column.type}, which is not a number")
+        )
         self._note(name, everywhere, values, None, place, frame, said=said)
 
     def _note(
@@ -524,7 +531,7 @@ class RowCheck:
             episode = int(self._routed.episodes[place[at]])
             shown = said or f"it is {values[at]}"
             if wanted is not None:
-                shown += f" and not {wanted[at]}"
+                shown += f" instead of {wanted[at]}"
             wrong = self._wrong[name] = _Wrong(
                 0, episode, f"frame {frame[at]} of episode {episode}, where {shown}"
             )
