@@ -945,7 +945,7 @@ def _nothing_to_undo(target: Path, old: Path, found: Mapping[Path, Found]) -> Ta
     there = f"{target} is not the result of a conversion in place"
     helps = (
         "Nothing was moved. Look at these folders, then give the right one the name "
-        "{target} with `mv`."
+        f"{shlex.quote(str(target))} with `mv`."
     )
     details = [f"{place}: {kind.value}" for place, kind in found.items()]
     if {target, old} <= datasets:
