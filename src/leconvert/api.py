@@ -639,7 +639,8 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
     join = f"leconvert work {shlex.quote(str(run.work_dir.root))}"
     progress.say(
         f"{count(len(workers), 'worker')} of earlier commands ({named}) may still work on "
-        f"this run. This command helps them. Any other host helps with: {join}"
+        "this run. This command works on the same run together with them. `"
+        f"{join}` adds workers on another host."
     )
 
 
@@ -670,7 +671,8 @@ def _another_may_finish(
         if own_place:  # removes locks and records that this process has made since
             remove_work_dir(work_dir, runs[-1] if runs else "", target)
         raise BusyError(
-            f"Another process finished this conversion meanwhile. The result is {target}.",
+            f"Another process finished this conversion during this command. The result is "
+            f"{target}.",
             path=str(target),
             next_step=f"There is nothing left to do. `leconvert check {shlex.quote(str(target))}` "
             "checks the result.",
@@ -1222,11 +1224,12 @@ def _said_repairs(repairs: Sequence[Repairs]) -> str:
 
 def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetError:
     return TargetError(
-        f"{target} already holds another {to} dataset than this command would make.",
+        f"{target} already contains a {to} dataset, which differs from the one that this command "
+        "would make.",
         path=str(target),
         details=differences,
         next_step="Nothing was changed. Choose another --output. If the source has new episodes, "
-        "--append adds them. --force-conversion converts anew and keeps the old result as "
+        "--append adds them. --force-conversion converts again and keeps the old result as "
         f"{old_dir(target)}.",
     )
 

@@ -231,7 +231,7 @@ def test_what_v21_has_no_form_for_needs_a_flag(
     [
         (["--layout", "streaming"], "which has one file for each episode"),
         (["--data-file-size-in-mb", "5"], "which has one file for each episode"),
-        (["--push-to-hub", "true"], "dataset is not pushed to the repo of its source by default"),
+        (["--push-to-hub", "true"], "dataset is not pushed to the repo of its source, since"),
         (["--probe"], "--probe measures only v3.0 datasets"),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_v30_dataset_is_converted_in_place_kept_and_put_back(
     assert snapshot(joined.with_name("v30_v21")) == result
     assert sorted(path.name for path in joined.parent.glob("v30*")) == ["v30", "v30_v21"]
     assert main(["undo", str(joined)]) == 0
-    assert "was put back before" in capsys.readouterr().out
+    assert "An earlier command already put" in capsys.readouterr().out
 
 
 def test_a_v30_dataset_is_kept_even_where_its_removal_is_asked_for(

@@ -244,7 +244,7 @@ def test_a_source_that_changed_after_the_exchange_is_never_deleted(
     done = leconvert_here(*command, code=4)
     assert episodes_of(dataset.with_name("set_old")) == ("v2.1", 6)
     assert leconvert_here(*command).returncode == 4, (
-        "The next try compares the result with its source"
+        "the next command compares the result with its source"
     )
     subprocess.run(remedy(done), shell=True, check=True)
     leconvert_here(*command, code=0)

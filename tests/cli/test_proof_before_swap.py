@@ -323,5 +323,5 @@ def test_pack_takes_the_same_options(
     assert main(["pack", str(work), "--delete-source"]) == 0
     said = capsys.readouterr().out
     assert "every byte of it is proven to be in the result" in said
-    assert said.endswith("compared with the source: bytes\n")
+    assert said.endswith("checked       bytes compared with the source\n")
     assert not old_of(source_copy).exists()

@@ -649,7 +649,7 @@ def test_verifying_needs_no_disk_that_can_be_written(
     (out / "meta/info.json").write_bytes((out / "meta/info.json").read_bytes() + b"\n")
     assert main(["verify", str(out), f"--source={source}", "--bytes"]) == 0
     assert (
-        "This proof could not be recorded for a push: The disk cannot be written."
+        "could not be saved for a later push: The disk cannot be written."
         in capsys.readouterr().err
     )
     assert main([*unpushed, "--force-push"]) == 0

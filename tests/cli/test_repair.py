@@ -101,7 +101,7 @@ def test_a_repair_elsewhere_can_be_given_again(leconvert: Leconvert, drifted: Pa
     assert leconvert(*command).returncode == 0
     again = leconvert(*command, code=0)
     assert again.stdout == (
-        f"{drifted}_repaired is already the result of this very repair of {drifted}. "
+        f"{drifted}_repaired is already the result of the same repair of {drifted}. "
         "There is nothing to do.\n"
     )
 

@@ -74,7 +74,7 @@ def test_steps_on_their_own_leave_their_commands_and_the_packer_the_page(
     assert told["size_bytes"] == (tmp_path / "r.html").stat().st_size
     assert (told["state"], told["tries"], told["remarks"]) == ("finished", 3, [])
     assert main(["report", out, "-o", str(tmp_path / "alone.html")]) == 0
-    assert "result only" in capsys.readouterr().out
+    assert "the report shows only the dataset" in capsys.readouterr().out
 
 
 def test_no_secret_of_a_command_or_of_the_environment_is_written_anywhere(

@@ -241,7 +241,7 @@ def test_a_status_fits_the_page_before_during_and_after(
     leconvert: Leconvert, work_dir: Path
 ) -> None:
     before = leconvert("status", work_dir)
-    assert "0 done, 0 leased, 5 pending, 0 failed of 5" in before.stdout
+    assert "0 done, 0 in work, 5 pending, 0 failed of 5" in before.stdout
     assert "No worker is working on a batch." in before.stdout
     assert before.stdout.splitlines()[-1] == f"To continue: leconvert work {work_dir}"
     leconvert("work", work_dir)

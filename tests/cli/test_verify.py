@@ -33,8 +33,8 @@ def test_a_proven_result_is_told_in_one_line(
 ) -> None:
     assert verify(small_result, small_source, "--bytes", "--decode", "3") == 0
     assert capsys.readouterr().out == (
-        f"{small_result} matches {small_source}: bytes, 5 episodes, 44 rows, 88 camera frames in "
-        "3 files; 3 pictures decoded on both sides.\n"
+        f"{small_result} matches its source {small_source}. Compared: bytes, 5 episodes, 44 "
+        "rows, 88 camera frames in 3 files; 3 pictures decoded on both sides.\n"
     )
 
 
@@ -51,9 +51,10 @@ def test_differences_are_listed_and_exit_with_10(
     assert verify(damaged, small_source) == 0, "the structure is whole"
     capsys.readouterr()
     assert verify(damaged, small_source, "--bytes") == 10
-    first, last = capsys.readouterr().out.splitlines()
+    first, last, step = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{TOP}, episode 0: coded bytes from packet 0 on (SHA-256 of that")
     assert last == "1 difference. The result does not match its source."
+    assert step.startswith("  → If --source is the right dataset, convert it again")
 
 
 def test_json_names_episode_stream_file_and_both_values(
@@ -90,7 +91,8 @@ def test_a_source_that_is_another_one_is_named(
         if ("The result was made from") in line
     ]
     assert said == (
-        "The result was made from part, but no --source has the tables that part had then."
+        "The result was made from part. No --source has the same tables as part had at the time "
+        "of the conversion."
     )
     moved = part.rename(tmp_path / "moved")
     assert main(["verify", str(merged), *sources, str(moved)]) == 0

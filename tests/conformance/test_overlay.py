@@ -121,9 +121,10 @@ def test_it_is_proven_checked_reported_and_loaded(
 ) -> None:
     old = str(small / "meta_old")
     for command, said in (
-        (["verify", str(small), "--source", old, "--bytes"], f"{small} matches {old}: bytes, 5"),
+        (["verify", str(small), "--source", old, "--bytes"],
+         f"{small} matches its source {old}. Compared: bytes, 5"),
         (["check", str(small)], "0 errors, 0 warnings"),
-        (["report", str(small), "-o", str(tmp_path / "page.html")], "result only"),
+        (["report", str(small), "-o", str(tmp_path / "page.html")], "shows only the dataset"),
         (["convert", str(small), "--layout", "overlay"], "There is nothing to do."),
         (
             ["probe", "run", "--root", str(small), "--duration-s", "0.5", "--num-workers", "0",

@@ -484,7 +484,7 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
     if "--restart" in advice:
         scene.options["restart"] = True
         return True
-    if "Move the dataset that you want to keep to the target and the other folders away" in advice:
+    if "Move the dataset that you want to keep: its new place is" in advice:
         source, kept = scene.source(), scene.replaced()
         for path in scene.trees():
             if path not in {source, kept}:

@@ -478,7 +478,7 @@ def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
         error = loser.thaw()
     assert isinstance(error, BusyError), error
     assert error.exit_code == 12
-    assert "Another process finished this conversion meanwhile" in error.message
+    assert "Another process finished this conversion during this command" in error.message
     assert str(output or source_copy) in error.message
     wanted = {"small", "small_old"} if output is None else {"small", "out"}
     assert {path.name for path in source_copy.parent.iterdir()} == wanted

@@ -340,7 +340,9 @@ def test_a_tag_that_somebody_else_makes_in_the_gap_is_left_alone(
         "none", method="POST", path="/tag/", interfere=lambda: repo.tags.update({"v3.0": first})
     )
     here.hub.break_requests(steal)
-    with pytest.raises(HubConflictError, match=r"changed meanwhile: the tag v3.0 was made"):
+    with pytest.raises(
+        HubConflictError, match=r"changed during this command: the tag v3.0 was made"
+    ):
         here.push()
     assert repo.tags["v3.0"] == first
 

@@ -96,7 +96,7 @@ def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
     assert shards
     packed = leconvert("pack", work, "--no-wait")
     assert packed.returncode == 0, packed.stderr
-    assert "0 files linked" in packed.stdout
+    assert "0 taken from the work dir" in packed.stdout
     assert digest_of(out) == quiet_digest
     assert not (run / "attempts").exists()
 

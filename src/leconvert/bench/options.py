@@ -327,7 +327,7 @@ class RunOptions:
         _check_least(self, _AT_LEAST)
         for name in ("duration_s", "limit_duration_s", "tolerance_s"):
             if not getattr(self, name) > 0:
-                raise UsageError(f"{_flag(name)} must be more than 0.")
+                raise UsageError(f"{_flag(name)} must be above 0.")
         for name, known in (
             ("loader", LOADERS), ("mode", MODES), ("source", SOURCES), ("scenario", SCENARIOS)
         ):  # fmt: skip

@@ -95,4 +95,6 @@ def _show(report: DatasetReport) -> None:
     )
     if any("leconvert repair" in (finding.remedy or "") for finding in report.findings):
         command = shlex.join(["leconvert", "check", report.root, "--plan-repairs"])
-        print_sentence(f"`{command}` prints the one command that repairs most of it.", margin="")
+        print_sentence(
+            f"`{command}` prints one command that repairs most of these findings.", margin=""
+        )

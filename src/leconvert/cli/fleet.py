@@ -159,9 +159,9 @@ def run_convert(options: argparse.Namespace) -> int:
         plan = conversion.plan
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
         progress.say(
-            f"Converting {count(len(datasets), 'dataset')}; work dir {work_dir}. Watch with: "
-            f"leconvert status {shlex.quote(str(work_dir))}; help from any host with: "
-            f"leconvert work {shlex.quote(str(work_dir))}"
+            f"Converting {count(len(datasets), 'dataset')} in the work dir {work_dir}. "
+            f"`leconvert status {shlex.quote(str(work_dir))}` shows the progress. `leconvert work "
+            f"{shlex.quote(str(work_dir))}` adds workers on any host."
         )
         if options.plan_only:
             if options.json:
@@ -302,7 +302,7 @@ def _price_lines(price: FleetPrice) -> list[str]:
     finished = len(price.datasets) - len(wrong) - len(ready)
     unseen = [one for one in ready if not one.is_scanned]
     stays = [one.moves for one in ready if one.moves is not None]
-    rows: list[list[object]] = [["dataset", "episodes", "size", "files", "stops at"]]
+    rows: list[list[object]] = [["dataset", "episodes", "size", "files", "reason"]]
     rows += [
         [
             one.name,
@@ -333,8 +333,8 @@ def _price_lines(price: FleetPrice) -> list[str]:
         seconds = sum(one.seconds for one in ready)
         lines.append(
             f"One worker would need about {guessed_duration(seconds)} on a disk that reads and "
-            "writes 500 MB/s. Once workers run, `leconvert status` tells the time left by "
-            "their measured speed."
+            "writes 500 MB/s. As soon as workers run, `leconvert status` shows the remaining "
+            "time, computed from the measured speed of the workers."
         )
     if unseen:
         lines.append(
@@ -358,10 +358,8 @@ def _price_lines(price: FleetPrice) -> list[str]:
     if price.former_states:
         lines.append(former_line(price.former_states, price.former_bytes))
     if wrong:
-        lines.append(
-            f"{count(len(wrong), 'dataset')} would be set aside (not converted), by reason:"
-        )
-        lines += reason_lines("stops at", price.why_set_aside())
+        lines.append(f"{count(len(wrong), 'dataset')} would be set aside (not converted):")
+        lines += reason_lines("reason", price.why_set_aside())
     lines.append("Nothing was written.")
     return lines
 
@@ -447,10 +445,13 @@ def run_find(options: argparse.Namespace) -> int:
         print("\n".join(_found_lines(found)), flush=True)
     also = ""
     if left_out := unread + are_v3:
-        told = {f"{are_v3:,} v3.0 already": are_v3, f"{unread:,} for the reason given": unread}
+        told = {
+            f"{are_v3:,} already v3.0": are_v3,
+            f"{unread:,} not usable for the reason given": unread,
+        }
         why = ", ".join(words for words, some in told.items() if some)
-        also = f"; {left_out:,} of them are left out and stand as comments: {why}"
-    print(f"# {count(number, 'dataset')}, {amount(size_bytes)}{also}")
+        also = f" {count(left_out, 'dataset is', 'datasets are')} commented out: {why}."
+    print(f"# {count(number, 'dataset')}, {amount(size_bytes)}.{also}")
     return 0
 
 
@@ -487,7 +488,7 @@ def _found_lines(found: FoundDataset) -> list[str]:
     if found.problem is not None:
         lines.append(f"#   {found.problem}")
     elif found.version == V3_VERSION:
-        anew = ", but has errors; a conversion writes it anew" if found.errors else ""
+        anew = ", but has errors; a conversion writes it again" if found.errors else ""
         lines.append(f"#   is {found.version} already{anew}")
     for severity, codes in (("error", found.errors), ("warning", found.warnings)):
         if codes:
@@ -523,11 +524,12 @@ def run_suggest(options: argparse.Namespace) -> int:
 def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str]:
     well = len(suggestion.converts)
     number = count(well + len(suggestion.stays), "dataset was", "datasets were")
-    yield (
-        f"# {number} set aside (not converted). With this policy {well:,} of them convert, and no "
-        "data is lost:"
-    )
-    yield "# every frame stays, and so does every feature that has data."
+    if well:
+        yield f"# {number} set aside (not converted). This policy converts {well:,} of them."
+        yield "# It loses no data: every frame stays, and so does every feature that has data."
+    else:
+        yield f"# {number} set aside (not converted)."
+        yield "# leconvert knows no policy that converts one of them without a loss of data."
     yield "# Run the command of the fleet again with --policy and the name of this file."
     for rule in suggestion.policy.rules[:number_given]:
         yield from ("", "# This rule is from the fleet's present policy.", *_rule_lines(rule))

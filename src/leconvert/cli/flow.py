@@ -178,7 +178,10 @@ def print_report(report: ConversionReport) -> None:
     print(f"  use           {_use(report)}")
     _print_source(report)
     if report.kept_files is not None:
-        print(f"  unchanged     {report.kept_files:,} of the files are the source's own")
+        print(
+            f"  unchanged     {count(report.kept_files, 'file is', 'files are')} taken from the "
+            "source without a change"
+        )
     if report.cloned_bytes:
         print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
     changes = Repairs.from_record(report.repairs).summary()
@@ -228,8 +231,9 @@ def _print_source(report: ConversionReport) -> None:
         because = f"; not removed: {report.kept_because}" if report.kept_because else ""
         print(f"  kept          {report.kept_source}, the source{because}")
         print(
-            f"  next          `leconvert clean --of {output} --old` removes the kept source if "
-            f"every byte of it is in the result; `leconvert undo {output}` puts it back"
+            f"  next          `leconvert undo {output}` puts the source back; or `leconvert clean "
+            f"--of {output} --old` removes the kept source for good, if every byte of it is in the "
+            "result"
         )
     if report.removed_source is not None:
         print(
@@ -241,8 +245,8 @@ def _print_source(report: ConversionReport) -> None:
 def _print_moves(moves: MovedBytes) -> None:
     received = moves.received + moves.to_fetch
     print(
-        f"  moved         {amount(received)} downloaded, about {amount(moves.to_send)} uploaded, "
-        f"of {amount(moves.of)}"
+        f"  network       {amount(received)} downloaded, about {amount(moves.to_send)} uploaded; "
+        f"the dataset has {amount(moves.of)}"
     )
 
 

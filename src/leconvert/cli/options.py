@@ -952,9 +952,9 @@ def push_target(
     is_of_hub = not local and (origin is not None or options.repo_id is not None)
     if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
-            f"A {to} dataset is not pushed to the repo of its source by default: the v3.0 dataset "
-            "there would be replaced.",
-            next_step="Add --push-repo-id ORG/NAME to push it there, or --no-push.",
+            f"By default, a {to} dataset is not pushed to the repo of its source, since the push "
+            "would replace the v3.0 dataset in that repo.",
+            next_step="Add --push-repo-id ORG/NAME to push to ORG/NAME, or add --no-push.",
         )
     if refused or (not asked and (origin is None or local)):
         return None

@@ -172,7 +172,7 @@ def print_planned_repairs(
         if plan.lossless:
             said = (
                 f"{' '.join(plan.lossless)} No data is lost then. Otherwise this command loses "
-                "least:"
+                "the least data:"
             )
             print_sentence(said, margin="")
     print(plan.command or f"{plan.root} has nothing to repair.")

@@ -93,9 +93,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"removed       {packed.removed}: every byte of it is proven to be in the result")
     because = f": {packed.verified_because}" if packed.verified_because else ""
     print(
-        f"{packed.linked} files linked, {packed.copied} copied, {packed.joined} joined; compared "
-        f"with the source: {packed.verified}{because}"
+        f"files         {packed.linked} taken from the work dir (hard links), {packed.copied} "
+        f"copied, {packed.joined} joined"
     )
+    print(f"checked       {packed.verified} compared with the source{because}")
     if page is not None:
         print(f"report        {page}")
     return 0

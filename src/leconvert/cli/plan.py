@@ -185,12 +185,12 @@ def _moves(moves: MovedBytes, *, is_overlay: bool) -> Iterator[str]:
 
 def _files_table(plan: PlanSummary) -> str:
     if not plan.kept:
-        return table([["stream", "files"], *plan.files.items()])
+        return table([["output", "files"], *plan.files.items()])
     rows = [
         [stream, files, plan.kept[stream], files - plan.kept[stream]]
         for stream, files in plan.files.items()
     ]
-    return table([["stream", "files", "kept", "written anew"], *rows])
+    return table([["output", "files", "kept", "written again"], *rows])
 
 
 # ``leconvert plan``.

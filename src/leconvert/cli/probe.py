@@ -341,7 +341,7 @@ def run_limit(options: argparse.Namespace) -> int:
     from leconvert.bench import dataset_place, run_limit, write_document
 
     if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
-        raise UsageError("--duration-s must be more than 0, and --processes at least 1.")
+        raise UsageError("--duration-s must be above 0, and --processes at least 1.")
     document = run_limit(
         dataset_place(options.root, options.repo_id),
         data_files_root=options.data_files_root,

@@ -45,7 +45,7 @@ def show_push(report: PushReport) -> None:
     if report.dry_run:
         print(f"Nothing was written. A push to {report.url} would:")
         if report.created:
-            print("  make          the repo, unless it exists and this token may not see it")
+            print("  make          the repo (this token sees no such repo)")
     else:
         print(f"Pushed to {report.url}")
     print(
@@ -271,10 +271,10 @@ class ConvertPush(ResultPush):
         if force:
             return False
         anew = (
-            f"`--force-conversion` converts anew and keeps this dataset as {old_dir(self._target)}"
+            f"`--force-conversion` converts again and keeps this dataset as {old_dir(self._target)}"
         )
         if self._is_in_place:
-            anew = "or convert its source anew with --output"
+            anew = "or convert its source again with --output"
         raise TargetError(
             f"{self._target} already holds a {to} dataset, made from another source or with "
             "other options.",

@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
             if getattr(options, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(
-                    f"{flag} works only for a repair that writes the whole dataset anew; this "
+                    f"{flag} works only for a repair that writes the whole dataset again; this "
                     "repair writes only the files that are wrong.",
                     next_step=f"Leave {flag} out.",
                 )
@@ -167,7 +167,7 @@ def _show(report: RepairReport) -> None:
         return
     if report.was_repaired:
         print(
-            f"{report.target} is already the result of this very repair of {report.dataset}. "
+            f"{report.target} is already the result of the same repair of {report.dataset}. "
             "There is nothing to do."
         )
         return

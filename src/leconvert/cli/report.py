@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the page, and say where it is."""
     from leconvert.report import gather, write_report
+    from leconvert.report.values import StoryState
 
     story = gather(options.place.resolve())
     size = write_report(story, options.output)
@@ -41,7 +42,10 @@ def run(options: argparse.Namespace) -> int:
         }
         print(json.dumps(record, indent=2))
         return 0
-    print(f"{story.name}: {story.state.value}.")
+    told = story.state.value
+    if story.state is StoryState.RESULT_ONLY:
+        told = "the report shows only the dataset, since no record of its conversion was found"
+    print(f"{story.name}: {told}.")
     for remark in story.remarks:
         print(f"  {remark}")
     print(f"  report  {options.output} ({amount(size)})")

@@ -201,7 +201,7 @@ def set_aside_lines(
         ["", *_folded(f"{names}: {message}", width, "    "), *_folded(f"  → {step}", width, "    ")]
         for names, message, step in alike[:most]
     ]
-    lines = [*reason_lines("set aside by", status.why_set_aside(), width), *chain(*told)]
+    lines = [*reason_lines("reason", status.why_set_aside(), width), *chain(*told)]
     left = len(alike) - len(told)
     return [*lines, f"... and {left:,} more; --json lists them all"] if left else lines
 
@@ -422,7 +422,7 @@ def _head(status: RunStatus) -> list[str]:
         f"run      {status.run_id}",
         f"source   {shorten(status.source, path_width, keep='tail')}",
         f"target   {shorten(status.target, path_width, keep='tail')}",
-        f"batches  {status.done:,} done, {status.leased:,} leased, {status.pending:,} pending, "
+        f"batches  {status.done:,} done, {status.leased:,} in work, {status.pending:,} pending, "
         f"{status.failed:,} failed of {status.batches:,}",
         f"bytes    {amount(status.done_bytes)} of {amount(status.total_bytes)} ({share:.0%}), "
         f"{pace}",

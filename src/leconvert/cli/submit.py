@@ -73,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
         if submitted.packer_job is not None:
             print(f"packer   job {submitted.packer_job}, which starts when the workers have ended")
         print(f"logs     {submitted.logs}")
-        print(f"Watch with: leconvert status {shlex.quote(str(options.work_dir))} --watch")
+        watch = f"leconvert status {shlex.quote(str(options.work_dir))} --watch"
+        print(f"Watch the progress with: {watch}")
     return 0
 
 

@@ -54,7 +54,8 @@ def run_undo(options: argparse.Namespace) -> int:
         return 0
     if report.was_undone:
         print(
-            f"{dataset} was put back before. The result that had its place is now {report.result}."
+            f"An earlier command already put {dataset} back. The result, which was at {dataset}, "
+            f"is now at {report.result}."
         )
         return 0
     compared = (

@@ -82,8 +82,12 @@ def verification_lines(
 ) -> list[str]:
     """Return what differs, with a count at the end, or what was compared."""
     if report.ok:
-        named = ", ".join(without_credentials(str(source)) for source in sources)
-        return [f"{result} matches its source {named}. Compared: {_compared(report)}."]
+        named = ", ".join(
+            str(source.resolve()) if isinstance(source, Path) else without_credentials(source)
+            for source in sources
+        )
+        which = "source" if len(sources) == 1 else "sources"
+        return [f"{result.resolve()} matches its {which} {named}. Compared: {_compared(report)}."]
     found = len(report.differences)
     shown = f", the first {_DIFFERENCES_SHOWN} above" if found > _DIFFERENCES_SHOWN else ""
     return [
@@ -214,8 +218,13 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(verification_lines(report, options.result, given)))
         for name in () if report.ok else other_sources(result, sources):
             print(
-                f"The result was made from {name}, but no --source has the tables that {name} had "
-                "then."
+                f"The result was made from {name}. No --source has the same tables as {name} "
+                "had at the time of the conversion."
+            )
+        if not report.ok:
+            print(
+                "  → If --source is the right dataset, convert it again into a new folder, with "
+                "the same options."
             )
     return 0 if report.ok else VerificationError.exit_code
 
@@ -241,7 +250,11 @@ def _note(result: Path, record: Provenance, progress: Progress) -> None:
         write_provenance(result, record)
     except StorageError as error:  # a result on a disk that is only read can be verified
         progress.say(
-            f"Nothing differs. This proof could not be recorded for a push: {error.message}"
+            "Nothing differs. The outcome of this comparison could not be saved for a later push: "
+            f"{error.message}"
         )
         return
-    progress.say(f"The proof is recorded beside {result}; `leconvert push` uses it.")
+    progress.say(
+        f"The outcome of this comparison is saved beside {result}. `leconvert push` uses it as the "
+        "proof that the result is right."
+    )

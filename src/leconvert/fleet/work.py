@@ -451,13 +451,14 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
                 raise UsageError(
                     f"{called[0].upper()}{called[1:]} lies inside {owners[parent]}.",
                     path=str(place),
-                    next_step="Choose folders side by side.",
+                    next_step="Choose another folder for one of the two, outside of the other.",
                 )
 
 
 def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
     return UsageError(
-        f"{called[0].upper()}{called[1:]} has the name of a former state of {target}.",
+        f"{called[0].upper()}{called[1:]} has the name under which a conversion keeps an older "
+        f"version of {target}.",
         path=str(place),
         next_step="Give one of the two results another name: write --name NAME at the end of "
         "its line. Or choose another --output-dir.",
@@ -729,9 +730,10 @@ def convert_dataset(
             if made is None or not changed or made.target_is_as_made(dataset):
                 raise
             raise BusyError(
-                f"Another run replaced {dataset.target} meanwhile.",
+                f"Another run replaced {dataset.target} during this run.",
                 path=str(dataset.target),
-                next_step="The next try compares the result with its source.",
+                next_step="Nothing needs to be done: the fleet tries this dataset again and then "
+                "compares the result with its source.",
             ) from error
     if done.pushed is not None:
         done = replace(done, was_finished=False)
@@ -1082,7 +1084,7 @@ class FleetWorker:
     def _check(self) -> None:
         if self._stop.is_set():
             raise InterruptedRunError(
-                "The fleet was stopped. Datasets in work were given back.",
+                "The fleet was stopped. The unfinished datasets are free for other workers.",
                 next_step="Run the same command again to continue. Finished work stays finished.",
             )
         now = self._clock()

@@ -106,7 +106,8 @@ class MixedStream(SampleStream):
         )
         if len({id(stream) for stream in self.streams}) < len(self.streams):
             raise UsageError(
-                "A stream is given twice.", next_step="Make an EpisodeStream for each time."
+                "The same stream object is given twice.",
+                next_step="Make two EpisodeStream objects.",
             )
         if len({(stream.rank, stream.world_size) for stream in self.streams}) > 1:
             raise UsageError("The streams have different ranks or numbers of ranks.")

@@ -376,8 +376,8 @@ def _whole_shares(weights: Sequence[float]) -> IntArray:
     shares: IntArray = np.floor(exact + 1e-6).astype(np.int64)
     if (shares < 1).any():
         raise UsageError(
-            f"The weight {min(weights):g} is too small beside the others: it must be at "
-            f"least one of {_CYCLE:,} samples."
+            f"The weight {min(weights):g} is too small in comparison with the other "
+            f"weights. Each dataset must get at least 1 of {_CYCLE:,} samples."
         )
     rests = np.argsort(shares - exact, kind="stable")
     shares[rests[: _CYCLE - int(shares.sum())]] += 1

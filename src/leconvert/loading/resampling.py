@@ -185,7 +185,7 @@ def _counts(
         return np.full(batch, room, np.int64)
     counts = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
     if counts.shape != (batch,) or counts.dtype.kind not in "iu":
-        raise UsageError(f"{name} must be {batch} whole numbers, one a trajectory.")
+        raise UsageError(f"{name} must be {batch} whole numbers, one for each trajectory.")
     for row, count in enumerate(counts.tolist()):
         if not least <= count <= room:
             what = "has no samples" if count == 0 else f"cannot have {count} of {room}"
@@ -224,8 +224,8 @@ def _check_targets(packed: Packed, targets: Targets, outside: str) -> None:
     if len(odd):
         at = int(odd[0])
         raise UsageError(
-            f"Trajectory {int(targets.row[at])} has a target {float(times[at])} s after its first "
-            f"sample, outside of its {float(ends[at])} s.",
+            f"Trajectory {int(targets.row[at])} is {float(ends[at])} s long, but a target is "
+            f"{float(times[at])} s after its first sample.",
             next_step="Leave such targets out, or pass outside='clamp' to hold the value at the "
             "end.",
         )

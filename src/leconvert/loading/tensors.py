@@ -26,7 +26,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.data import get_worker_info
 
-from leconvert.support.errors import LeconvertError
+from leconvert.support.errors import REPORT_IT, LeconvertError
 from leconvert.support.machine import use_large_pages
 
 _ALIGNMENT = 64
@@ -156,7 +156,9 @@ class SharedBufferPool:
                 self._mapped[worker, slot] = piece
             if (worker, slot) not in self._mapped:
                 raise LeconvertError(
-                    "A loader worker sent a batch in memory that the loader does not know."
+                    "Internal error: a loader worker sent a batch in shared memory that the loader "
+                    "does not know.",
+                    next_step=f"{REPORT_IT}.",
                 )
             # A separate storage for each batch: when it ends, the batch has ended.
             lent = torch.frombuffer(self._mapped[worker, slot].numpy(), dtype=torch.uint8)

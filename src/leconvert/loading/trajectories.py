@@ -245,8 +245,8 @@ def _check(text: str, method: Method, dtype: np.dtype[Any], width: int) -> None:
         )
     if method in {"linear", "slerp"} and dtype.kind != "f":
         raise UsageError(
-            f"{text} is of type {dtype}: {method} would make fractions of it.",
-            next_step="Use --previous or --nearest for this column.",
+            f"{text} is of type {dtype}. The method {method} would produce values of another type.",
+            next_step="Use the method previous or nearest for this column.",
         )
     if method == "slerp" and width != _QUATERNION:
         raise UsageError(
@@ -267,7 +267,8 @@ def _segments(key: str, of_columns: Sequence[Method], begins: set[int]) -> tuple
             segment.stop - segment.start != _QUATERNION or segment.start not in begins
         ):
             raise UsageError(
-                f"Another choice takes a column of the quaternion at {key}[{segment.start}].",
+                f"Another method is also given for a column of the quaternion at "
+                f"{key}[{segment.start}].",
                 next_step="Give the columns of a quaternion only once.",
             )
     return tuple(segments)
@@ -430,8 +431,7 @@ class Hdf5Set(TrajectorySource):
             return source_hz
         if not 0 < hz < math.inf:
             raise SourceError(
-                f"{self._path} does not say how many samples it has a second (env_args, "
-                "control_freq).",
+                f"{self._path} contains no sample rate (env_args, control_freq).",
                 path=str(self._path),
                 next_step="Give the rate with --source-hz.",
             )

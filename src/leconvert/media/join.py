@@ -141,7 +141,10 @@ class FileSamples:
         offsets *= frame_duration
         offsets += shift
         if int(offsets.max()) > _LARGEST_OFFSET:
-            raise SourceError("A clip shows frames impossibly long after they are decoded.")
+            raise SourceError(
+                "A clip has impossible times: the display time of a frame is too long after its "
+                "decoding time."
+            )
         heads = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
         rows = np.empty((len(heads), 2), ">u4")
         rows[:, 0] = np.diff(heads, append=len(offsets))
@@ -696,7 +699,8 @@ def _read_episodes(
         holds_others = clip.first is None and count < num_samples
         if start < 0 or count < 1 or stop > num_samples or holds_others:
             raise UnreadableSourceError(
-                f"{clip.path} has {num_samples} frames, not {count} from frame {start} on.",
+                f"{clip.path} has {num_samples} frames. The conversion needs "
+                f"{'exactly ' if holds_others else ''}{count} frames from frame {start} on.",
                 path=clip.path,
             )
         sizes, keyframes = index.sizes[start:stop], index.keyframes[start:stop]

@@ -571,7 +571,7 @@ class DatasetPush:
         state = self._look_again(self._options.branch)
         if private and not is_private(self._api, self.name):
             raise HubConflictError(
-                f"{self.name} was made by somebody else meanwhile, and is public.",
+                f"{self.name} was made by somebody else during this command, and is public.",
                 next_step="Nothing was pushed. Look at the repo on the Hub.",
             )
         return state
@@ -835,7 +835,9 @@ class DatasetPush:
         title = f"{self._pull_title} ({fingerprint(self.sizes, state.head)})"
         number = self.uploader.find_pull(title)
         if number is None:
-            self._progress.say("Opening a pull request. main does not change meanwhile.")
+            self._progress.say(
+                "Opening a pull request. main does not change until the pull request is merged."
+            )
             number = self.uploader.open_pull(title, f"On {state.head}.")
         revision = f"refs/pr/{number}"
         head = state.pulls.get(number, state.head)
@@ -853,8 +855,8 @@ class DatasetPush:
         """Push the result through a pull request: it has more operations than one commit takes."""
         if self._options.branch != MAIN:
             raise HubConflictError(
-                f"{self.name} needs {report.commits} commits, and only main takes several at "
-                "once, by a pull request.",
+                f"The push to {self.name} needs {report.commits} commits. Such a push uses a pull "
+                "request, and pull requests always go to main.",
                 next_step="Push without --branch.",
             )
         number, _ = self._fill_pull(state, card)
@@ -947,7 +949,7 @@ class DatasetPush:
         what = "made" if before is None else "moved"
         said = "removed" if now is None else f"{what} and leads to {now[:12]} now"
         return HubConflictError(
-            f"{self.name} changed meanwhile: the tag {self.version} was {said}.",
+            f"{self.name} changed during this command: the tag {self.version} was {said}.",
             next_step="The result is committed, but the tag was not changed. Look at the "
             "commit that the tag leads to. Then run the same command again to set the "
             "tag.",

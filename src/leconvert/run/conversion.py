@@ -292,7 +292,7 @@ class ProofOptions:
                 f"{target} already holds a {version} dataset.",
                 path=str(target),
                 next_step="If this is the wanted result, there is nothing to do. If the source has "
-                "new episodes, --append adds them. --force-conversion converts anew and "
+                "new episodes, --append adds them. --force-conversion converts again and "
                 f"keeps the old result as {old_dir(target)}.",
             )
         is_former = appends or self.keep_as_former

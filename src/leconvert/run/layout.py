@@ -101,7 +101,7 @@ def check_layout_options(options: LayoutOptions) -> None:
         ("--video-file-size-in-mb", options.video_file_size_in_mb),
     ):
         if not limit > 0:
-            raise UsageError(f"{name} must be positive, not {limit}.")
+            raise UsageError(f"{name} must be above 0, not {limit}.")
     if options.layout not in _LAYOUTS:
         known = f"{', '.join(_LAYOUTS[:-1])} or {_LAYOUTS[-1]}"
         raise UsageError(f"--layout takes {known}, not {options.layout!r}.")
@@ -474,7 +474,7 @@ def cut_batches(
     elif episodes_per_batch > 0:
         groups = _by_episode_range(totals, layouts, episodes_per_batch, fit, first)
     else:
-        raise UsageError(f"--episodes-per-batch must be positive, not {episodes_per_batch}.")
+        raise UsageError(f"--episodes-per-batch must be at least 1, not {episodes_per_batch}.")
     costed = [(cost, group) for group, cost in groups]
     costed.sort(key=lambda entry: -entry[0])  # stable: ties stay in stream and file order
     return [Batch(batch_id, group, *totals.of(group)) for batch_id, (_, group) in enumerate(costed)]

@@ -876,8 +876,9 @@ def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions
         )
     if not can_link(tree.parent, tree.parent, ".leconvert-probe"):
         raise UsageError(
-            f"{tree.parent} is on a file system without hard links. Files that stay on the Hub "
-            "would need their whole size there.",
+            f"{tree.parent} is on a file system without hard links. There, this conversion "
+            "would need disk space for the full size of all files, even of files that stay on the "
+            "Hub.",
             path=str(tree.parent),
             next_step="Give a folder on another file system with --work-dir, or with --scratch-dir "
             "for a fleet.",

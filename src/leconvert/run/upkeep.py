@@ -198,8 +198,8 @@ def clean_work_dir(
             f"{root} is the work dir of a fleet. Each of its datasets has its own work dir.",
             path=str(root),
             next_step=f"`leconvert clean {shlex.quote(str(root / 'datasets'))}/NAME` removes "
-            "the leftovers of one dataset. When no worker works on the fleet any more, "
-            "the whole folder is no longer needed.",
+            "the leftovers of one dataset. After the last worker has ended, nothing "
+            "needs the whole folder any more.",
         )
     with ExitStack() as held:
         if not dry_run:

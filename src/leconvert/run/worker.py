@@ -797,6 +797,6 @@ def _result_at(run: OpenedRun) -> tuple[int, ...] | None:
 
 def _stopped() -> InterruptedRunError:
     return InterruptedRunError(
-        "The run was stopped. Batches in work were given back.",
+        "The run was stopped. The unfinished batches are free for other workers.",
         next_step="Run the same command again to continue. Finished batches stay finished.",
     )

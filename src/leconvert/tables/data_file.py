@@ -384,7 +384,8 @@ class DataFile:
         """Return columns of one number a row, shape (rows,); a list of one number counts as it.
 
         Raises:
-            UnreadableSourceError: A column is missing, is no number a row, or has empty values.
+            UnreadableSourceError: A column is missing, has empty values, or has not one number for
+                each row.
         """
         found: list[Numbers] = []
         for column, chunked in zip(columns, self._read(*columns), strict=True):
@@ -394,7 +395,9 @@ class DataFile:
                 values = list_values(values)
             kind = values.type
             if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-                error = TypeError(f"column {column} is {kind}, no number a row")
+                error = TypeError(
+                    f"column {column} of type {kind} does not have one number for each row"
+                )
                 raise unreadable(self.path, error) from error
             if values.null_count:
                 raise unreadable(self.path, ValueError(f"column {column} has empty values"))

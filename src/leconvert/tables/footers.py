@@ -86,7 +86,7 @@ class Leaf(NamedTuple):
         try:
             return self.path[0].decode()
         except UnicodeDecodeError as error:
-            raise ThriftError(f"a column's name is no text: {error}") from error
+            raise ThriftError(f"the name of a column is not a text: {error}") from error
 
     @property
     def letter(self) -> str | None:
@@ -158,7 +158,7 @@ def parse_schema(footer: bytes) -> FileSchema:
         while above and above[-1][3] == 0:
             above.pop()
         if not above:
-            raise ThriftError("the schema has columns too many")
+            raise ThriftError("the schema has too many columns")
         name, repetitions, definitions, left = above[-1]
         above[-1] = (name, repetitions, definitions, left - 1)
         element = elements[position]
@@ -174,7 +174,7 @@ def parse_schema(footer: bytes) -> FileSchema:
         else:
             raise ThriftError("the schema has a column without a type")
     if any(left for *_, left in above):
-        raise ThriftError("the schema has columns too few")
+        raise ThriftError("the schema has too few columns")
     structure = tuple(element.structure for element in elements[1:])
     return FileSchema(footer[: reader.position], tuple(leaves), ((root_children,), *structure))
 
@@ -213,7 +213,7 @@ def _schema_element(reader: CompactReader) -> _Element:
     if repetition not in (_REQUIRED_FIELD, _OPTIONAL_FIELD, _REPEATED_FIELD):
         raise ThriftError("an element of the schema is neither required, optional nor repeated")
     if physical is not None and not isinstance(physical, int):
-        raise ThriftError("an element of the schema has a type that is no number")
+        raise ThriftError("an element of the schema has a type that is not a number")
     return _Element(name, physical, converted, repetition, children, tuple(facts.items()))
 
 
@@ -596,7 +596,7 @@ class _Walk:
                 self._literal(number, kind, chunk)
             elif number in _NUMBERS:
                 if kind != I64:
-                    raise ThriftError("a column chunk's size is no integer")
+                    raise ThriftError("the size of a column chunk is not an integer")
                 chunk.numbers[number] = self._captured(INTEGER, self._reader.unsigned)
                 self._parts.append(chunk.numbers[number])
             else:
@@ -798,7 +798,7 @@ class FooterReader:
             if with_row_groups:
                 groups.append(group)
         if min(rows, default=0) < 0 or sum(rows) != unzigzag(found[1]):
-            raise ThriftError("the row groups have other rows in all than the file")
+            raise ThriftError("the row groups do not have as many rows as the file")
         tail = self._tail(schema, footer[position:])
         return FileFooter(schema, rows, places, tuple(groups), tail)
 

@@ -697,7 +697,8 @@ class _Source:
             )
         if first is not None and not 0 <= first <= first + rows <= stored:
             raise UnreadableSourceError(
-                f"The parquet file {self.path} has {stored} rows, not {rows} from row {first} on.",
+                f"The parquet file {self.path} has {stored} rows. The conversion needs {rows} rows "
+                f"from row {first} on.",
                 path=self.path,
                 next_step="If the file changed, plan again with --restart. Otherwise correct "
                 "the length of the episode.",

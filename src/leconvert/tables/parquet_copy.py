@@ -174,9 +174,9 @@ def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
     try:
         kind, size, stored = facts[_KIND], facts[_UNCOMPRESSED], facts[_COMPRESSED]
     except KeyError as error:
-        raise ThriftError("it lacks its sizes") from error
+        raise ThriftError("the page header does not contain the sizes of the page") from error
     if kind not in (_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2):
-        raise ThriftError("it is of a kind that is not known")
+        raise ThriftError("the page is of an unknown kind")
     return kind, size, stored, values, reader.position
 
 

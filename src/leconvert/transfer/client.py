@@ -355,7 +355,7 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
         )
     if status in (409, 412):
         return HubConflictError(
-            f"{repo_id} changed meanwhile: {said}.",
+            f"{repo_id} changed during this command: {said}.",
             next_step="Look at what changed on the Hub, then run the same command again.",
         )
     asked = asked_to_wait(status, error.response.headers)

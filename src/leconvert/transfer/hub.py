@@ -231,7 +231,9 @@ def _first_byte(answer: Response) -> int:
         return 0
     found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
     if found is None:
-        raise ConnectionError("a part of a file without its place in it")
+        raise ConnectionError(
+            "the server sent a part of the file but did not say which bytes they are"
+        )
     return int(found[1])
 
 

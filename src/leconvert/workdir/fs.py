@@ -546,7 +546,7 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
         raise WorkDirError(
             f"{path} was not removed: leconvert did not make this folder.",
             path=str(path),
-            next_step="It was not touched.",
+            next_step="Look at the folder. Only you can decide whether you need it.",
         )
     with storage_errors(path):
         try:

@@ -259,7 +259,7 @@ def _finding(promise: Promise, probe: Callable[[], str | None]) -> Finding:
 def _write(place: Path, fs: FileSystem) -> None:
     fs.write_new(place / "plain", b"content", sync=False)
     if (seen := fs.read_bytes(place / "plain")) != b"content":
-        raise BrokenPromiseError(f"wrote 7 bytes, read {len(seen)} others")
+        raise BrokenPromiseError(f"7 bytes were written, but {len(seen)} different bytes were read")
 
 
 def _must_exist(call: Callable[[], None], what: str) -> None:
@@ -284,12 +284,16 @@ def _link(place: Path, fs: FileSystem) -> None:
     fs.link(place / "first", target)
     _must_exist(lambda: fs.link(place / "second", target), "linking one name")
     if fs.read_bytes(target) != b"first":
-        raise BrokenPromiseError("the name holds the loser's content")
+        raise BrokenPromiseError(
+            "a link to an existing name failed but changed the content of that name"
+        )
     if fs.identity(target) != fs.identity(place / "first"):
         raise BrokenPromiseError("two names of one file have different inodes")
     fs.remove_file(place / "first")
     if fs.read_bytes(target) != b"first":
-        raise BrokenPromiseError("removing one name took the other's content along")
+        raise BrokenPromiseError(
+            "after one of two hard links was removed, the other had another content"
+        )
 
 
 def _folder(place: Path, fs: FileSystem) -> None:
@@ -334,7 +338,7 @@ def _exchange(place: Path, fs: FileSystem) -> None:
 
 def _lock(place: Path, _fs: FileSystem) -> None:
     if not lock_excludes(place / "lock"):
-        raise BrokenPromiseError("two descriptors held it at once")
+        raise BrokenPromiseError("the same lock was taken twice at the same time")
 
 
 def _sync_file(place: Path, fs: FileSystem) -> None:
@@ -741,12 +745,16 @@ def _race(channel: Channel, kind: str) -> str:
         answer = channel.receive()
     theirs = set(_checked(answer)["won"])
     if both := mine & theirs:
-        raise BrokenPromiseError(f"both hosts won {len(both)} of {len(names)} names")
+        raise BrokenPromiseError(
+            f"both hosts made {len(both)} of {len(names)} names that only one host may make"
+        )
     if none := set(names) - mine - theirs:
-        raise BrokenPromiseError(f"nobody won {len(none)} of {len(names)} names")
+        raise BrokenPromiseError(f"neither host could make {len(none)} of {len(names)} names")
     for name in sorted(mine):
         if channel.fs.read_bytes(folder / name) != b"leader":
-            raise BrokenPromiseError("a name that this host won holds the other's content")
+            raise BrokenPromiseError(
+                "this host made a file, but the file has the content of the other host"
+            )
     return f"of {len(names)} names {len(mine)} here, {len(theirs)} there"
 
 
@@ -754,16 +762,18 @@ def _host_lock(channel: Channel) -> None:
     """Hold a lock while the peer tries to take it, then release it."""
     with new_lock(channel.place / "lock"):
         if channel.ask(do="lock")["got"]:
-            raise BrokenPromiseError("both hosts held it at once")
+            raise BrokenPromiseError("both hosts had the same lock at the same time")
     if not channel.ask(do="lock")["got"]:
-        raise BrokenPromiseError("it could not be taken after it was released")
+        raise BrokenPromiseError(
+            "the other host could not take the lock after this host released it"
+        )
 
 
 def _seconds(seen: Mapping[str, Any], what: str) -> float:
     seconds = seen.get("seconds")
     if seconds is None:
         raise BrokenPromiseError(
-            f"what one host did {what} on the other within {LATE_SECONDS:.0f} s"
+            f"a change on one host {what} on the other host within {LATE_SECONDS:.0f} s"
         )
     return float(seconds)
 

@@ -426,9 +426,10 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
     if silent_seconds is not None:
         silent = f" and has given no sign of life for {silent_seconds:.0f} s"
     if role == "target":
+        holder = _named(path, fs)
         return BusyError(
-            f"The lock {path} is held by {_named(path, fs)}, which puts the result of "
-            f"another run in place there{silent}.",
+            f"{holder[0].upper()}{holder[1:]} holds the lock {path}{silent}. That process puts the "
+            "result of another run in the same place.",
             path=str(path),
             next_step="Wait for that process. Look at the dataset there before you run this "
             "command again.",
@@ -718,7 +719,7 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
     try:
         exclusion = fields["exclusion"]
         if exclusion not in _EXCLUSIONS:
-            raise ValueError(f"{exclusion!r} is no way to give a name once")
+            raise ValueError(f"{exclusion!r} is not a method that gives a name to only one process")
         return OneHost(
             HostIdentity.from_fields(fields),
             int(fields["device"]),

@@ -558,7 +558,7 @@ class Journal:
             BusyError: Another packer took over.
         """
         if self.generation == 0:
-            raise RuntimeError("only a packer that began may write the journal")
+            raise RuntimeError("internal error: the packer wrote the journal before it began")
         before = self.read()
         if before.generation != self.generation:
             raise self._superseded(before.generation)

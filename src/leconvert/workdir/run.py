@@ -635,8 +635,8 @@ def open_run(
         # A process that used one of the numbers would wait for batches that do not exist, or leave
         # some out.
         raise WorkDirError(
-            f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, and "
-            f"{paths.batches_offsets.name} {len(batches)}.",
+            f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, but "
+            f"{paths.batches_offsets.name} names {len(batches)} batches.",
             path=str(paths.manifest),
             next_step="Begin a new run with --restart.",
         )

@@ -978,8 +978,8 @@ def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
         f"The result cannot be put in place at {plan.target}: somebody moved folders of this run.",
         path=str(plan.target),
         details=[f"{place}: {words[state]}" for place, state in zip(places, seen, strict=False)],
-        next_step="Move the dataset that you want to keep to the target and the other folders "
-        "away, then run the same command again.",
+        next_step=f"Move the dataset that you want to keep: its new place is {plan.target}. Move "
+        "the other folders of this run to another place. Then run the same command again.",
     )
 
 
@@ -1062,8 +1062,8 @@ def work_dir_beside(target: Path) -> Path:
             if _may_be_planted(path):
                 raise WorkDirError(
                     f"{path} belongs to another user (user id {path.lstat().st_uid}), and "
-                    f"everybody may write to {path.parent}. leconvert does not use it "
-                    "without being told.",
+                    f"everybody may write to {path.parent}. leconvert uses such a work "
+                    "dir only if the command names it with --work-dir.",
                     path=str(path),
                     next_step="If you trust that user, add `--work-dir "
                     f"{shlex.quote(str(work.root))}`, or run `leconvert clean "

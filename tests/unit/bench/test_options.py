@@ -125,7 +125,7 @@ def test_every_accepted_spelling_sets_its_option(spelling: str, name: str, value
     [
         ("--batch-size=0", "--batch-size must be at least 1"),
         ("--num-workers=-1", "--num-workers must be at least 0"),
-        ("--duration-s=0", "--duration-s must be more than 0"),
+        ("--duration-s=0", "--duration-s must be above 0"),
         ("--loader=fast", "There is no loader fast"),
         ("--mode=fast", "There is no mode fast"),
         ("--source=fast", "There is no source fast"),

@@ -171,7 +171,8 @@ def test_ranks_have_the_shares_too_and_another_seed_other_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"), [([1, 0], "above 0"), ([1, float("nan")], "above 0"), ([1, 1e-6], "less")]
+    ("weights", "said"),
+    [([1, 0], "above 0"), ([1, float("nan")], "above 0"), ([1, 1e-6], "at least 1 of")],
 )
 def test_weights_that_make_no_sense_are_refused(weights: list[float], said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -85,7 +85,7 @@ def test_of_samples_at_one_time_the_last_counts_from_then_on() -> None:
 def test_a_target_outside_is_an_error_unless_it_is_to_be_held() -> None:
     targets = torch.tensor([[-0.1, 0.15, 0.4]], dtype=torch.float64)
 
-    refused("target -0.1 s after its first sample, outside of its 0.3 s", TIMES, {"x": X},
+    refused("is 0.3 s long, but a target is -0.1 s after its first sample", TIMES, {"x": X},
             targets=targets)  # fmt: skip
     got = resample(TIMES, {"x": X}, targets=targets, outside="clamp")
 
@@ -151,7 +151,13 @@ def test_what_does_not_fit_is_refused() -> None:
     refused("hz must be a number above 0", TIMES, {"x": X}, hz=0)
     refused("x that is not finite at sample 2", TIMES,
             {"x": torch.tensor([[0, 1, float("nan"), 3]])}, hz=50)  # fmt: skip
-    refused("would make fractions", TIMES, {"x": X.long()}, hz=50, methods={"x": "linear"})
+    refused(
+        "would produce values of another type",
+        TIMES,
+        {"x": X.long()},
+        hz=50,
+        methods={"x": "linear"},
+    )
     refused("The column", TIMES, {"x": X}, hz=50, methods={"y": "nearest"})
     refused("There is no method cubic", TIMES, {"x": X}, hz=50, methods={"x": "cubic"})
     refused("a quaternion has 4", TIMES, {"x": X}, hz=50, methods={"x": "slerp"})

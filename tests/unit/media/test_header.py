@@ -292,8 +292,7 @@ def test_frames_shown_implausibly_late_are_refused_and_the_last_plausible_is_wri
     added(samples := FileSamples(), [1] * 34, lead=lead_of(32))
     with pytest.raises(SourceError) as caught:
         built(samples, fps=fps)
-    words = "A clip shows frames impossibly long after they are decoded."
-    assert caught.value.message == words
+    assert caught.value.message.startswith("A clip has impossible times: ")
     # To the tick: FFmpeg believes 2**28.
     samples = added(FileSamples(), [1])
     samples = added(samples, [1, 1], lead=[0, 0])

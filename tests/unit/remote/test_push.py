@@ -203,7 +203,7 @@ def test_more_operations_than_a_commit_takes_go_through_a_pull_request(
     hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
     hub.limits.commit_operations = 4
-    with pytest.raises(HubConflictError, match=r"which only works for main .by a pull request."):
+    with pytest.raises(HubConflictError, match=r"pull requests always go to main"):
         pushed(result, branch="v3", commit_operations=4)
     report = pushed(result, commit_operations=4)
     assert (report.pull_request, report.merged, report.tag) == (1, True, "set")
@@ -238,7 +238,7 @@ def test_a_change_between_look_and_commit_is_a_conflict(
     first = repo.branches["main"]
     rule = Fault("none", path="/commit/", interfere=lambda: hub.add_commit(REPO, {"a.md": b"x"}))
     hub.break_requests(rule)
-    with pytest.raises(HubConflictError, match="changed meanwhile") as caught:
+    with pytest.raises(HubConflictError, match="changed during this command") as caught:
         pushed(result)
     assert caught.value.exit_code == 17
     assert "run the same command again" in str(caught.value.next_step)
@@ -305,7 +305,7 @@ def test_of_two_pushes_at_once_the_slower_finds_the_others_and_says_so(
         assert slow.reached.wait(60)
         second = pushed(result)
         slow.release.set()
-        with pytest.raises(HubConflictError, match="changed meanwhile"):
+        with pytest.raises(HubConflictError, match="changed during this command"):
             first.result(60)
     assert repo.branches["main"] == second.commit == repo.tags["v3.0"]
     assert pushed(result).commit == second.commit
@@ -644,7 +644,7 @@ def test_a_tag_that_somebody_else_makes_in_between_is_a_conflict(
     with pytest.raises(HubConflictError) as caught:
         pushed(result)
     assert caught.value.message == (
-        f"{REPO} changed meanwhile: the tag v3.0 was made and leads to {old[:12]} now."
+        f"{REPO} changed during this command: the tag v3.0 was made and leads to {old[:12]} now."
     )
     assert repo.tags["v3.0"] == old
     assert pushed(result).tag == "moved"
@@ -665,7 +665,7 @@ def test_a_tag_that_somebody_moves_or_removes_during_the_upload_is_left_alone(
     hub.break_requests(Fault("none", path="/commit/", interfere=interfere))
     with pytest.raises(HubConflictError) as caught:
         pushed(result)
-    assert caught.value.message == f"{REPO} changed meanwhile: the tag v3.0 was {said}."
+    assert caught.value.message == f"{REPO} changed during this command: the tag v3.0 was {said}."
     assert repo.tags.get("v3.0") == theirs
     assert not [line for line in _writes(hub) if "/tag/" in line]
 

@@ -80,7 +80,9 @@ def test_what_is_stored_as_a_number_and_is_none_is_no_number(
     tmp_path: Path, column: pa.Array
 ) -> None:
     with DataFile(write(tmp_path, column, store_decimal_as_integer=True)) as file:
-        with pytest.raises(UnreadableSourceError, match="no number a row") as caught:
+        with pytest.raises(
+            UnreadableSourceError, match="not have one number for each row"
+        ) as caught:
             file.numbers("x")
         assert caught.value.path == file.path
         # Of lists the extremes are those of what is in them.

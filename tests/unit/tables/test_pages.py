@@ -132,7 +132,7 @@ def test_headers_with_texts_of_any_length_are_read_to_their_end(
 def test_an_unknown_kind_of_page_and_one_without_sizes_are_damaged(tmp_path: Path) -> None:
     raw, chunk = stored(tmp_path, NUMBERS, use_dictionary=False)
     assert raw[chunk.start : chunk.start + 2] == b"\x15\x00"
-    for header, said in ((b"\x15\x02", "of a kind"), (b"\x00\x00", "lacks its sizes")):
+    for header, said in ((b"\x15\x02", "unknown kind"), (b"\x00\x00", "not contain the sizes")):
         damaged = raw[: chunk.start] + header + raw[chunk.start + 2 :]
         reason = check_pages(window_of(damaged), chunk)
         assert reason is not None

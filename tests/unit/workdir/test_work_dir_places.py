@@ -90,7 +90,7 @@ def test_a_work_dir_that_another_user_put_beside_the_dataset_is_not_used_unasked
         said = capsys.readouterr().err
         assert "belongs to another user (user id" in said
         assert f"`--work-dir {begun}`" in said
-    with pytest.raises(WorkDirError, match="does not use it without being told"):
+    with pytest.raises(WorkDirError, match="only if the command names it with --work-dir"):
         leconvert.convert(source_copy)
     assert begun.is_dir()
     # The other work dir, the first remedy, the second one.
@@ -127,7 +127,7 @@ def test_a_record_that_another_user_put_into_an_open_work_dir_is_not_used_unaske
     give_away(path)
     assert work_dir_beside(source_copy) == begun, "nobody else could put it there"
     path.parent.chmod(0o777)
-    with pytest.raises(WorkDirError, match="does not use it without being told"):
+    with pytest.raises(WorkDirError, match="only if the command names it with --work-dir"):
         work_dir_beside(source_copy)
 
 

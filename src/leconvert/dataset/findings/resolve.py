@@ -305,8 +305,8 @@ def check_renamed_features(
         if new in known:
             raise UsageError(
                 f"The dataset already has a feature of the new name ({said}).",
-                next_step="Use another name, or rename the other feature first, by a "
-                "conversion of its own.",
+                next_step="Use another name, or rename the other feature first, in a "
+                "separate conversion.",
             )
         if old in task_indices:
             raise UsageError(

@@ -315,9 +315,9 @@ def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> S
     return unreadable(raw, root, str(path)) or SourceError(
         f"{root} is already {V3_VERSION}.",
         path=str(path),
-        next_step="There is nothing to convert. If you meant another folder, give the v2.x "
-        "dataset. --output DIR writes this dataset again, for example with other file "
-        "sizes.",
+        next_step="There is nothing to convert, not even with --force-conversion. If you meant "
+        "another folder, give the v2.x dataset. --output DIR writes this dataset again, for "
+        "example with other file sizes.",
     )
 
 

@@ -277,8 +277,8 @@ def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation
                 "Readers find an episode by its row number.",
                 path=str(root / v3.EPISODES_DIR),
                 next_step=f"`leconvert repair {shlex.quote(str(root))}` sorts or numbers the "
-                "rows if the dataset says how. Otherwise sort the rows of all files by "
-                "episode_index.",
+                "rows so that they fit dataset_from_index. If neither fits, sort the rows of all "
+                "files by episode_index, from 0 without gaps.",
             )
         if finding.code == "episode-range":
             yield Observation("episode-range", finding.message, path=v3.EPISODES_DIR)

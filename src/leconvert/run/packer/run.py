@@ -351,7 +351,7 @@ def _check_not_converted(run: OpenedRun) -> None:
     kept = kept_source(run.manifest.exchanged)
     where = "" if kept is None else f"; the source is kept as {kept}"
     raise TargetError(
-        f"Another run converted {target} meanwhile{where}.",
+        f"Another run converted {target} during this run{where}.",
         path=str(target),
         next_step="There is nothing left to convert. `leconvert clean "
         f"{shlex.quote(str(run.work_dir.root))} --give-up` removes the leftovers of this run.",

@@ -105,4 +105,4 @@ def test_a_batch_holds_at_least_one_episode(episodes: int) -> None:
     data = stream("data", 1)
     with pytest.raises(UsageError) as refused:
         cut_batches([data], [files(data)], episodes)
-    assert refused.value.message == f"--episodes-per-batch must be positive, not {episodes}."
+    assert refused.value.message == f"--episodes-per-batch must be at least 1, not {episodes}."

@@ -86,15 +86,15 @@ def test_for_streaming_all_streams_start_their_files_together_with_limits_of_the
     [
         (
             LayoutOptions(data_file_size_in_mb=0.0),
-            "--data-file-size-in-mb must be positive, not 0.0.",
+            "--data-file-size-in-mb must be above 0, not 0.0.",
         ),
         (
             LayoutOptions(data_file_size_in_mb=math.nan),
-            "--data-file-size-in-mb must be positive, not nan.",
+            "--data-file-size-in-mb must be above 0, not nan.",
         ),
         (
             LayoutOptions(video_file_size_in_mb=-2),
-            "--video-file-size-in-mb must be positive, not -2.",
+            "--video-file-size-in-mb must be above 0, not -2.",
         ),
         (
             LayoutOptions(layout="best"),

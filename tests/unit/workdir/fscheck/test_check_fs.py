@@ -159,7 +159,7 @@ def test_two_sides_find_each_other_play_and_leave_nothing(tmp_path: Path) -> Non
 def test_a_name_that_both_hosts_win_leaves_room_for_one_host_only(tmp_path: Path) -> None:
     found, _ = play(tmp_path, leader_fs=Careless(), peer_fs=Careless())
     assert not found[Promise.RACE].holds
-    assert "both hosts won" in found[Promise.RACE].note
+    assert "both hosts made" in found[Promise.RACE].note
     assert fitness_of(found.values()) is Fitness.ONE_HOST
 
 
@@ -230,7 +230,7 @@ def test_a_lock_that_excludes_nobody_is_found_out(
 ) -> None:
     monkeypatch.setattr(tasks_module, "_take_lock", lambda _path: True)
     found, _ = play(tmp_path)
-    assert found[Promise.HOST_LOCK].note == "both hosts held it at once"
+    assert found[Promise.HOST_LOCK].note == "both hosts had the same lock at the same time"
     assert fitness_of(found.values()) is Fitness.SEVERAL_HOSTS
 
 

@@ -86,7 +86,7 @@ class Dataset(AnyDataset):
         contradictions: Contradictions of `episodes` to itself or ``info.json``, once it was read.
     """
 
-    statistics_help = "; or `leconvert repair {}` adds up the statistics of the episodes"
+    statistics_help = "; or `leconvert repair {}` combines the statistics of the episodes"
 
     def __init__(
         self,

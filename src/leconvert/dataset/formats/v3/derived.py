@@ -261,7 +261,7 @@ def episodes_in(path: Path) -> tuple[IntArray, IntArray]:
     blocks = []
     with pq.ParquetFile(path) as file:
         if "episode_index" not in file.schema_arrow.names or not file.metadata.num_rows:
-            raise ValueError(f"{path} does not say which episodes its rows are of")
+            raise ValueError(f"{path} does not name the episodes of its rows")
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=["episode_index"]):
             values = integers(batch.column(0))
             if values is None:
