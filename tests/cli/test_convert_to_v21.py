@@ -116,7 +116,7 @@ def test_the_same_command_again_has_nothing_to_do(
     assert convert(source, tmp_path / "out") == 0
     assert "is already the v2.1 dataset made from" in capsys.readouterr().out
     assert convert(source, tmp_path / "out", "--retime") == 5
-    assert "already holds a v2.1 dataset" in capsys.readouterr().err
+    assert "already contains a v2.1 dataset" in capsys.readouterr().err
 
 
 def test_a_v21_dataset_is_converted_in_place_only_where_something_changes(
@@ -151,7 +151,7 @@ def test_a_run_of_another_version_is_not_joined(
     work, out = tmp_path / "work", tmp_path / "out"
     assert main(["plan", str(source), str(out), "--work-dir", str(work), "--to", "v2.1"]) == 0
     assert main(["convert", str(source), str(out), "--work-dir", str(work)]) != 0
-    assert "to: v2.1 planned, not now" in capsys.readouterr().err
+    assert "to: v2.1 in the plan, not given now" in capsys.readouterr().err
     assert main(["work", str(work)]) == 0
     assert main(["pack", str(work), "--verify", "bytes"]) == 0
     assert info_of(out)["codebase_version"] == "v2.1"

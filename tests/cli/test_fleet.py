@@ -273,12 +273,12 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
     lab.out.mkdir()
     run = open_or_plan(source, lab.out / "large", folder.root, Conversion(layout=layout))
     joined = leconvert("work", lab.work, "--max-idle-seconds", 0, code=0)
-    assert "Converted 0 datasets" in joined.stdout
-    assert re.search(r"joined others [1-9]", joined.stdout)
+    assert "converted 0 datasets" in joined.stdout
+    assert re.search(r"helped with others [1-9]", joined.stdout)
     assert len(list_batches(run.paths.done_dir)) == 40
     lease.hand_back("the test goes on")
     done = leconvert("work", lab.work)
-    assert "Converted 1 dataset" in done.stdout
+    assert "converted 1 dataset," in done.stdout
     alone = tmp_path / "alone"
     assert leconvert("convert", source, alone, "-q").returncode == 0
     assert digest_of(lab.out / "large") == digest_of(alone)

@@ -229,7 +229,10 @@ def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
     command = ["convert", "--repo-id", REPO, "--to", "v2.1"]
     logged_in.log.clear()
     assert main(command) == 2
-    assert "Add --push-repo-id ORG/NAME to push it there, or --no-push." in capsys.readouterr().err
+    assert (
+        "Add --push-repo-id ORG/NAME to push to ORG/NAME, or add --no-push."
+        in capsys.readouterr().err
+    )
     assert logged_in.log == []
     assert main([*command, "--push-repo-id", "tester/back"]) == 0
     back = logged_in.repo("tester/back")
@@ -366,7 +369,7 @@ def test_a_result_of_other_options_is_not_what_the_command_would_have_made(
     capsys.readouterr()
     assert main([*unpushed, "--layout=streaming"]) == 5
     said = capsys.readouterr().err
-    assert "layout: not given then, streaming now" in said
+    assert "layout: it was not given, and is streaming now" in said
     assert main([*_advised(said)[:-1], "tester/new"]) == 0
     assert main([*unpushed, "--episodes-per-batch=1"]) == 0, "which decides nothing"
     assert "only the push is left" in capsys.readouterr().out
@@ -377,7 +380,7 @@ def test_a_result_of_a_source_that_changed_is_not_what_the_command_would_have_ma
 ) -> None:
     (tmp_path / "source/meta/notes.json").write_text("{}")
     assert main(unpushed) == 5
-    assert "source is not as" in capsys.readouterr().err
+    assert " changed since " in capsys.readouterr().err
     assert main([*unpushed, "--force-conversion"]) == 0
     assert (tmp_path / "out/meta/notes.json").exists()
 
@@ -567,7 +570,7 @@ def test_a_copy_of_the_repo_that_was_converted_may_be_replaced(
     command = ["convert", f"--repo-id={REPO}", f"--output={out}", "--push-repo-id=tester/copy"]
     logged_in.add_commit("tester/copy", {"meta/tasks.jsonl": b"{}"})
     assert main(command) == 17
-    assert f"holds another dataset than {REPO} at" in capsys.readouterr().err
+    assert f"holds another dataset than the converted {REPO} at" in capsys.readouterr().err
     tasks = (small_source / "meta/tasks.jsonl").read_bytes()
     logged_in.add_commit("tester/copy", {"meta/tasks.jsonl": tasks})
     assert main(command) == 0

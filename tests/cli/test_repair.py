@@ -31,8 +31,8 @@ def test_check_names_the_command_that_repairs_and_undo_goes_back(
     before = snapshot(drifted)
     checked = leconvert("check", drifted, code=3)
     told = (
-        f"`leconvert check {drifted} --plan-repairs` prints the one command that repairs "
-        "most of it."
+        f"`leconvert check {drifted} --plan-repairs` prints one command that repairs "
+        "most of these findings."
     )
     assert told in " ".join(checked.stderr.split())
     planned = leconvert("check", drifted, "--plan-repairs")
@@ -158,7 +158,7 @@ def test_an_undo_tells_values_apart_by_their_bits(leconvert: Leconvert, drifted:
 
 def test_a_v21_dataset_is_refused_with_what_helps(leconvert: Leconvert, source_copy: Path) -> None:
     refused = leconvert("repair", source_copy, code=3)
-    assert "v3.0 datasets are repaired" in refused.stderr
+    assert "is v2.1. `leconvert" in refused.stderr
     (advice,) = re.findall(r"`leconvert (convert [^`]*)`", refused.stderr)
     assert leconvert(*shlex.split(advice)).returncode == 0
     assert leconvert("repair", source_copy).returncode == 0

@@ -194,7 +194,7 @@ def test_jobs_that_may_still_run_are_waited_for(
 
 def test_one_look_says_what_it_cannot_know() -> None:
     once = replace(status_of([worker("node", 1)]), observed_seconds=0.0)
-    assert "--watch observes both" in status_lines(once, Path("/w"))[-1]
+    assert "--watch shows present rates" in status_lines(once, Path("/w"))[-1]
     watched = status_lines(status_of([worker("node", 1)]), Path("/w"))
     assert not any("--watch" in line for line in watched)
 

@@ -74,7 +74,7 @@ def test_a_folder_without_a_dataset_is_no_difference(
     small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert verify(tmp_path, small_source) == 2
-    assert f"{tmp_path} holds no dataset" in capsys.readouterr().err
+    assert f"{tmp_path} is not a dataset: it has no meta/." in capsys.readouterr().err
 
 
 def test_a_source_that_is_another_one_is_named(

@@ -518,7 +518,7 @@ class DatasetPush:
         created = state is None
         if state is None and not options.create:
             raise HubError(
-                f"{self.name} is no dataset on the Hub, or this token may not see it.",
+                f"The Hub has no dataset {self.name}, or this token may not see it.",
                 next_step="Check the name. " + TOKEN_HELP,
             )
         plan = self._plan((state or NOTHING).files, state or NOTHING)
@@ -571,7 +571,7 @@ class DatasetPush:
         state = self._look_again(self._options.branch)
         if private and not is_private(self._api, self.name):
             raise HubConflictError(
-                f"{self.name} was made by somebody else during this command, and is public.",
+                f"Somebody else made {self.name} during this command, and it is public.",
                 next_step="Nothing was pushed. Look at the repo on the Hub.",
             )
         return state
@@ -580,7 +580,7 @@ class DatasetPush:
         state = read_repo_state(self._api, self.name, branch, self.version)
         if state is None:
             raise HubError(
-                f"{self.name} is there, but this token may not see it; or it was removed.",
+                f"This token may not see {self.name}, or the repo was removed.",
                 next_step=TOKEN_HELP,
             )
         return state
@@ -637,8 +637,7 @@ class DatasetPush:
         gone = [path for path in plan.uploads() if path in self._on_hub]
         if gone:
             raise HubSourceChangedError(
-                f"{self.name} no longer has the content of {count(len(gone), 'file')}, which "
-                "were to stay there.",
+                f"{count(len(gone), 'file')} of {self.name} that should stay are gone.",
                 path=gone[0],
                 next_step="Convert the present state of the repo.",
                 details=gone[:20],
@@ -678,10 +677,10 @@ class DatasetPush:
             tasks = TASKS_PATH if self.version == TAGS[0] else LEGACY_TASKS_PATH
             if tasks in tagged and self._plan(tagged, state).changes_dataset:
                 raise HubConflictError(
-                    f"The tag {self.version} of {self.name} names another {self.version} dataset, "
-                    f"at {state.tag[:12]}.",
-                    next_step=f"Look at it: hf://datasets/{self.name}@{self.version}. If readers "
-                    "shall find this result instead, push with --force-push.",
+                    f"The tag {self.version} of {self.name} already leads to another "
+                    f"{self.version} dataset, at commit {state.tag[:12]}.",
+                    next_step=f"That dataset is hf://datasets/{self.name}@{self.version}. To move "
+                    "the tag to this result, add --force-push.",
                 )
 
     def _is_to_be_private(self, *, is_there: bool) -> bool:
@@ -707,7 +706,7 @@ class DatasetPush:
             return False
         if self._options.private:
             raise HubConflictError(
-                f"{self.name} is public, and --private was asked for.",
+                f"--private is given, but {self.name} is public.",
                 next_step="Make the repo private in its settings on the Hub, or leave "
                 "--private out.",
             )
@@ -715,7 +714,7 @@ class DatasetPush:
             if is_private(self._api, comes_from) is False:
                 continue
             raise HubConflictError(
-                f"{self.name} is public, and {comes_from}, where the result came from, is not.",
+                f"{self.name} is public, but the source {comes_from} is not.",
                 next_step="Push to a new repo, which is made private, or make this repo "
                 "private in its settings on the Hub. If everybody may read the "
                 "dataset, add --force-push.",
@@ -864,7 +863,7 @@ class DatasetPush:
             self._progress.say(f"Pull request {number} is no longer needed. Close it on the Hub.")
             self._check_source_again()
             raise HubConflictError(
-                f"{self.name} changed while pull request {number} was filled.",
+                f"{self.name} changed during the upload to pull request {number}.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
@@ -933,8 +932,8 @@ class DatasetPush:
             if now != state.tag:
                 raise self._tag_changed(state.tag, now)
             self._progress.say(
-                f"The tag {self.version} moves from {now[:12]} to {commit[:12]}: for a moment "
-                "there is none. If this ends in between, the same command closes the gap first."
+                f"The tag {self.version} moves from {now[:12]} to {commit[:12]}. For a moment "
+                "the tag does not exist. If this command is interrupted then, run it again."
             )
             self.uploader.delete_tag()
         try:

@@ -510,7 +510,7 @@ def _json(content: bytes) -> dict[str, Any]:
 # Checks around a push: is there a dataset, may it replace what is there, did it arrive?
 
 
-_FORCE = "To replace it all the same, add --force-push."
+_FORCE = "To replace it in spite of this, add --force-push."
 _SHOWN = 20
 _COMMITS_SHOWN = 5
 
@@ -741,7 +741,8 @@ def check_complete(
         wrong.append(path)
     if wrong:
         raise HubConflictError(
-            f"{len(wrong)} files of {repo_id} at {revision} differ from the result.",
+            f"{revision} of {repo_id} is not the result: "
+            f"{count(len(wrong), 'file differs', 'files differ')}.",
             next_step=f"The tag {tag} was not set. Run the same command again.",
             details=wrong[:_SHOWN],
         )

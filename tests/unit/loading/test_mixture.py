@@ -415,7 +415,7 @@ def test_streams_that_cannot_be_of_one_mixture_are_refused(v30: Path) -> None:
         MixedStream([(stream, 1), (stream, 1)])
     with pytest.raises(UsageError, match="shuffle has no effect"):
         MixedStream([(stream, 1)], shuffle=False)
-    with pytest.raises(UsageError, match="no dataset"):
+    with pytest.raises(UsageError, match="No dataset is given"):
         MixedStream([])
     with pytest.raises(UsageError, match="different ranks"):
         MixedStream([(stream, 1), (EpisodeStream(v30, rank=1, world_size=2), 1)])

@@ -335,7 +335,9 @@ def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
             tmp_path / "it",
             part_of(tmp_path / "it"),
         )
-    assert caught.value.message == f"a.mp4 of {repo.name} breaks off again and again."
+    assert caught.value.message == (
+        f"The download of a.mp4 of {repo.name} breaks off again and again."
+    )
     assert caught.value.path == "a.mp4"
     assert len(answers.asked) == 3
 
@@ -395,7 +397,7 @@ def test_a_name_that_leads_outside_is_refused(repo: HubRepo, path: str) -> None:
 
     entry = RepoFile(path=path, size=1, oid="0" * 40)
     api = SimpleNamespace(list_repo_tree=lambda *_, **__: [entry])
-    with pytest.raises(SourceError, match="has a file with the name"):
+    with pytest.raises(SourceError, match="has a file with the unsafe name"):
         list(list_files(api, repo))  # type: ignore[arg-type]
 
 

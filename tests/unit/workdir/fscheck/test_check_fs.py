@@ -259,7 +259,7 @@ def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
     with ThreadPoolExecutor(1) as pool:
         peer = pool.submit(follow, tmp_path, wait_seconds=30, on_ready=ready.set)
         assert ready.wait(10)
-        with pytest.raises(IncompleteError, match="did not answer"):
+        with pytest.raises(IncompleteError, match="has not answered"):
             lead(tmp_path, wait_seconds=30)
         assert isinstance(peer.exception(30), SystemExit)
 
@@ -290,6 +290,6 @@ def test_what_a_dead_peer_left_is_passed_over(
 
 def test_nobody_to_meet_is_no_error_for_the_leader_and_one_for_the_peer(tmp_path: Path) -> None:
     assert lead(tmp_path) is None
-    with pytest.raises(IncompleteError, match="did not answer"):
+    with pytest.raises(IncompleteError, match="has not answered"):
         follow(tmp_path, wait_seconds=0.05)
     assert list(tmp_path.iterdir()) == []
