@@ -1171,7 +1171,8 @@ def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> l
         made = [read_repairs(target)] if told is None else [each.repairs for each in told.sources]
         views = open_sources(scan.sources)
         if len(made) != len(views):
-            return [f"it was made from {count(len(made), 'dataset')}, but {len(views)} are given"]
+            given = count(len(views), "dataset is", "datasets are")
+            return [f"it was made from {count(len(made), 'dataset')}, but {given} given"]
         wanted = [each.repairs for each in scan.sources]
         if made != wanted:
             found.append(

@@ -31,7 +31,7 @@ def test_the_old_dataset_goes_after_proof(leconvert: Leconvert, source_copy: Pat
     assert "removed kept source" in cleaned.stdout
     assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
     again = leconvert("clean", "--of", source_copy, "--old")
-    assert again.stdout.startswith(f"kept source {source_copy}_old: it is not there\n")
+    assert again.stdout.startswith(f"kept source {source_copy}_old: it does not exist\n")
 
 
 def test_a_dataset_that_does_not_exist_is_not_called_clean(

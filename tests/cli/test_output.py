@@ -231,7 +231,7 @@ def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> No
     report = CheckReport("/shared", Mount("/", "ext4"), tuple(probe_folder(tmp_path)))
     lines = check_lines(report.as_record(), width)
     # The last two are sentences, which a terminal may wrap.
-    assert max(map(len, lines[:-2])) <= max(width, 41), "\n".join(lines)
+    assert max(map(len, lines[:-2])) <= max(width, 42), "\n".join(lines)
     assert [line.split()[-1] for line in lines if line.startswith("flock")] == ["yes"]
 
 

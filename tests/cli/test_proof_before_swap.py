@@ -294,7 +294,7 @@ def test_a_stopped_proof_is_made_anew(source_copy: Path, tmp_path: Path) -> None
                 stop.set()
 
     before, work = snapshot(source_copy), tmp_path / "work"
-    with pytest.raises(InterruptedRunError, match="Verification was interrupted"):
+    with pytest.raises(InterruptedRunError, match="comparison was interrupted"):
         leconvert.convert(
             source_copy,
             work_dir=work,

@@ -372,7 +372,7 @@ def test_a_result_of_other_options_is_not_what_the_command_would_have_made(
     assert "layout: it was not given, and is streaming now" in said
     assert main([*_advised(said)[:-1], "tester/new"]) == 0
     assert main([*unpushed, "--episodes-per-batch=1"]) == 0, "which decides nothing"
-    assert "only the push is left" in capsys.readouterr().out
+    assert "Only the push is left" in capsys.readouterr().out
 
 
 def test_a_result_of_a_source_that_changed_is_not_what_the_command_would_have_made(

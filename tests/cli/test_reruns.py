@@ -180,11 +180,14 @@ def test_a_result_that_was_made_otherwise_is_left_with_5_and_what_differs(
     assert main(["merge", "A", "B", "-o", "both"]) == 0
     before = snapshot(here)
     for command, said in (
-        (["convert", "A", "out", "--video-file-size-in-mb", "7"], "200 there, 7 now"),
+        (
+            ["convert", "A", "out", "--video-file-size-in-mb", "7"],
+            "200 in the result, 7 asked for now",
+        ),
         (["convert", "A", "out", "--layout", "episode-files"], "files of data begin at other"),
-        (["convert", "A", "out", "--episodes", "0"], "nothing then, only episode 0 converted"),
-        (["convert", "A", "both"], "made from 2 datasets, not from 1"),
-        (["merge", "A", "B", "--output", "out"], "made from 1 dataset, not from 2"),
+        (["convert", "A", "out", "--episodes", "0"], "nothing then, only "),
+        (["convert", "A", "both"], "made from 2 datasets, but 1 dataset is given"),
+        (["merge", "A", "B", "--output", "out"], "made from 1 dataset, but 2 datasets are given"),
     ):
         capsys.readouterr()
         assert main(command) == 5, command

@@ -77,7 +77,7 @@ def test_the_packer_is_told_all_of_the_proof(source_copy: Path, tmp_path: Path) 
     assert filled(ProofOptions, options) == replace(asked, verify="bytes")
 
     convert(source_copy, work_dir=work)
-    with pytest.raises(UsageError, match="its source is still kept") as refused:
+    with pytest.raises(UsageError, match="Its source is still kept") as refused:
         submit_run(work, proof=asked, dry_run=True)
     command = str(refused.value.next_step).split("`")[1]
     assert main(shlex.split(command)[1:]) == 0

@@ -63,7 +63,7 @@ def test_a_signal_in_the_middle_of_a_batch_hands_it_back_in_time(
         worker.send_signal(number)
         _, said = worker.communicate(timeout=GRACE_SECONDS)
     assert worker.returncode == 130, said
-    assert "handed back" in said
+    assert "free for other workers" in said
     assert "Run the same command again" in said
     [row] = run_status(planned.work_dir.root).unsettled
     assert (row.state, row.errors, row.losses) == (BatchState.PENDING, 0, 0)

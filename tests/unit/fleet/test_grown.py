@@ -76,7 +76,7 @@ def test_a_source_grows_again_and_again_and_no_run_removes_what_another_put_asid
     globbed = [fleet.Line(str(tmp_path / "out/*"))]
     found = fleet.fleet_datasets(globbed, tmp_path / "more", say=said.append)
     assert [one.name for one in found] == ["set"]
-    assert "3 former states left out" in said[0]
+    assert "left out 3 former states" in said[0]
     assert fleet.find_datasets(tmp_path / "out") == [result]
     # All are found from the fleet's work dir, and go after they were compared with the result.
     seen = clean_fleet(tmp_path / "work", dry_run=True)
@@ -238,7 +238,7 @@ def test_another_list_waits_until_nobody_works_on_the_first(
     real, refused = work.run_conversion, []
 
     def convert_and_ask(*arguments: Any, **options: Any) -> Any:
-        with pytest.raises(BusyError, match="under way") as error:
+        with pytest.raises(BusyError, match="the unfinished fleet") as error:
             fleet_of(tmp_path, "work", "one", "three")
         refused.append(error.value)
         return real(*arguments, **options)

@@ -81,7 +81,7 @@ a/two --retime   # by wall clock
         ("three", str(tmp_path / "a/# three"), False),
         ("two", str(tmp_path / "a/two"), True),
     ]
-    assert "line 2: 1 folder without meta/info.json left out" in capsys.readouterr().out
+    assert "line 2: left out 1 folder without meta/info.json" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

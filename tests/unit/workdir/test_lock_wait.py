@@ -81,7 +81,7 @@ def test_a_holder_that_lives_is_refused_at_its_next_beat(run: RunPaths, holder: 
 
     waiting = Waiting(4, beat)
     with (
-        pytest.raises(BusyError, match=r"work dir's packer\.") as caught,
+        pytest.raises(BusyError, match="the packer of this work dir") as caught,
         packer_lock(run, "r1", wait=waiting.wait(120)),
     ):
         pass
