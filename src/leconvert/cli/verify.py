@@ -117,7 +117,7 @@ def _meant(words: list[str]) -> str | None:
     if has_source_tables(Path(result)) and not has_source_tables(Path(source)):
         result, source = source, result
     command = shlex.join(["leconvert", "verify", result, "--source", source, *options])
-    return f"`{command}` compares the result {result} with its source {source}."
+    return f"`{command}` compares the result {result!r} with the source {source!r}."
 
 
 def add_arguments(parser: Parser) -> None:

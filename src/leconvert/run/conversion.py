@@ -178,13 +178,14 @@ class ProofOptions:
     )
     delete_source: bool = flag(
         False,
-        "remove the replaced source once every byte of it is proven to be in the result",
+        "after a conversion in place: remove the source if every byte of the source is proven to "
+        "be in the result",
     )
     keep_as_former: bool = False
     max_wait_seconds: float = flag(
         120.0,
-        "seconds to wait for a packer on another host that shows no sign of life; if another "
-        "packer runs, this one ends at once (default: 120)",
+        "seconds to wait if a packer on another host gives no sign of life; if another packer is "
+        "running, this command ends at once (default: 120)",
         "S",
         seconds,
     )

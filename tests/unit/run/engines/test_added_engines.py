@@ -216,7 +216,10 @@ def test_a_name_that_nobody_or_everybody_adds_is_refused(add_package: AddPackage
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine-option", "queue=long"], "works only with an engine from another package"),
+        (
+            ["--engine-option", "queue=long"],
+            "works only with an engine that a separate Python package adds",
+        ),
         (["--engine", "local", "--engine-option", "a=b"], "has its own options"),
         (["--engine", "tiny", "--engine-option", "queue"], "queue is not of the form KEY=VALUE"),
         (["--engine", "tiny", "--engine-option", "=long"], "=long is not of the form KEY=VALUE"),
