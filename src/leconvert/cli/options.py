@@ -204,7 +204,10 @@ def add_revision(parser: argparse.ArgumentParser) -> None:
 def local_root(options: argparse.Namespace) -> Path:
     """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist."""
     if options.repo_id is None and getattr(options, "revision", None) is not None:
-        raise UsageError("--revision works only with --repo-id.")
+        raise UsageError(
+            "--revision works only with --repo-id.",
+            next_step="Add --repo-id ORG/NAME, or leave --revision out.",
+        )
     if options.root is not None:
         return Path(options.root)
     if options.repo_id is None:
@@ -322,7 +325,9 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
     for name, found in (("repo_id", repo_id), ("revision", revision)):
         if getattr(options, name) not in (None, found):
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{options.root} and {option} contradict each other.")
+            raise UsageError(
+                f"{options.root} and {option} exclude each other.", next_step="Give one of them."
+            )
     options.repo_id, options.revision, options.root = repo_id, revision, None
 
 
@@ -811,7 +816,10 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     if options.engine is not None:
         by_engine = options.engine != "inline"
         if asked not in (None, by_engine):
-            raise UsageError(f"--engine {options.engine} and {word} contradict each other.")
+            raise UsageError(
+                f"--engine {options.engine} and {word} exclude each other.",
+                next_step="Give one of them.",
+            )
         asked, word = by_engine, f"--engine {options.engine}"
     if asked and options.max_workers is not None:
         raise UsageError(
@@ -943,7 +951,9 @@ def push_of_each(options: argparse.Namespace) -> PushOptions | None:
     if options.no_push or wish == "false":
         # After the name of a dataset it cancels the option that holds for all.
         if wish == "true":
-            raise UsageError("--no-push and --push-to-hub contradict each other.")
+            raise UsageError(
+                "--no-push and --push-to-hub exclude each other.", next_step="Give one of them."
+            )
         return None
     return push_options(options, options.push_repo_id) if asked else None
 
@@ -955,7 +965,10 @@ def _is_wish(word: str) -> bool:
 def _push_wish(options: argparse.Namespace) -> str | None:
     wish = None if options.push_to_hub is None else str(options.push_to_hub).lower()
     if wish is not None and not _is_wish(wish):
-        raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")
+        raise UsageError(
+            f"--push-to-hub takes true or false, not {options.push_to_hub!r}.",
+            next_step="Write --push-to-hub=true or --push-to-hub=false.",
+        )
     return wish
 
 
@@ -978,7 +991,9 @@ def push_target(
             )
             if given
         )
-        raise UsageError(f"{which} and {wish_option} contradict each other.")
+        raise UsageError(
+            f"{which} and {wish_option} exclude each other.", next_step="Give one of them."
+        )
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)

@@ -181,7 +181,10 @@ def run(options: argparse.Namespace) -> int:
     given: list[Path | str] = options.source
     random = options.sample != 1.0 or options.decode or options.deep
     if options.seed is not None and not random:
-        raise UsageError("--seed works only with --sample, --decode or --deep.")
+        raise UsageError(
+            "--seed works only with --sample, --decode or --deep.",
+            next_step="Add one of these options, or leave --seed out.",
+        )
     if options.scratch_dir is not None and all(isinstance(source, Path) for source in given):
         raise UsageError(
             f"--scratch-dir works only if the source is a URL; {given[0]} is a folder.",

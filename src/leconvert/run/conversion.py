@@ -82,7 +82,9 @@ class WorkerOptions:
         worker_count,
         names=("-j", "--num-workers"),
     )
-    max_workers: int | None = flag(None, "number of worker threads", "N", whole(1))
+    max_workers: int | None = flag(
+        None, "number of worker threads, with --engine inline", "N", whole(1)
+    )
     engine: Engine | None = None
 
     def __post_init__(self) -> None:

@@ -226,7 +226,7 @@ def test_a_name_that_nobody_or_everybody_adds_is_refused(add_package: AddPackage
         (["--engine", "tiny", *["--engine-option", "a=b"] * 2], "--engine-option a is given twice"),
         (["--engine", "tiny", "--partition", "cpu"], "works only with --engine slurm"),
         (["--engine", "tiny", "--max-workers", "2"], "--engine tiny starts worker processes"),
-        (["--engine", "tiny", "--no-orchestrate"], "--engine tiny and --no-orchestrate contradict"),
+        (["--engine", "tiny", "--no-orchestrate"], "--engine tiny and --no-orchestrate exclude"),
     ],
 )
 def test_options_that_do_not_go_with_an_engine_are_refused(
