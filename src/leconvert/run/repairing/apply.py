@@ -265,7 +265,7 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
             "datasets.",
             path=str(root / v3.INFO_PATH),
             next_step=f"Use `leconvert convert {shlex.quote(str(root))}` for this dataset. The "
-            "repairs are options of this command; `leconvert convert --help-all` lists them.",
+            "repairs are options of this command; its option --help-all lists them.",
         )
     with checked(root, raw, progress) as check:
         if check.derived is not None:
