@@ -557,7 +557,8 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
     if push.repo_id is None and (arrival is None or to != TARGET_VERSIONS[0]):
         raise UsageError(
-            "No repo to push to is given.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
+            "The repo for the push is not given.",
+            next_step="Pass PushOptions(repo_id='ORG/NAME').",
         )
     if not push.dry_run:
         from leconvert.transfer.client import check_can_push
@@ -773,7 +774,7 @@ def _finish(
     def check() -> None:
         old = old_dir(manifest.exchanged)
         if not in_place:
-            helps = f"--force-conversion converts again and keeps {target} as {old}."
+            helps = f"--force-conversion converts again. The dataset at {target} is kept as {old}."
         elif old.is_dir():
             exchanged = manifest.exchanged
             places = (exchanged, result_aside(exchanged, manifest.to))

@@ -162,11 +162,12 @@ _DESTROYS = re.compile(
 # What a command does that the user gives, and compares before it does it.
 _HELP = {
     "remove leftovers of finished and discarded runs",
-    "also remove DATASET_old and former states of DATASET, or of all results of a "
-    "fleet's WORK_DIR; each is removed only if every byte of it is proven to be in the "
-    "result",
+    "also remove DATASET_old and older kept versions of DATASET; with the WORK_DIR of a "
+    "fleet: those of all its results; a folder is removed only if every byte of the folder is "
+    "proven to be in the result",
     "remove the kept source, once every byte is proven to be in the result",
-    "remove the replaced source once every byte of it is proven to be in the result",
+    "after a conversion in place: remove the source if every byte of the source is proven to "
+    "be in the result",
 }
 _OF_LEROBOT = "its streaming class and the Hub's visualizer do not find the files"
 

@@ -698,7 +698,7 @@ def test_a_push_from_python_that_fails_says_that_only_the_push_is_left(
 
 
 def test_a_push_to_nowhere_is_refused_before_any_work(small_source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No repo to push to is given"):
+    with pytest.raises(UsageError, match="The repo for the push is not given"):
         convert(small_source, output=tmp_path / "out", push=PushOptions())
     with pytest.raises(TypeError, match="push must be PushOptions"):
         convert(small_source, output=tmp_path / "out", push="tester/new")  # type: ignore[arg-type]

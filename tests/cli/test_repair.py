@@ -158,7 +158,7 @@ def test_an_undo_tells_values_apart_by_their_bits(leconvert: Leconvert, drifted:
 
 def test_a_v21_dataset_is_refused_with_what_helps(leconvert: Leconvert, source_copy: Path) -> None:
     refused = leconvert("repair", source_copy, code=3)
-    assert "is v2.1. `leconvert" in refused.stderr
+    assert "works only on v3.0 datasets" in refused.stderr
     (advice,) = re.findall(r"`leconvert (convert [^`]*)`", refused.stderr)
     assert leconvert(*shlex.split(advice)).returncode == 0
     assert leconvert("repair", source_copy).returncode == 0

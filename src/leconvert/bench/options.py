@@ -227,8 +227,9 @@ class RunOptions:
     revision: str | None = flag(None, "branch, tag or commit on the Hub", "REV")
     source: str | None = flag(
         None,
-        "a label for the place of the files: local, hub, bucket or warmed_bucket; the "
-        "field read_from of the result has the real place",
+        "a label for the result: local, hub, bucket or warmed_bucket (a prewarmed bucket); without "
+        "--scenario the label does not change what is read; the field read_from of the result "
+        "gives the real location",
         "LABEL",
     )
     scenario: str | None = flag(
@@ -240,7 +241,13 @@ class RunOptions:
     loader: Loader | None = flag(
         None, "the loader: stream (default), map or stream-lerobot", "NAME"
     )
-    mode: Mode = flag("single", "kind of a sample: single (default), sarm or sarm-action", "NAME")
+    mode: Mode = flag(
+        "single",
+        "kind of a sample; single: one frame; sarm: eight frames of every camera and eight "
+        "actions, one second apart; sarm-action: the eight actions, and one frame of every camera "
+        "(default: single)",
+        "NAME",
+    )
     deltas: str | None = flag(
         None, "a JSON file with time windows: a list of seconds for each feature", "FILE"
     )
@@ -296,7 +303,10 @@ class RunOptions:
         None, "number of all processes (default: from the launcher)", "N", int
     )
     num_partitions: int = flag(
-        1, "number of nodes that share the dataset, by whole files (default: 1)", "N", int
+        1,
+        "number of nodes that share the dataset; each file belongs to one node (default: 1)",
+        "N",
+        int,
     )
     partition_index: int = flag(0, "number of this node, counted from 0", "I", int)
     max_episodes: int | None = flag(None, "use the first N episodes only", "N", int)
@@ -503,7 +513,9 @@ class ResampleOptions:
         None, "number of threads of torch (default: torch decides)", "N", int
     )
     loaders: bool = flag(False, "also compare loaders with worker processes")
-    end_to_end: bool = flag(False, "also train a small diffusion policy with each way")
+    end_to_end: bool = flag(
+        False, "also train a small diffusion policy, once with each way of resampling"
+    )
     num_workers: int = flag(2, "workers of --loaders and of --end-to-end (default: 2)", "N", int)
     train_epochs: int = flag(3, "passes of the training (default: 3)", "N", int)
 

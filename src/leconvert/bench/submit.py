@@ -127,7 +127,8 @@ def parse_resource_changes(given: GivenResources, names: Sequence[str]) -> Resou
             name = name.replace("-", "_")
             if name and name not in names:
                 raise UsageError(
-                    f"--{resource} {text} is for {name}, which is not submitted.",
+                    f"--{resource} {text} names the job {name!r}, but this command submits no such "
+                    "job.",
                     next_step=f"Choose among {', '.join(names)}."
                     if names
                     else "Leave the name out.",
@@ -252,8 +253,8 @@ def _root_option(source: Source, places: Places) -> tuple[str, ...]:
     if source == "local":  # the dataset's folder in the cache, found by its --repo-id
         return ()
     raise UsageError(
-        f"The place of the source {source} is unknown.",
-        next_step=f"Give it with --root-of {source}=URL.",
+        f"The URL for the source '{source}' is unknown.",
+        next_step=f"Add --root-of {source}=URL.",
     )
 
 

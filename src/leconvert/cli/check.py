@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan-repairs",
         action="store_true",
-        help="print the one command that makes the dataset right and loses least, and list what it "
-        "loses",
+        help="print the command that repairs the dataset and loses the least data, and list the "
+        "data that the command loses",
     )
     add_json(parser)
 

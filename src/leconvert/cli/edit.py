@@ -97,7 +97,7 @@ def add_split_arguments(parser: Parser) -> None:
         type=local_path,
         required=True,
         metavar="DIR",
-        help="the folder for the parts; each part becomes a folder of its name there",
+        help="the folder for the parts; each part becomes a subfolder with the name of the part",
     )
     parser.add_argument(
         "--into",
@@ -200,14 +200,14 @@ def add_trim_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--episode", type=whole(0), action="append", default=[], required=True, metavar="N",
         help=(
-            "number of the episode to trim; the --frames after it says to what; both may be given "
-            "several times"
+            "number of the episode to trim; the next --frames gives the frames to keep; give both "
+            "options once for each episode"
         ),
     )  # fmt: skip
     parser.add_argument(
         "--frames", action="append", default=[], required=True, metavar="FROM:TO",
-        help="frames to keep: from frame FROM, counted from 0, up to but without frame TO; either "
-            "may be left out",
+        help="frames to keep; FROM is the first frame to keep, counted from 0; TO is the last "
+            "frame to keep plus 1; FROM or TO may be left out",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=local_path, metavar="DIR",

@@ -58,7 +58,7 @@ _COMMANDS = (
     ("convert", "convert all datasets of a list; the word convert may be left out"),
     ("report", "write an HTML page and a CSV file about each dataset of a fleet"),
     ("find", "list the datasets below a folder, and what is wrong with each"),
-    ("suggest", "print a policy that converts datasets that were set aside, without losing data"),
+    ("suggest", "print a policy for datasets that were not converted; no option in it loses data"),
 )
 
 
@@ -92,8 +92,8 @@ def add_convert_arguments(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output-dir", type=local_path, metavar="DIR",
-        help="the folder for the results; each becomes a folder of its name there (default: "
-            "results are pushed to the Hub and not kept here)",
+        help="the folder for the results; each result becomes a subfolder with the name of its "
+            "dataset (default: results are pushed to the Hub and not kept here)",
     )  # fmt: skip
     parser.add_argument(
         "--work-dir", type=Path, required=True, metavar="DIR",

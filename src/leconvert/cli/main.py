@@ -38,7 +38,7 @@ from leconvert.support.text import without_credentials
 COMMANDS = {
     "convert and edit": (
         ("convert", "convert a dataset, or a part of it"),
-        ("merge", "merge datasets into a new one, at copy speed"),
+        ("merge", "merge datasets into one, without encoding a video"),
         ("split", "split a dataset: each episode into exactly one part"),
         ("trim", "cut frames off the beginning or the end of episodes"),
         ("repair", "repair what check finds in a v3.0 dataset"),
@@ -49,7 +49,7 @@ COMMANDS = {
     "on many hosts": (
         ("plan", "scan a dataset and write a plan for workers"),
         ("work", "run one worker on a work dir, on any host"),
-        ("submit", "start the workers and the packer as SLURM jobs"),
+        ("submit", "start workers, then pack, as SLURM jobs"),
         ("pack", "assemble the result and put it in place"),
         ("status", "show the progress of a run"),
         ("release", "let workers try failed or stuck batches again"),
@@ -58,7 +58,7 @@ COMMANDS = {
         ("check", "list what is wrong with a dataset, v2.x or v3.0"),
         ("verify", "compare a result with its source"),
         ("report", "write an HTML report of a run or a dataset"),
-        ("push", "upload a v3.0 dataset to the Hub, a bucket or a store"),
+        ("push", "upload a v3.0 dataset to the Hub or to other storage"),
         ("probe", "measure how fast and correctly a dataset loads"),
     ),
     "first steps and help": (
@@ -69,8 +69,8 @@ COMMANDS = {
     ),
     # Not listed: `doctor DIR` and `push RESULT URL` do the same.
     None: (
-        ("check-fs", "test whether a file system is safe to share"),
-        ("mirror", "send a v3.0 dataset to a bucket or another store"),
+        ("check-fs", "test whether hosts can share a file system; the same as doctor DIR"),
+        ("mirror", "upload a v3.0 dataset to a URL; the same as push RESULT URL"),
     ),
 }
 # Commands that share a module.

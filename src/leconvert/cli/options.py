@@ -97,6 +97,11 @@ def _add_group(
     return group
 
 
+def as_typed(options: argparse.Namespace, flag: str) -> str:
+    """Return ``--slurm nodes`` for ``--nodes`` if it was given in this way."""
+    return str(getattr(options, "typed", {}).get(flag, flag))
+
+
 def given_flags(options: argparse.Namespace, kind: type[DataclassInstance]) -> list[str]:
     """Return the names of a class's flags that were given."""
     return [told.name for told in flags_of(kind) if hasattr(options, told.field)]
@@ -170,10 +175,9 @@ def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) 
     when = "nothing is repaired or changed without one of these options"
     if of_v3:
         when = (
-            "repairs that change data are made only with one of these options; with any but "
-            "--retime"
+            "a repair changes data only with one of these options; --retime writes only the files "
+            "that are wrong; each other option writes the whole dataset again, like a conversion"
         )
-        when += " the whole dataset is written anew, as convert does"
     _add_group(parser, "repairs", RepairOptions, when, without=_OF_V2 if of_v3 else ())
 
 
@@ -200,7 +204,10 @@ def add_revision(parser: argparse.ArgumentParser) -> None:
 def local_root(options: argparse.Namespace) -> Path:
     """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist."""
     if options.repo_id is None and getattr(options, "revision", None) is not None:
-        raise UsageError("--revision works only with --repo-id.")
+        raise UsageError(
+            "--revision works only with --repo-id.",
+            next_step="Add --repo-id ORG/NAME, or leave --revision out.",
+        )
     if options.root is not None:
         return Path(options.root)
     if options.repo_id is None:
@@ -251,13 +258,14 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
         return
     if options.repo_id is None:
         raise UsageError(
-            f"{flag} works only for a dataset on the Hub; {options.root} is not one.",
+            f"{flag} works only for a dataset on the Hub. The dataset {str(options.root)!r} is not "
+            "on the Hub.",
             next_step=f"Leave {flag} out.",
         )
     raise UsageError(
-        f"{flag} works only where worker processes fetch the files; this command would first "
-        f"download all of {options.repo_id}.",
-        next_step="Add --engine local: its worker processes fetch the files batch by batch.",
+        f"{flag} works only if worker processes download the files. This command would download "
+        f"all of {options.repo_id} before the conversion.",
+        next_step="Add --engine local: worker processes then download the files batch by batch.",
     )
 
 
@@ -317,7 +325,9 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
     for name, found in (("repo_id", repo_id), ("revision", revision)):
         if getattr(options, name) not in (None, found):
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{options.root} and {option} contradict each other.")
+            raise UsageError(
+                f"{options.root} and {option} exclude each other.", next_step="Give one of them."
+            )
     options.repo_id, options.revision, options.root = repo_id, revision, None
 
 
@@ -378,7 +388,8 @@ def take_arguments(options: argparse.Namespace) -> None:
     if options.result is not None:
         if options.output is not None and options.output.resolve() != options.result.resolve():
             raise UsageError(
-                f"The result is given two places: {options.result} and --output {options.output}.",
+                "Two folders are given for the result: "
+                f"{options.result} and --output {options.output}.",
                 next_step="Give one of them.",
             )
         options.output = options.result
@@ -438,6 +449,12 @@ def _two_sources(given: str, option: str) -> UsageError:
     )
 
 
+WORK_DIR_HELP = (
+    "the work dir of a run; for a run without --work-dir also its source or result in the same "
+    "folder"
+)
+
+
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which dataset goes where, and how it is cut; see `take_arguments`."""
     parser.add_argument(
@@ -446,7 +463,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "result", nargs="?", type=local_path, metavar="OUTPUT",
-        help="the folder for the result, as --output",
+        help="the folder for the result; the same as --output",
     )  # fmt: skip
     parser.add_argument(
         "--repo-id",
@@ -549,9 +566,9 @@ def _is_page(word: str) -> bool:
     if not word or word.startswith("-") or "://" in word or Path(word).is_dir() or on_the_hub:
         return False
     raise UsageError(
-        f"{word} after --report may mean the report or a dataset.",
-        next_step=f"Write --report={shlex.quote(word)} if it is the report. If it is a dataset or "
-        "its output folder, put it before the options.",
+        f"The word {word!r} after --report can mean the report or a dataset.",
+        next_step=f"Write --report={shlex.quote(word)} for the report. Put a dataset or an output "
+        "folder before the options.",
     )
 
 
@@ -596,12 +613,12 @@ def add_slurm_worker_options(
 
     group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
     for_slurm = [*add_flags(group, SlurmOptions), *add_flags(group, Site)]
-    asked = "resources of the workers' SLURM jobs"
+    asked = "a resource of the workers' SLURM jobs"
     group.add_argument("--slurm", action=Settings, actions=for_slurm, prefix="slurm-", help=asked)
     for_ray = _add_ray_options(group) if of_ray else []
     if of_ray:
         shared = [each for each in for_slurm if each.option_strings[-1] in _OF_RAY_TOO]
-        asked = "resources of the workers' Ray tasks"
+        asked = "a resource of the workers' Ray tasks"
         group.add_argument(
             "--ray", action=Settings, actions=[*shared, *for_ray], prefix="ray-", help=asked
         )
@@ -620,10 +637,17 @@ def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
     from leconvert.run.engines.options import Site, SlurmOptions
 
     for name in (*given_flags(options, SlurmOptions), *given_flags(options, Site)):
+        typed = as_typed(options, name)
         if name not in _OF_RAY_TOO:
-            raise UsageError(f"{name} works only with --engine slurm.")
+            raise UsageError(
+                f"{typed} works only with --engine slurm.",
+                next_step=f"Add --engine slurm, or leave {typed} out.",
+            )
         if options.engine != "ray":
-            raise UsageError(f"{name} works only with --engine slurm or ray.")
+            raise UsageError(
+                f"{typed} works only with --engine slurm or ray.",
+                next_step=f"Add --engine slurm or --engine ray, or leave {typed} out.",
+            )
 
 
 # Options of the commands that hand workers to Ray, spelled and explained once.
@@ -676,7 +700,11 @@ def refuse_ray_options(options: argparse.Namespace) -> None:
     """Fail if Ray is told something where it starts no workers."""
     for name in _NAMES:
         if getattr(options, name.replace("-", "_")) and options.engine != "ray":
-            raise UsageError(f"--{name} works only with --engine ray.")
+            typed = as_typed(options, f"--{name}")
+            raise UsageError(
+                f"{typed} works only with --engine ray.",
+                next_step=f"Add --engine ray, or leave {typed} out.",
+            )
 
 
 def _resource(text: str) -> tuple[str, float]:
@@ -685,9 +713,12 @@ def _resource(text: str) -> tuple[str, float]:
         return name, float(amount)
     except ValueError:
         raise UsageError(
-            f"--ray-resource {text} is not NAME=NUMBER.",
-            next_step="Write for example --ray-resource gpu=1.",
+            f"--ray resource={text} is not of the form resource=NAME=NUMBER.",
+            next_step="Write for example --ray resource=gpu=1.",
         ) from None
+
+
+_RUNTIME_ENV_HELP = """Write for example --ray runtime-env='{"env_vars": {"NAME": "VALUE"}}'."""
 
 
 def _runtime_env(text: str | None) -> dict[str, Any]:
@@ -696,11 +727,12 @@ def _runtime_env(text: str | None) -> dict[str, Any]:
     try:
         environment = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"The value of --ray-runtime-env is not JSON: {error}.") from error
+        raise UsageError(
+            f"The value of --ray runtime-env is not JSON: {error}.", next_step=_RUNTIME_ENV_HELP
+        ) from error
     if not isinstance(environment, dict):
         raise UsageError(
-            "The value of --ray-runtime-env is not a JSON object.",
-            next_step="""Write --ray-runtime-env '{"env_vars": {"NAME": "VALUE"}}'.""",
+            "The value of --ray runtime-env is not a JSON object.", next_step=_RUNTIME_ENV_HELP
         )
     return environment
 
@@ -712,7 +744,8 @@ def add_added_options(parser: argparse.ArgumentParser) -> None:
     """Add what engines of other packages are told."""
     parser.add_argument(
         "--engine-option", action="append", default=[], metavar="KEY=VALUE",
-        help="an option of an engine from another package; may be given several times",
+        help="an option of an engine that a separate Python package adds; may be given several "
+            "times",
     )  # fmt: skip
 
 
@@ -722,11 +755,12 @@ def check_whose_options(options: argparse.Namespace) -> None:
         refuse_slurm_worker_options(options)
     if options.engine_option and options.engine in (None, *BUILT_IN):
         raise UsageError(
-            f"--engine-option {options.engine_option[0]} works only with an engine from another "
-            "package.",
+            f"--engine-option {options.engine_option[0]} works only with an engine that a "
+            f"separate Python package adds. The engines {', '.join(BUILT_IN[:-1])} and "
+            f"{BUILT_IN[-1]} do not use it.",
             next_step=(f"--engine {options.engine} has its own options, which --help-all lists.")
             if options.engine
-            else "Add --engine NAME.",
+            else "Add --engine NAME with the name of such an engine.",
         )
 
 
@@ -782,7 +816,10 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     if options.engine is not None:
         by_engine = options.engine != "inline"
         if asked not in (None, by_engine):
-            raise UsageError(f"--engine {options.engine} and {word} contradict each other.")
+            raise UsageError(
+                f"--engine {options.engine} and {word} exclude each other.",
+                next_step="Give one of them.",
+            )
         asked, word = by_engine, f"--engine {options.engine}"
     if asked and options.max_workers is not None:
         raise UsageError(
@@ -828,7 +865,12 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
         for name, metavar, what in _RESOURCES
     ]  # fmt: skip
     asked += add_flags(group, Site)
-    group.add_argument("--slurm", action=Settings, actions=asked, help="resources of a SLURM job")
+    group.add_argument(
+        "--slurm",
+        action=Settings,
+        actions=asked,
+        help="a resource of a SLURM job",
+    )
     # Without --submit a training starts on GPUs of this machine.
     hide(*(each for each in asked if named or each.dest != "gpus"))
     group.add_argument(
@@ -909,7 +951,9 @@ def push_of_each(options: argparse.Namespace) -> PushOptions | None:
     if options.no_push or wish == "false":
         # After the name of a dataset it cancels the option that holds for all.
         if wish == "true":
-            raise UsageError("--no-push and --push-to-hub contradict each other.")
+            raise UsageError(
+                "--no-push and --push-to-hub exclude each other.", next_step="Give one of them."
+            )
         return None
     return push_options(options, options.push_repo_id) if asked else None
 
@@ -921,7 +965,10 @@ def _is_wish(word: str) -> bool:
 def _push_wish(options: argparse.Namespace) -> str | None:
     wish = None if options.push_to_hub is None else str(options.push_to_hub).lower()
     if wish is not None and not _is_wish(wish):
-        raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")
+        raise UsageError(
+            f"--push-to-hub takes true or false, not {options.push_to_hub!r}.",
+            next_step="Write --push-to-hub=true or --push-to-hub=false.",
+        )
     return wish
 
 
@@ -944,7 +991,9 @@ def push_target(
             )
             if given
         )
-        raise UsageError(f"{which} and {wish_option} contradict each other.")
+        raise UsageError(
+            f"{which} and {wish_option} exclude each other.", next_step="Give one of them."
+        )
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)
@@ -960,7 +1009,9 @@ def push_target(
         return None
     found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
     if found is None:
-        raise UsageError("No repo to push to is given.", next_step="Add --push-repo-id ORG/NAME.")
+        raise UsageError(
+            "The repo for the push is not given.", next_step="Add --push-repo-id ORG/NAME."
+        )
     push_options(options, str(found))  # what contradicts itself is told before any work
     return str(found)
 

@@ -143,12 +143,14 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "leconvert check-fs": (
         ("test with this host alone", "leconvert check-fs /shared/runs"),
-        ("with a second host: there first", "leconvert check-fs /shared/runs --peer"),
+        ("with two hosts: start this on the second host first",
+         "leconvert check-fs /shared/runs --peer"),
     ),
     "leconvert doctor": (
-        ("this machine", "leconvert doctor"),
+        ("check this machine", "leconvert doctor"),
         ("check this machine and the file system of a folder", "leconvert doctor /shared/runs"),
-        ("with a second host: there first", "leconvert doctor /shared/runs --peer"),
+        ("with two hosts: start this on the second host first",
+         "leconvert doctor /shared/runs --peer"),
         ("for a bug report", "leconvert doctor --json"),
     ),
     "leconvert explain": (
@@ -157,7 +159,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "leconvert completion": (
         (
-            "bash: and `source ~/.leconvert.bash` in ~/.bashrc",
+            "bash: run this, then add `source ~/.leconvert.bash` to ~/.bashrc",
             "leconvert completion bash > ~/.leconvert.bash",
         ),
         ("zsh: into a folder of $fpath", "leconvert completion zsh > ~/.zfunc/_leconvert"),
@@ -214,7 +216,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("measure how fast the cores decode", "leconvert probe limit --root my_dataset"),
     ),
     "leconvert probe diagnose": (
-        ("this machine", "leconvert probe diagnose"),
+        ("check this machine", "leconvert probe diagnose"),
         (
             "decode one frame of a dataset on a GPU",
             "leconvert probe diagnose --root my_dataset --decode-device cuda",
@@ -434,7 +436,7 @@ def edits(one: str, other: str) -> int:
 
 _REPLACES = (
     "--force-conversion",
-    "converts again and keeps a dataset at the target as <target>_old",
+    "converts again. A dataset that exists at the target is kept as <target>_old",
 )
 _RESUMES = "--restart", "begins a new run. Without it, the same command resumes an interrupted run"
 _WORKERS = "--num-workers", "is the number of worker processes"
@@ -551,7 +553,8 @@ class Settings(argparse.Action):
             for action in actions
         }
         self.helps = {key: action.help or "" for key, action in self.actions.items()}
-        self.help = f"{help}; once for each key; keys: {', '.join(self.actions)}"
+        keys = f"{metavar.partition('=')[0].lower()}s"
+        self.help = f"{help}; may be given several times; {keys}: {', '.join(self.actions)}"
 
     def spelled(self, key: str) -> str:
         """Return a key with what stands for its value."""
@@ -575,7 +578,12 @@ class Settings(argparse.Action):
         if bool(equals) == (action.nargs == 0):
             raise argparse.ArgumentError(self, f"takes {self.spelled(key)}, not {values!r}")
         words = [value] if equals else []
-        action(parser, namespace, parser._get_values(action, words), action.option_strings[-1])  # noqa: SLF001
+        flag, typed = action.option_strings[-1], f"{self.option_strings[-1]} {key}"
+        try:
+            action(parser, namespace, parser._get_values(action, words), flag)  # noqa: SLF001
+        except argparse.ArgumentError as error:
+            raise argparse.ArgumentError(self, f"{key} {error.message}") from None
+        namespace.typed = {**getattr(namespace, "typed", {}), flag: typed}
 
 
 def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) -> Iterator[str]:
@@ -735,7 +743,7 @@ class Parser(argparse.ArgumentParser):
         self._refuse_unknown_options(own)
         options, left = super().parse_known_args(words, namespace)
         if left:
-            self._refuse_words(left)
+            self._refuse_words(left, options)
         return options, left
 
     def error(self, message: str) -> NoReturn:
@@ -764,17 +772,35 @@ class Parser(argparse.ArgumentParser):
         for name in unknown_options(words, known):
             long = [option for option in known if option.startswith("--")]
             near, does = meant_option(name, long)
-            step = f"{does} {self._help_step()}" if does else self._help_step()
+            step = self._help_step()
+            if self.commands and not near:
+                lists = f"`{self.prog} COMMAND --help` lists the options."
+                step = f"Put options after the command. {lists}"
+            elif does:
+                step = f"{does} {step}"
             if os.path.lexists(name):
                 here = shlex.quote(f"./{name}")
                 step = f"Write {here} for the file or folder of that name. {step}"
             raise UsageError(f"There is no option {name}{near or '.'}", next_step=step)
 
-    def _refuse_words(self, words: Sequence[str]) -> NoReturn:
-        step = self._help_step()
-        if sum(action.nargs == "?" and not action.option_strings for action in self._actions) > 1:
-            step = f"Put all arguments together, before the options or after them. {step}"
-        raise UsageError(f"{words[0]!r} is one argument too many.", next_step=step)
+    def _refuse_words(self, words: Sequence[str], options: argparse.Namespace) -> NoReturn:
+        takes = [action for action in self._actions if not action.option_strings]
+        # argparse fills all arguments with the first group of words that stand together.
+        if any(
+            action.nargs in ("*", "+") or getattr(options, action.dest, None) is None
+            for action in takes
+        ):
+            raise UsageError(
+                f"{words[0]!r} stands apart from the other arguments.",
+                next_step="Put all arguments together, before the options or after them. "
+                f"{self._help_step()}",
+            )
+        named = " and ".join(str(action.metavar or action.dest) for action in takes)
+        said = f": `{self.prog}` takes only {named}" if named else ""
+        raise UsageError(
+            f"{words[0]!r} is one argument too many{said}.",
+            next_step=f"Leave {words[0]!r} out. {self._help_step()}",
+        )
 
     def _help_step(self) -> str:
         return f"`{self.prog} --help` lists the {'commands' if self.commands else 'options'}."

@@ -32,7 +32,7 @@ _COMMANDS = (
     ("summarize", "make a table, a CSV and plots from many results"),
     ("resample", "measure how fast trajectories are resampled to one rate"),
     ("submit", "measure scenarios as jobs of a SLURM cluster"),
-    ("train", "train an example model from a stream, and resume"),
+    ("train", "train an example model from a stream, and continue a training"),
     ("train-lerobot", "run LeRobot's own training program on a stream"),
 )
 # These never load a decoder, so FFmpeg need not be found for them.
@@ -181,7 +181,8 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     from leconvert.bench import RunOptions
 
     said = {
-        "mode": "single (default), sarm or sarm-action",
+        "mode": "kind of a sample: single, sarm or sarm-action, as for `leconvert probe run` "
+        "(default: single)",
         "seed": "seed of the sample order and of the weights (default: 0)",
     }
     for title, names in _OF_TRAINING_DATA.items():

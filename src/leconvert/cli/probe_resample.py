@@ -48,11 +48,13 @@ def add_arguments(parser: Parser) -> None:
     group = parser.add_argument_group("trajectories (default: the synthetic set)")
     source = group.add_mutually_exclusive_group()
     source.add_argument(
-        "--synthetic", action="store_true", help="30 to 333 Hz, 1 to 4 s, 7 + 14 columns"
+        "--synthetic",
+        action="store_true",
+        help="use synthetic trajectories of 30 to 333 Hz and 1 to 4 s, with 7 + 14 columns",
     )
     add_fields(source, ResampleOptions, ("dataset", "hdf5"))
     add_fields(group, ResampleOptions, ("source_hz", "revision"))
-    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="use only these episodes")
+    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="use only these columns")
     add_fields(group, ResampleOptions, ("max_trajectories",))
     group = parser.add_argument_group("what is measured")
     add_fields(group, ResampleOptions, ("mode", "hz"))
@@ -65,7 +67,8 @@ def add_arguments(parser: Parser) -> None:
     ]  # fmt: skip
     group.add_argument(
         "--method", action=Settings, actions=methods, metavar="METHOD=COLUMN",
-        help="resample FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP] by this method",
+        help="resample COLUMN with this method; COLUMN is FEATURE, FEATURE[COLUMN] or "
+            "FEATURE[START:STOP]",
     )  # fmt: skip
     hide(*methods)
     group.add_argument("--dtype", nargs="+", help="number type: fp32 (default) or bf16")

@@ -50,8 +50,8 @@ def add_arguments(parser: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--root-of", action="append", default=[], metavar="SOURCE=URL",
-        help="place of the dataset for a source of the matrix (default: local is --root, hub is "
-        "hf://datasets/REPO_ID)",
+        help="the URL or folder of the dataset for a source: local, hub, bucket or warmed_bucket "
+        "(default: for local, --root; for hub, hf://datasets/REPO_ID)",
     )  # fmt: skip
     group.add_argument(
         "--no-summary", action="store_true", help="do not run `probe summarize` after the last job"

@@ -91,7 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "url", nargs="?", metavar="URL",
-        help="an empty place in another store instead of the Hub, such as s3://BUCKET/NAME",
+        help="instead of the Hub: the URL of an empty folder in other storage, such as "
+        "s3://BUCKET/NAME",
     )  # fmt: skip
     _add_create_bucket(parser)
     add_push_options(parser)
@@ -370,7 +371,7 @@ def add_mirror_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("result", type=Path, metavar="RESULT", help="a v3.0 dataset")
     parser.add_argument(
-        "url", metavar="URL", help="an empty place in a store, such as s3://BUCKET/NAME"
+        "url", metavar="URL", help="the URL of an empty folder, such as s3://BUCKET/NAME"
     )
     _add_create_bucket(parser)
     add_json(parser)

@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "place", type=Path, metavar="WORK_DIR|DATASET",
-        help="the work dir of a run, finished or not, or a dataset; the report of a dataset tells "
-        "less",
+        help="the work dir of a run, finished or not, or a dataset; a report on a dataset contains "
+        "less than a report on a run",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",

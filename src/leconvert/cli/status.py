@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_json
+from leconvert.cli.options import WORK_DIR_HELP, add_json
 from leconvert.cli.output import folded, table
 from leconvert.cli.parser import OptionalValue
 from leconvert.report.status import Liveness, RunStatus, WorkerStatus
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "work_dir",
         type=Path,
         metavar="WORK_DIR|DATASET",
-        help="the work dir, or a dataset beside it",
+        help=WORK_DIR_HELP,
     )
     parser.add_argument(
         "--watch", type=float, action=OptionalValue, looks_right=is_number, otherwise="2",

@@ -36,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--engine", choices=EngineNames(("ray", "slurm")), default="slurm", metavar="NAME",
-        help="how the workers are started: slurm, or an engine from another package (default: "
-        "slurm); for Ray use `leconvert convert --engine ray`; here: %(choices)s",
+        help="how the workers are started: slurm, or an engine that a separate Python package "
+        "adds (default: slurm); ray does not work here: use `leconvert convert --engine ray`; "
+        "installed engines: %(choices)s",
     )  # fmt: skip
     add_added_options(parser)
     add_slurm_worker_options(parser)

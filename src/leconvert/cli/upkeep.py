@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_json
+from leconvert.cli.options import WORK_DIR_HELP, add_json
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import BusyError, UsageError
@@ -25,7 +25,8 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
         "dataset",
         type=Path,
         metavar="DATASET",
-        help="the dataset that was converted or repaired in place, or whose result was replaced",
+        help="the dataset that was converted or repaired in place, or the result that "
+        "--force-conversion or --append replaced",
     )
     parser.add_argument(
         "--dry-run",
@@ -80,12 +81,12 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         metavar="WORK_DIR|DATASET",
-        help="the work dir, or a dataset beside it",
+        help=WORK_DIR_HELP,
     )
     parser.add_argument(
         "--of", type=Path, metavar="DATASET",
-        help="the dataset whose leftovers are removed; unlike WORK_DIR|DATASET, it is never "
-        "taken for a work dir",
+        help="the dataset whose leftovers are removed; this path is always read as a dataset, "
+        "never as a work dir",
     )  # fmt: skip
     parser.add_argument(
         "--give-up",
@@ -94,9 +95,9 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--old", action="store_true",
-        help="also remove DATASET_old and former states of DATASET, or of all results of a "
-        "fleet's WORK_DIR; each is removed only if every byte of it is proven to be in "
-        "the result",
+        help="also remove DATASET_old and older kept versions of DATASET; with the WORK_DIR of a "
+        "fleet: those of all its results; a folder is removed only if every byte of the folder is "
+        "proven to be in the result",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     add_json(parser)
@@ -132,8 +133,9 @@ def run_clean(options: argparse.Namespace) -> int:
     if options.old and target is None:
         if not WorkDir(root).is_fleet():
             raise UsageError(
-                "--old needs a converted dataset, or the work dir of a fleet.",
-                next_step="Give the dataset instead of this work dir.",
+                "--old needs a converted dataset or the work dir of a fleet. "
+                f"{options.work_dir} is neither.",
+                next_step="Give the converted dataset.",
             )
         from leconvert.fleet import clean_fleet
 
@@ -167,7 +169,7 @@ def add_release_arguments(parser: argparse.ArgumentParser) -> None:
         "work_dir",
         type=Path,
         metavar="WORK_DIR|DATASET",
-        help="the work dir, or a dataset beside it",
+        help=WORK_DIR_HELP,
     )
     parser.add_argument(
         "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"

@@ -121,7 +121,7 @@ def _meant(words: list[str]) -> str | None:
     if has_source_tables(Path(result)) and not has_source_tables(Path(source)):
         result, source = source, result
     command = shlex.join(["leconvert", "verify", result, "--source", source, *options])
-    return f"`{command}` compares the result {result} with its source {source}."
+    return f"`{command}` compares the result {result!r} with the source {source!r}."
 
 
 def add_arguments(parser: Parser) -> None:
@@ -185,7 +185,10 @@ def run(options: argparse.Namespace) -> int:
     given: list[Path | str] = options.source
     random = options.sample != 1.0 or options.decode or options.deep
     if options.seed is not None and not random:
-        raise UsageError("--seed works only with --sample, --decode or --deep.")
+        raise UsageError(
+            "--seed works only with --sample, --decode or --deep.",
+            next_step="Add one of these options, or leave --seed out.",
+        )
     if options.scratch_dir is not None and all(isinstance(source, Path) for source in given):
         raise UsageError(
             f"--scratch-dir works only if the source is a URL; {given[0]} is a folder.",

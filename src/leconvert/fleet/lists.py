@@ -255,7 +255,7 @@ def _dataset(
             raise _bad_line(
                 path,
                 line.number,
-                f"no repo is given to push {source} to.",
+                f"the repo for the push of {source} is not given.",
                 "Add --push-repo-id ORG/{name}; {name} stands for the last part of the "
                 "dataset's name.",
             )

@@ -100,7 +100,7 @@ class RepairOptions:
     recompute_stats: bool = flag(False, "compute all statistics from the data")
     quantiles: bool = flag(
         False,
-        "add quantiles to the statistics, which LeRobot needs to record more episodes",
+        "add quantiles to the statistics; LeRobot needs quantiles to record more episodes",
     )
     drop_features: tuple[str, ...] = flag(
         (),
@@ -123,7 +123,7 @@ class RepairOptions:
         False, "declare in info.json the columns that are stored but not declared"
     )
     locate_files: bool = flag(
-        False, "search for files of episodes that are not where info.json says"
+        False, "search for episode files that are not at the path that info.json gives"
     )
     tasks_from: str | None = flag(
         None,
@@ -144,8 +144,8 @@ class RepairOptions:
     )
     fetch_unfit: bool = flag(
         False,
-        "download the files that cannot stay on the Hub as they are, instead of refusing the "
-        "conversion",
+        "for a conversion on the Hub: download, rewrite and upload the files that v3.0 cannot use "
+        "unchanged; without this option such files end the conversion with an error",
     )
 
     def __post_init__(self) -> None:

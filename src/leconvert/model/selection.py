@@ -93,8 +93,8 @@ class FrameInterval:
         if self.first < 0 or (self.stop is not None and self.stop <= self.first):
             raise UsageError(
                 f"--frames {self.first}:{'' if self.stop is None else self.stop} keeps no frame.",
-                next_step="Write FROM:TO. FROM is the first frame to keep, counted from 0; TO is "
-                "the first frame after the kept ones.",
+                next_step="Write FROM:TO. FROM is the first frame to keep, counted from 0. TO is "
+                "the last frame to keep plus 1.",
             )
 
 
@@ -297,8 +297,8 @@ def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameI
         if match is None or not (match[1] or match[2]):
             raise UsageError(
                 f"--frames takes FROM:TO, such as 10:50, not {shown(text)}.",
-                next_step="FROM is the first frame to keep, counted from 0; TO is the first frame "
-                "after the kept ones. Either may be left out.",
+                next_step="FROM is the first frame to keep, counted from 0. TO is the last frame "
+                "to keep plus 1. FROM or TO may be left out.",
             )
         found.append(
             FrameInterval(episode, int(match[1] or 0), int(match[2]) if match[2] else None)
@@ -382,8 +382,8 @@ def split_episodes(
         return _listed_parts(lists, episode_index)
     if lists:
         raise UsageError(
-            f"--into mixes shares and episode numbers: {shown(next(iter(lists)))} has episode "
-            "numbers, another part a share.",
+            "--into mixes shares and episode numbers: the part "
+            f"'{shown(next(iter(lists)))}' has episode numbers, but another part has a share.",
             next_step=_INTO_HELP,
         )
     shares = {name: float(value) for name, value in into.items()}
@@ -407,13 +407,16 @@ def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str
         owner[held] = number
     left = EpisodeRanges.of_episodes(episode_index[owner < 0])
     if left.ranges:
+        number = int((owner < 0).sum())
+        alone = number == 1
         rest = next(
             name
             for name in chain(["rest"], (f"rest{n}" for n in range(2, len(lists) + 3)))
             if name not in lists
         )
         raise UsageError(
-            f"--into puts {count(int((owner < 0).sum()), 'episode')} into no part: {left}.",
+            f"{'1 episode is' if alone else f'{number:,} episodes are'} in no part of --into: "
+            f"{'episode' if alone else 'episodes'} {left}.",
             next_step=f"Add a part for the rest, such as --into {rest}={left}. To leave episodes "
             "out, convert each part by itself with --episodes.",
         )

@@ -432,18 +432,19 @@ class LayoutOptions:
     )
     block_align: int | None = flag(
         None,
-        "align episodes in video files to blocks of the file system; XFS, btrfs and NFS on top of "
-        "them can then share the bytes with the source instead of copying (default: auto, by "
-        "the size of the clips)",
+        "let each episode in a video file begin at a block of the file system; on XFS, on btrfs "
+        "and on NFS servers that use them, the result can then share blocks with the source and "
+        "needs no second copy of the video bytes (default: auto, which decides by the size of the "
+        "clips)",
         "auto|BYTES|0",
         block_align,
     )
     layout: str = flag(
         "reference",
-        "reference: files as LeRobot's converter writes them; streaming: each data file goes with "
-        "its own video files, so that many workers can stream; episode-files: one file for "
-        "each episode, unchanged where v3.0 allows it; overlay: only meta/ is written, all "
-        "other files stay where they are (default: reference)",
+        "reference: files as LeRobot's converter writes them; streaming: each data file has "
+        "its own video files, so many workers can stream at once; episode-files: one file for "
+        "each episode, unchanged if v3.0 allows it; overlay: only meta/ is written, all other "
+        "files stay where they are (default: reference)",
         choices=("reference", "streaming", *KEEPING_LAYOUTS),
     )
     loader_workers: int = flag(
@@ -461,8 +462,8 @@ class LayoutOptions:
     )
     append: bool = flag(
         False,
-        "add only the new episodes to an output that was made earlier from the same, growing "
-        "dataset; its files stay as they are",
+        "add only new episodes to the output of an earlier conversion of this dataset; data and "
+        "video files in the output do not change",
     )
 
     @property

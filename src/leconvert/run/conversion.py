@@ -82,7 +82,9 @@ class WorkerOptions:
         worker_count,
         names=("-j", "--num-workers"),
     )
-    max_workers: int | None = flag(None, "number of worker threads", "N", whole(1))
+    max_workers: int | None = flag(
+        None, "number of worker threads, with --engine inline", "N", whole(1)
+    )
     engine: Engine | None = None
 
     def __post_init__(self) -> None:
@@ -178,13 +180,14 @@ class ProofOptions:
     )
     delete_source: bool = flag(
         False,
-        "remove the replaced source once every byte of it is proven to be in the result",
+        "after a conversion in place: remove the source if every byte of the source is proven to "
+        "be in the result",
     )
     keep_as_former: bool = False
     max_wait_seconds: float = flag(
         120.0,
-        "seconds to wait for a packer on another host that shows no sign of life; if another "
-        "packer runs, this one ends at once (default: 120)",
+        "seconds to wait if a packer on another host gives no sign of life; if another packer is "
+        "running, this command ends at once (default: 120)",
         "S",
         seconds,
     )

@@ -698,7 +698,7 @@ _UNDO_RUN = "undo"
 class Found(Enum):
     """The content of one of the places of an undo."""
 
-    NOTHING = "nothing"
+    NOTHING = "does not exist"
     V2 = "a v2.x dataset"
     V3 = "a v3.0 dataset"
     OTHER = "something else"

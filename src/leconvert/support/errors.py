@@ -128,8 +128,8 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
         11: ExitCode(
             "disk full, failing or read-only",
             "The disk is full or fails, or this user may not read or write there.",
-            "Free disk space, fix the disk or give the right that the message names. Then run the "
-            "same command again.",
+            "Free disk space, repair the disk, or give this user the permission that the message "
+            "names. Then run the same command again.",
         ),
         12: ExitCode(
             "another process is at work",
@@ -148,7 +148,7 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
             "system.",
         ),
         14: ExitCode(
-            "the probe found wrong frames, or none",
+            "the probe loaded wrong or no frames",
             "A probe loaded wrong frames, unreadable frames or no frames, or it cannot measure on "
             "this host.",
             "Do what the message says. `leconvert probe diagnose` shows what can decode "

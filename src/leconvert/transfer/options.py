@@ -34,8 +34,8 @@ class ScratchOptions:
     )
     limit_bytes: int | None = flag(
         None,
-        "size limit of this folder for all workers of a host together, such as 20G (default: as "
-        "much as their batches need)",
+        "size limit of the folder of --scratch-dir, for all workers of a host together, such as "
+        "20G (default: as much as the batches of these workers need)",
         "BYTES",
         size_in_bytes,
         names=("--scratch-limit",),

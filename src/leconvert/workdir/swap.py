@@ -969,7 +969,7 @@ def remove_mark(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
 
 def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
     words = {
-        TreeState.MISSING: "nothing",
+        TreeState.MISSING: "does not exist",
         TreeState.NEW: "the new tree of this run",
         TreeState.OTHER: "another tree",
     }

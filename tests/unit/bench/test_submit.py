@@ -19,12 +19,12 @@ from leconvert.support.errors import UsageError
 def test_a_local_dataset_may_be_found_by_its_name_but_a_bucket_without_one_must_be_named() -> None:
     (job,) = plan_scenarios("mmap_local", places={})
     assert job.arguments == ("probe", "run", "--scenario=mmap_local")
-    with pytest.raises(UsageError, match="source bucket") as refused:
+    with pytest.raises(UsageError, match="the source 'bucket' is unknown") as refused:
         plan_scenarios(
             "stream_bucket",
             places=parse_places(["hub=hf://datasets/lab/set"], repo_id=None, root="set"),
         )
-    assert refused.value.next_step == "Give it with --root-of bucket=URL."
+    assert refused.value.next_step == "Add --root-of bucket=URL."
 
 
 def test_hub_and_bucket_follow_from_the_name() -> None:

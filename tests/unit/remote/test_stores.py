@@ -535,7 +535,7 @@ def test_a_conversion_from_a_url_to_a_url(
         (
             ["--root", "hf://datasets/a/b@v2.1", "--revision", "main"],
             2,
-            "hf://datasets/a/b@v2.1 and --revision contradict each other.",
+            "hf://datasets/a/b@v2.1 and --revision exclude each other.",
         ),
     ],
 )

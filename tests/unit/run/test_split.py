@@ -83,12 +83,12 @@ def test_lists_give_their_episodes() -> None:
         (
             {"a": 0.9, "b": "4"},
             (
-                "--into mixes shares and episode numbers: b has episode "
-                "numbers, another part a share."
+                "--into mixes shares and episode numbers: the part 'b' has episode "
+                "numbers, but another part has a share."
             ),
         ),
         ({"a": "0-3", "b": "3-4"}, "--into puts episode 3 into two parts: a and b."),
-        ({"a": "0-1", "b": "4"}, "--into puts 2 episodes into no part: 2-3."),
+        ({"a": "0-1", "b": "4"}, "2 episodes are in no part of --into: episodes 2-3."),
         ({"a": "0-5"}, "The dataset has no episode 5 (--into a)."),
         ({"a": "0:3"}, "--into a takes episode numbers and ranges such as 0-99,120, not 0:3."),
     ],
@@ -115,7 +115,7 @@ def test_parts_are_read_from_words() -> None:
         "more": "13",
     }
     assert parse_parts(["a=.5", "b=1.", "c=1"]) == {"a": 0.5, "b": 1.0, "c": "1"}
-    for words, said in ((["0.9"], "names no part"), (["a=1", "a=2"], "the part a twice")):
+    for words, said in ((["0.9"], "has no name for a part"), (["a=1", "a=2"], "the part a twice")):
         with pytest.raises(UsageError, match=said):
             parse_parts(words)
 

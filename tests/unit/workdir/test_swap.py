@@ -585,7 +585,7 @@ def test_an_exchange_that_says_yes_and_does_nothing_is_not_believed_for_ever(
     assert [line.rpartition(": ")[2] for line in caught.value.details] == [
         "another tree",
         "the new tree of this run",
-        "nothing",
+        "does not exist",
     ]
     assert content(place.target) == OLD
     place.packs(ext4())

@@ -257,7 +257,7 @@ def _findings_of_all(scans: Sequence[SourceScan], joined: Sources) -> Iterator[F
             f"The statistics of {', '.join(lacking)} have no quantiles, but those of the "
             "other datasets do. The "
         )
-        said += "result has no quantiles of all episodes."
+        said += "result has no quantiles for the dataset as a whole."
         yield replace(_finding("merged-quantiles", said), remedy="--quantiles")
     for view in joined:
         splits = view.dataset.info.get("splits")

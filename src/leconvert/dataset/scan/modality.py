@@ -112,7 +112,8 @@ def check_modality(
         is_index = field.name.startswith("annotation.") and pa.types.is_integer(field.type)
         if is_index and field.name not in mapped and field.name not in left_out:
             said = f"{shown(field.name)} may hold task indices, but {MODALITY_PATH} does not name "
-            said += "it among annotations. It stays as it is, although tasks get new numbers."
+            said += "this column among annotations. Tasks get new numbers, but the column is not "
+            said += f"changed. If the column holds task indices, name it in {MODALITY_PATH} first."
             yield Observation("annotation-tasks", said, feature=field.name)
 
 

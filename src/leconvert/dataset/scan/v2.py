@@ -603,8 +603,9 @@ class EpisodeScanner(Scanner):
             elif len(late) and frames == length:
                 notes.sight(
                     "frame-times",
-                    f"{shown(notes.path)} shows {len(late)} of {length} frames half a frame or "
-                    "more from frame / fps; they are placed by their order.",
+                    f"{shown(notes.path)}: the times of {len(late)} of {length} frames differ from "
+                    "frame / fps by at least half of 1 / fps. The result places the frames by "
+                    "their order.",
                 )
         if cut_off is not None:
             in_place = min(in_place, cut_off.whole_frames)

@@ -611,7 +611,7 @@ def _frames_begin(
         place = int(off[0])
         said = f"{shown(notes.path)}: from_timestamp of {count(len(off), 'episode')} is wrong, "
         said += f"the first is {begin_seconds[place]:.6f}, but counting frames gives "
-        said += f"{first[place] / float(fps):.6f}. The result goes by the count."
+        said += f"{first[place] / float(fps):.6f}. The result uses the number of frames."
         notes.sight("from-timestamp", said)
     return first, is_counted
 

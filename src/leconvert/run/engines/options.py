@@ -111,7 +111,7 @@ class SlurmOptions:
     )
     extra: Sequence[str] = flag(
         (),
-        "a further option of sbatch, such as --slurm-extra=--exclusive; may be given several times",
+        "a further option of sbatch, such as --exclusive; may be given several times",
         "OPTION",
         names=("--slurm-extra",),
     )
@@ -124,19 +124,19 @@ class SlurmOptions:
                 raise UsageError(f"--{option} must be at least 1, not {getattr(self, name)}.")
         if not check_memory(self.mem):
             raise UsageError(
-                f"--mem {self.mem} is not an amount of memory.",
-                next_step="Write for example --mem 4G.",
+                f"--slurm mem={self.mem} is not an amount of memory.",
+                next_step="Write for example --slurm mem=4G.",
             )
         if not check_time(self.time):
             raise UsageError(
-                f"--time {self.time} is not a duration.",
-                next_step="Write for example --time 04:00:00.",
+                f"--slurm time={self.time} is not a duration.",
+                next_step="Write for example --slurm time=04:00:00.",
             )
         for option in self.extra:
             if not option.startswith("-"):
                 raise UsageError(
-                    f"--slurm-extra {option!r} is not an option of sbatch.",
-                    next_step="Write for example --slurm-extra=--exclusive, once for each option.",
+                    f"--slurm extra={option} is not an option of sbatch.",
+                    next_step="Write for example --slurm extra=--exclusive, once for each option.",
                 )
 
     @property

@@ -102,14 +102,14 @@ class RayOptions:
                 raise UsageError(f"--{option} must be at least 1, not {number}.")
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise UsageError(
-                f"--mem {self.mem} is not an amount of memory.",
-                next_step="Write for example --mem 4G.",
+                f"--ray mem={self.mem} is not an amount of memory.",
+                next_step="Write for example --ray mem=4G.",
             )
         for name, amount in self.resources.items():
             if not name or not amount > 0:
                 raise UsageError(
-                    f"--ray-resource {name}={amount:g} is not a resource and an amount.",
-                    next_step="Write --ray-resource NAME=1 with the name of a resource that the "
+                    f"--ray resource={name}={amount:g} is not a resource and an amount.",
+                    next_step="Write --ray resource=NAME=1 with the name of a resource that the "
                     "nodes offer.",
                 )
 

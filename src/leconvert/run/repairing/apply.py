@@ -264,8 +264,8 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
             f"{root} is {raw['codebase_version']}. `leconvert repair` works only on {V3_VERSION} "
             "datasets.",
             path=str(root / v3.INFO_PATH),
-            next_step="A conversion repairs a v2.x dataset, with the repairs as options: "
-            f"`leconvert convert {shlex.quote(str(root))}`.",
+            next_step=f"Use `leconvert convert {shlex.quote(str(root))}` for this dataset. The "
+            "repairs are options of this command; its option --help-all lists them.",
         )
     with checked(root, raw, progress) as check:
         if check.derived is not None:

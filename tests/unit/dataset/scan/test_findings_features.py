@@ -412,7 +412,7 @@ def test_a_fragmented_clip_that_starts_late_is_a_warning(source: Path) -> None:
     assert found.keys() == {"frame-times", "remux"}
     finding = found["frame-times"]
     assert (finding.severity, finding.stream) == ("warning", f"videos/{TOP}")
-    assert f"shows {LENGTHS[1]} of {LENGTHS[1]} frames half a frame or more" in finding.message
+    assert f"the times of {LENGTHS[1]} of {LENGTHS[1]} frames differ from" in finding.message
 
 
 @pytest.mark.parametrize(

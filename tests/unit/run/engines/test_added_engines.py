@@ -216,14 +216,17 @@ def test_a_name_that_nobody_or_everybody_adds_is_refused(add_package: AddPackage
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine-option", "queue=long"], "works only with an engine from another package"),
+        (
+            ["--engine-option", "queue=long"],
+            "works only with an engine that a separate Python package adds",
+        ),
         (["--engine", "local", "--engine-option", "a=b"], "has its own options"),
         (["--engine", "tiny", "--engine-option", "queue"], "queue is not of the form KEY=VALUE"),
         (["--engine", "tiny", "--engine-option", "=long"], "=long is not of the form KEY=VALUE"),
         (["--engine", "tiny", *["--engine-option", "a=b"] * 2], "--engine-option a is given twice"),
         (["--engine", "tiny", "--partition", "cpu"], "works only with --engine slurm"),
         (["--engine", "tiny", "--max-workers", "2"], "--engine tiny starts worker processes"),
-        (["--engine", "tiny", "--no-orchestrate"], "--engine tiny and --no-orchestrate contradict"),
+        (["--engine", "tiny", "--no-orchestrate"], "--engine tiny and --no-orchestrate exclude"),
     ],
 )
 def test_options_that_do_not_go_with_an_engine_are_refused(

@@ -41,8 +41,8 @@ def test_sizes_of_memory(mem: str | None, size: int | None) -> None:
     [
         ({"workers": 0}, "--num-workers must be at least 1, not 0."),
         ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1, not 0."),
-        ({"mem": "4 GB"}, "--mem 4 GB is not an amount of memory."),
-        ({"resources": {"disk": 0.0}}, "--ray-resource disk=0 is not a resource and an amount."),
+        ({"mem": "4 GB"}, "--ray mem=4 GB is not an amount of memory."),
+        ({"resources": {"disk": 0.0}}, "--ray resource=disk=0 is not a resource and an amount."),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
@@ -52,6 +52,6 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> Non
 
 def test_without_ray_there_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leconvert.run.engines.ray.find_spec", lambda _: None)
-    with pytest.raises(EngineError, match="Ray is not installed here") as refused:
+    with pytest.raises(EngineError, match="Ray is not installed on this machine") as refused:
         RayEngine()
     assert refused.value.next_step == f"Run `{command_for_extra('ray')}`."

@@ -103,8 +103,8 @@ def test_the_printed_script_submits_the_very_same(slurm: Slurm, tmp_path: Path) 
     [
         ({"nodes": 0}, "--nodes must be at least 1"),
         ({"workers_per_node": -1}, "--workers-per-node must be at least 1"),
-        ({"mem": "much"}, "--mem much is not an amount of memory"),
-        ({"time": "soon"}, "--time soon is not a duration"),
+        ({"mem": "much"}, "--slurm mem=much is not an amount of memory"),
+        ({"time": "soon"}, "--slurm time=soon is not a duration"),
         ({"extra": ("exclusive",)}, "is not an option of sbatch"),
     ],
 )
