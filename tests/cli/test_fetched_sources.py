@@ -70,7 +70,9 @@ def test_a_source_that_was_mended_at_its_url_is_fetched_again(
     shutil.copy(small_source / BROKEN, broken / BROKEN)
     capsys.readouterr()
     assert convert(broken, out) == 0
-    assert f"1 file at file://{broken} changed since " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"Downloading 1 file of {source_dir(out)} again" in said
+    assert f"changed at file://{broken} since" in said
     assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0
 
 

@@ -111,7 +111,7 @@ def test_an_older_checkpoint_is_resumed_in_another_folder_alone(
 ) -> None:
     whole = run(datasets["numbers"], tmp_path / "whole", steps=4)
     first = str(checkpoint_dir(tmp_path / "whole", 1))
-    with pytest.raises(UsageError, match="the newest step-00000004") as refused:
+    with pytest.raises(UsageError, match="the newest is step-00000004") as refused:
         run(datasets["numbers"], tmp_path / "whole", steps=4, resume_from=first)
     assert "another --out-dir" in str(refused.value.next_step)
     branch = run(datasets["numbers"], tmp_path / "branch", steps=3, resume_from=first)

@@ -100,7 +100,7 @@ def test_all_that_is_held_against_lerobot_gives_the_bytes_that_it_gives_elsewher
     plain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "conformance"))
-    from test_conversion import CASES
+    from tests.conformance.test_conversion import CASES
 
     compared = 0
     for name, case in CASES.items():

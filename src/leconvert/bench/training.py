@@ -315,7 +315,7 @@ def find_checkpoint(wanted: str, out_dir: Path) -> Path | None:
     missing = [name for name in _FILES if not (path / name).is_file()]
     if missing:
         raise ProbeError(
-            f"{path} is not a checkpoint: {', '.join(missing)} is missing.",
+            f"{path} is not a complete checkpoint. Missing files: {', '.join(missing)}.",
             path=str(path),
             next_step="Give a folder checkpoints/step-…, or `last` for the newest checkpoint.",
         )

@@ -91,8 +91,8 @@ def download_tree(
             if same == listed.keys():
                 return target
             progress.say(
-                f"{count(len(listed) - len(same), 'file')} of {target} are missing or "
-                f"changed at {store.url} since the download. Downloading them again."
+                f"Downloading {count(len(listed) - len(same), 'file')} of {target} again: "
+                f"missing there, or changed at {store.url} since the download."
             )
             arriving.take_back()
         same = _same_as_then(arriving.tree, store.url, listed)

@@ -119,7 +119,7 @@ def test_a_disk_that_fails_at_the_last_moment_is_a_sentence(
 def test_a_folder_that_is_no_checkpoint_says_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "model.pt").touch()
     with pytest.raises(
-        ProbeError, match=r"lacks optimizer\.pt, training_state\.pt, dataset_state\.pt"
+        ProbeError, match=r"Missing files: optimizer\.pt, training_state\.pt, dataset_state\.pt"
     ):
         find_checkpoint(str(tmp_path), tmp_path)
 

@@ -187,7 +187,7 @@ def test_a_run_is_resumed_by_the_same_selection_alone(small_source: Path, tmp_pa
     ):
         with pytest.raises(PlanMismatchError) as caught:
             open_or_plan(*places, Conversion(selection=other))
-        assert any("episodes: 0,2-3 planned" in line for line in caught.value.details)
+        assert any("episodes: 0,2-3 in the plan" in line for line in caught.value.details)
     again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.manifest.num_episodes == 5
 

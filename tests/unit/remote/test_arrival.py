@@ -97,7 +97,7 @@ def test_a_whole_conversion_ends_where_lerobot_looks(
     run = work.run(str(work.current_run_id()))
     commit = arm.repo(REPO).tags["v2.1"]
     assert read_origin(run.root) == Origin(REPO, "v2.1", commit)
-    assert f"v3.0 dataset  {home / 'arm'}" in capsys.readouterr().out
+    assert f"made          {home / 'arm'}" in capsys.readouterr().out
 
 
 def test_what_is_here_already_is_not_asked_for(arm: StandIn, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_v3_tag_on_a_v2_dataset_does_not_count(arm: StandIn, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("repo", "revision", "code", "said"),
     [
-        ("tester/none", None, 15, "The Hub has no dataset"),
+        ("tester/none", None, 15, "tester/none is no dataset on the Hub"),
         ("tester/arm", "v9", 15, "tester/arm has no revision v9."),
         ("no name", None, 15, "'no name' is not the name of a repo on the Hub."),
         ("tester/empty", None, 3, "tester/empty at main is not a LeRobot dataset"),
@@ -236,6 +236,7 @@ def test_a_result_is_verified_against_the_hub(
     command = ["verify", str(out), "--bytes", "--scratch-dir", str(tmp_path), "--source"]
     before = sorted(tmp_path.iterdir())
     assert main([*command, f"hf://datasets/{REPO}@v2.1"]) == 0
-    assert f"{out} matches hf://datasets/{REPO}@v2.1: bytes, " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{out} matches its source hf://datasets/{REPO}@v2.1. Compared: bytes, " in said
     record = provenance_path(out)
     assert sorted(tmp_path.iterdir()) == sorted([*before, record]), "nothing that was fetched stays"

@@ -312,7 +312,7 @@ def test_an_interrupted_upload_is_no_dataset_and_goes_on(
 ) -> None:
     calls = Calls(url, "put_file", monkeypatch)
     calls.before = lambda _: len(calls.names) == 3 and fail(ConnectionError("it broke"))
-    with pytest.raises(StorageError, match=f"{url} fails: it broke"):
+    with pytest.raises(StorageError, match=f"{url} failed: it broke"):
         upload_tree(result, url)
     assert "meta/info.json" not in names(url)
     calls.before = lambda _: None
@@ -328,7 +328,7 @@ def test_an_interrupted_upload_is_no_dataset_and_goes_on(
 
 def test_a_place_where_something_is_is_refused(url: str, result: Path) -> None:
     upload_tree(result, url)
-    with pytest.raises(TargetError, match=f"{url} holds something already"):
+    with pytest.raises(TargetError, match=f"{url} is not empty"):
         upload_tree(result, url)
 
 
@@ -357,7 +357,7 @@ def test_an_unfinished_upload_of_another_tree_is_refused(url: str, result: Path)
     store = open_store(url)
     store.fs.makedirs(store.root, exist_ok=True)
     store.fs.pipe_file(store.path(".leconvert-upload.json"), b'{"tree": "another"}')
-    with pytest.raises(TargetError, match="holds another, unfinished upload"):
+    with pytest.raises(TargetError, match="1 file of another, unfinished upload"):
         upload_tree(result, url)
 
 
@@ -415,11 +415,12 @@ def test_of_two_uploads_to_one_empty_place_one_arrives_whole(
     said = capsys.readouterr().err
     if moment == "before the claim":
         assert (code, ended) == (5, [0])
-        assert f"{url} holds something already" in said
+        assert f"{url} is not empty" in said
         assert is_whole(url, other)
     else:
         assert (code, ended) == (0, [5])
-        assert f"{url} holds another, unfinished upload already" in said
+        assert f"{url} is not empty" in said
+        assert "of another, unfinished upload" in said
         assert is_whole(url, result)
 
 
@@ -452,7 +453,7 @@ def test_a_store_that_keeps_less_is_noticed(
         this.pipe_file(path, b"x")
 
     monkeypatch.setattr(type(open_store(url).fs), "put_file", keep_less)
-    with pytest.raises(StorageError, match="keeps 1 bytes of"):
+    with pytest.raises(StorageError, match="stored 1 bytes of"):
         upload_tree(result, url)
 
 
@@ -561,7 +562,7 @@ def test_a_server_that_is_asked_at_once_and_does_not_answer_is_a_store_that_fail
     monkeypatch.setattr("fsspec.core.url_to_fs", unreachable)
     assert main(["mirror", str(result), "ftp://nowhere/x"]) == 11
     said = capsys.readouterr().err
-    assert "ftp://nowhere/x fails: [Errno -2] Name or service not known." in said
+    assert "ftp://nowhere/x failed: [Errno -2] Name or service not known." in said
     assert "Check the address" in said
 
 

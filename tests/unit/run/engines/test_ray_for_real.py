@@ -155,7 +155,7 @@ def test_nothing_at_an_address_is_said_at_once(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     engine = RayEngine(RayOptions(option))
-    with pytest.raises(EngineError, match=r"no Ray cluster at 127\.0\.0\.1:1 \(Connection refused"):
+    with pytest.raises(EngineError, match=r"answers at 127\.0\.0\.1:1 \(Connection refused"):
         engine.start(1, ["WORK"], planned.paths)
     assert engine.running() == 0
     engine.stop()

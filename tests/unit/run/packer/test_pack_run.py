@@ -53,7 +53,7 @@ def test_a_packer_that_waits_for_workers_ends_as_soon_as_it_is_asked_to(planned:
     watcher = Stopping(stop)
     with pytest.raises(InterruptedRunError) as caught:
         pack_run(planned, stop=stop, watcher=watcher)
-    assert caught.value.next_step == "Run the same command again to go on."
+    assert caught.value.next_step == "Run the same command again to continue."
     [seen] = watcher.seen
     assert len(seen) == 2
     assert not Path(planned.manifest.target).exists()
