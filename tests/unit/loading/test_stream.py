@@ -657,7 +657,7 @@ def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
         ({"data_path": None}, "data_path is None"),
         ({"video_path": None}, "video_path is None"),
         ({"features": {"action": {"dtype": None}}}, "'action' has no dtype"),
-        ({"features": []}, "features"),
+        ({"features": []}, "has no features"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(
