@@ -71,7 +71,8 @@ def test_one_signal_ends_a_command_that_waits_for_the_hub(
     assert process.returncode == 130, err
     assert json.loads(out)["error"] == "InterruptedRunError"
     assert "Run the same command again" in err
-    assert list((here / "tmp").iterdir()) == [], "what it fetched for itself goes again"
+    left = [path for path in (here / "tmp").iterdir() if path.suffix != ".alive"]  # locks stay
+    assert left == [], "what it fetched for itself goes again"
     assert not (here / "new").exists()
 
 
