@@ -38,7 +38,7 @@ def test_errors_are_a_table_that_fits_and_code_3(
     # A command that is to be copied stays on one line, however long the dataset's path is.
     assert all(len(line) <= columns or str(broken) in line for line in table)
     text = " ".join(" ".join(table).split())
-    for said in ("stale-total", "total_frames is 7;", "leconvert repair", "stray-file", "splits"):
+    for said in ("stale-total", "total_frames is 7,", "leconvert repair", "stray-file", "splits"):
         assert said in text
     assert "1 error, 2 warnings, 1 info in 5 episodes" in last
 
@@ -82,7 +82,7 @@ def test_a_v2_dataset_is_checked_too(leconvert: Leconvert, source_copy: Path) ->
     ("arguments", "code", "said"),
     [
         ((), 2, "No dataset is given"),
-        ((".", "--repo-id", "a/b"), 2, "not both"),
+        ((".", "--repo-id", "a/b"), 2, "Both DATASET and --repo-id"),
         (("/nowhere",), 3, "is not a folder"),
         (("/dev",), 3, "is not a LeRobot dataset"),
     ],

@@ -33,7 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 def test_one_host_gets_a_table_and_a_verdict(leconvert: Leconvert, folder: Path) -> None:
     checked = leconvert("check-fs", folder, code=0)
-    assert "link(2) gives a name once" in checked.stdout
+    assert "link(2) gives a name only once" in checked.stdout
     assert "Only this host was tested" in checked.stdout
     assert all(len(line) <= 120 for line in checked.stdout.splitlines())
     assert list(folder.iterdir()) == []

@@ -45,7 +45,7 @@ def test_a_folder_of_a_repository_is_named_unless_its_first_part_is_a_folder(her
     options = taken("org/set/path/to/arm")
     assert (options.root, options.repo_id) == (None, "org/set/path/to/arm")
     (here / "org").mkdir()
-    with pytest.raises(UsageError, match="can be a folder here, and a dataset on the Hub"):
+    with pytest.raises(UsageError, match="may mean a folder here or a dataset on the Hub"):
         taken("org/set/path/to/arm")
 
 

@@ -203,7 +203,7 @@ def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
 def test_a_package_that_is_needed_and_too_old_is_lacking(found: Callable[..., Examination]) -> None:
     seen = found(packages=(Package("numpy", ">=2", (), "1.26.4", False), *PACKAGES[1:]))
     assert seen.lacks == (
-        f"numpy>=2 is needed, 1.26.4 is here: run `{install_command('numpy>=2')}`.",
+        f"numpy>=2 is needed, but 1.26.4 is installed: run `{install_command('numpy>=2')}`.",
     )
     assert seen.as_record()["ok"] is False
 
@@ -217,7 +217,7 @@ def test_what_the_packages_say_ends_with_19(
     told = leconvert_here("doctor", code=19)
     remedy = install_command("pyarrow>=18")
     said = " ".join(told.stdout.split())
-    assert f"pyarrow>=18 is needed, none is here: run `{remedy}`." in said
+    assert f"pyarrow>=18 is needed, but no version is installed: run `{remedy}`." in said
 
 
 def _nothing(_name: str) -> None:

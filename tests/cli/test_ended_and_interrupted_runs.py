@@ -180,7 +180,7 @@ def test_options_that_changed_after_a_failed_exchange_are_not_ignored(
         assert leconvert_here("convert", "--root", dataset).returncode == 11
     other = ["convert", "--root", dataset, "--layout", "streaming"]
     done = leconvert_here(*other, code=6)
-    assert "layout: not planned, streaming now" in done.stderr
+    assert "layout: not given in the plan, streaming now" in done.stderr
     assert episodes_of(dataset)[0] == "v2.1"
     assert leconvert_here(*other, "--restart").returncode == 0
     assert beside(dataset) == ["set", "set_old"]

@@ -56,8 +56,8 @@ def test_every_engine_gives_the_same_bytes(
     words = (tmp_path / "bin/words").read_text().split()
     assert {"--array=0-1", "--partition=cpu"} <= set(words)
     did = [(tmp_path / f"bin/element-{n}.log").read_text().splitlines()[-1] for n in (0, 1)]
-    assert did[0].startswith("Did 5 batches")
-    assert did[1].startswith("Did 0 batches")
+    assert did[0].startswith("This worker finished 5 batches")
+    assert did[1].startswith("This worker finished 0 batches")
     digests = {digest_of(tmp_path / engine) for engine in ("inline", "local", "slurm")}
     assert len(digests) == 1
 

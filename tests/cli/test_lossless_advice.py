@@ -28,7 +28,7 @@ from tests.trees import snapshot
 ROOT = Path(__file__).parents[2]
 TOP = "observation.images.top"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
-RESTORE = "restore the table from another copy of the dataset"
+RESTORE = "Restore meta/episodes from another copy of the dataset"
 
 
 @pytest.fixture(scope="module")

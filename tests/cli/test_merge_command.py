@@ -326,7 +326,7 @@ def test_a_merge_to_v21_is_pushed_to_a_branch_or_with_its_own_tag(
     command = ["merge", *map(str, two), "--to", "v2.1", "--output", str(out)]
     command += ["--push-repo-id", NEW]
     assert main([*command, "--branch", "trial"]) == 0
-    assert "tag v2.1      not touched" in capsys.readouterr().out
+    assert "tag v2.1      not set: the tag is for main" in capsys.readouterr().out
     assert logged_in.repo(NEW).tags == {}
     assert main(command) == 0
     assert "tag v2.1      set" in capsys.readouterr().out
@@ -359,7 +359,7 @@ def test_a_merge_does_not_replace_what_it_is_made_of(
         head = repo.branches["main"]
         command = ["merge", *map(str, two), "--output", str(tmp_path / "out")]
         assert main([*command, "--push-repo-id", f"{own}_{held}"]) == 17
-        assert "push with --force-push" in capsys.readouterr().err
+        assert "add --force-push" in capsys.readouterr().err
         assert repo.branches["main"] == head
 
 

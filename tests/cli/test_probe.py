@@ -115,7 +115,7 @@ def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
     found = json.loads(fallen_back.stdout)
     if found["decoder"]["ffmpeg"] is None:
         assert found["video"]["backend"] == "pyav"
-        assert any("finds no FFmpeg that it is built for" in said for said in found["missing"])
+        assert any("finds no suitable FFmpeg" in said for said in found["missing"])
     else:
         assert found["decoder"]["ffmpeg"]["origin"] == "system"
 

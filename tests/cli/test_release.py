@@ -45,5 +45,5 @@ def test_silence_is_watched_for_and_that_is_said(leconvert: Leconvert, planned: 
     assert LeaseStore(planned.paths, planned.manifest.run_id, identity).claim(3) is not None
     released = leconvert("release", planned.work_dir.root, "--stuck", "--lease-seconds", 0.4)
     assert released.returncode == 0, released.stderr
-    assert "Watching 1 held batches" in released.stderr
+    assert "Watching 1 batch of workers" in released.stderr
     assert "released" in released.stdout

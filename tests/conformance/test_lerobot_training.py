@@ -167,5 +167,5 @@ def test_a_root_without_a_dataset_is_refused(
     arguments += [f"--dataset.root={tmp_path / 'gone'}", f"--output_dir={tmp_path / 'run'}"]
     assert main(["probe", "train-lerobot", "--", *arguments]) == 2
     said = capsys.readouterr().err
-    assert f"--dataset.root: {tmp_path / 'gone'} holds no dataset" in said
+    assert f"{tmp_path / 'gone'} (--dataset.root) is not a dataset" in said
     assert not (tmp_path / "gone").exists()

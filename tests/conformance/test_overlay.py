@@ -196,7 +196,7 @@ def test_undo_puts_the_old_meta_back_and_the_same_command_overlays_again(
 ) -> None:
     before = digest_of(small)
     assert main(["undo", str(small), "--dry-run"]) == 0
-    assert f"would put {small / 'meta_old'} back as {small / 'meta'}" in capsys.readouterr().out
+    assert f"Would put {small / 'meta_old'} back as {small / 'meta'}" in capsys.readouterr().out
     assert digest_of(small) == before
     report = undo_conversion(small)
     assert (report.result, report.rows, report.camera_frames) == (small / "meta_v30", 38, 76)
@@ -316,7 +316,7 @@ def _a_number_left_out(root: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], None], dict[str, object], str]] = {
-    "a stray file": (_stray, {}, "1 file below data/ that no episode has"),
+    "a stray file": (_stray, {}, "below data/ that belong to no episode are left behind (1)"),
     "statistics to compute": (_no_stats, {}, "Statistics are computed: action, "),
     "an episode left out": (
         _broken_clip,
@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], dict[str, object], str]] = {
     ),
     "a selection": (
         lambda _: None, {"selection": EpisodeSelection(episodes="0-2")},
-        "a selection of episodes cannot share them",
+        "does not work with a selection of episodes",
     ),
     "another name": (
         lambda _: None, {"repairs": RepairOptions(rename_features=(f"{_TOP.key}=top",))},
@@ -341,7 +341,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], dict[str, object], str]] = {
     ),
     "tables in one folder": (
         _with_template("data_path", "data/{episode_chunk:03d}-{episode_index:06d}.parquet"), {},
-        "which LeRobot's reader of v3.0 does not take",
+        "which LeRobot's reader of v3.0 does not accept",
     ),
     "names that do not sort": (_unsorted, {}, "do not sort in the order of the episodes"),
 }  # fmt: skip
@@ -364,7 +364,7 @@ def test_v30_several_and_places_that_cannot_share_are_refused(
     leconvert.convert(template, output=joined)
     for roots, output, said in (
         ([joined], joined, "is already v3.0"),
-        ([template, small], tmp_path / "new", "several datasets cannot share them"),
+        ([template, small], tmp_path / "new", "does not work with several datasets"),
         ([template], tmp_path / "new", "cannot share the files of"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -160,7 +160,7 @@ def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:
         results[layout] = LeRobotDataset("ours/dataset", root=ours, return_uint8=True)
 
     (warning,) = warnings["reference"]
-    assert warning.startswith("688 of 36,000 frames ")
+    assert "688 of 36,000 frames:" in warning
     assert not warnings["streaming"]
     for frame in sampled:
         with pytest.raises(FrameTimestampError):

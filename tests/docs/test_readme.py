@@ -21,7 +21,7 @@ def test_the_picture_shows_the_commands_that_made_it_and_loads_nothing() -> None
     shown = [line.removeprefix("$ ").strip() for line in lines.values() if line.startswith("$ ")]
     with loaded_script("make_terminal_svg") as script:
         assert shown == list(script.COMMANDS)
-    assert any("episodes have the bytes of the source" in line for line in lines.values())
+    assert any("hold the same bytes as the source" in line for line in lines.values())
     assert re.findall(r"(?:src|href)\s*=|url\((?!#)|@import", text) == []
 
 

@@ -70,7 +70,7 @@ def test_one_signal_ends_a_command_that_waits_for_the_hub(
         held.release.set()
     assert process.returncode == 130, err
     assert json.loads(out)["error"] == "InterruptedRunError"
-    assert "Run the same command again to go on." in err
+    assert "Run the same command again" in err
     assert list((here / "tmp").iterdir()) == [], "what it fetched for itself goes again"
     assert not (here / "new").exists()
 

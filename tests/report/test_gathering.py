@@ -335,7 +335,7 @@ def test_a_run_that_is_done_but_not_packed_waits_for_its_packer(
     pack_run(planned, ProofOptions(verify="none"))
     story = gather(tmp_path / "work")
     assert (story.verification.depth, story.verification.ok) == ("none", None)
-    assert "It was not compared with its source." in page(story)
+    assert "was not compared with its source." in page(story)
 
 
 def test_records_of_the_first_release_give_tables_without_a_timeline(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_records_of_the_first_release_give_tables_without_a_timeline(tmp_path: P
     assert all(attempt.began is None for attempt in story.attempts)
     html = page(story)
     assert "there is no timeline" in html
-    assert "not on record" in html
+    assert "are not recorded" in html
 
 
 def test_a_record_that_is_torn_is_named_and_the_rest_is_told(
@@ -365,9 +365,9 @@ def test_a_record_that_is_torn_is_named_and_the_rest_is_told(
     replace_record(run.paths.done(3), raw)
     story = gather_run(run)
     assert [remark[:24] for remark in story.remarks] == [
-        "The result of batch 2: /", "The result of batch 3: s",
+        "The result of batch 2: T", "The result of batch 3: s",
     ]  # fmt: skip
-    assert "Not everything could be read" in page(story)
+    assert "These records could not be read" in page(story)
 
 
 def test_a_result_that_was_moved_away_is_told_by_its_workers_sizes(
@@ -380,7 +380,7 @@ def test_a_result_that_was_moved_away_is_told_by_its_workers_sizes(
         without = gather(finished)
     finally:
         shutil.move(finished.parent / "moved", finished.parent / "out")
-    assert "stands at" in without.remarks[0]
+    assert "is not a v3.0 dataset any more" in without.remarks[0]
     assert without.state is story.state
     assert sum(row.result_bytes for row in without.streams) > 0
 

@@ -209,7 +209,7 @@ def test_every_state_is_said_in_a_word_and_a_sentence(state: StoryState) -> None
 
 def test_a_run_that_nobody_worked_on_says_so(tmp_path: Path) -> None:
     story: RunReport = replace(run_story(batches=3), attempts=(), packers=(), invocations=())
-    assert "Nobody has worked on a batch yet." in page(story)
+    assert "No worker has worked on a batch yet." in page(story)
 
 
 def test_figures_of_the_probe_are_told_or_why_there_are_none() -> None:
@@ -218,14 +218,14 @@ def test_figures_of_the_probe_are_told_or_why_there_are_none() -> None:
     assert "<td>1.31 s</td>" in html
     none = {"error": "ProbeError", "message": "torch is <not> installed."}
     html = page(replace(run_story(batches=3), probe=none))
-    assert "It could not be measured: torch is &lt;not&gt; installed." in html
+    assert "The speed could not be measured: torch is &lt;not&gt; installed." in html
     assert 'id="loading"' not in page(replace(run_story(batches=3), probe=None))
 
 
 def test_mixed_versions_are_named() -> None:
     story = run_story(batches=3)
-    assert "Not everybody had the same" not in page(story)
+    assert "different versions of" not in page(story)
     other = Invocation("work", None, "t", "h", 1, "now", {"pyarrow": "18.0.0"})
     html = page(replace(story, invocations=[*story.invocations, other]))
-    assert "Not everybody had the same pyarrow" in html
+    assert "different versions of pyarrow." in html
     assert "leconvert.work(…) in Python" in html

@@ -104,8 +104,7 @@ def run(options: argparse.Namespace) -> int:
             print(difference)
         if proof.ok:
             print(
-                f"Verified: all {proof.rows:,} rows and {proof.video_frames:,} camera frames of "
-                f"{proof.episodes} episodes have the bytes of the source, and their exact "
-                "times."
+                f"Verified: {proof.rows:,} rows and {proof.video_frames:,} camera frames of "
+                f"{proof.episodes} episodes hold the same bytes as the source, at exact times."
             )
     return 0 if proof.ok else VerificationError.exit_code

@@ -226,14 +226,13 @@ def _use(report: ConversionReport) -> str:
 
 def _print_source(report: ConversionReport) -> None:
     """Say what became of a source whose place the result took."""
-    output = shlex.quote(str(report.output))
     if report.kept_source is not None:
         because = f"; not removed: {report.kept_because}" if report.kept_because else ""
         print(f"  kept          {report.kept_source}, the source{because}")
         print(
-            f"  next          `leconvert undo {output}` puts the source back; or `leconvert clean "
-            f"--of {output} --old` removes the kept source for good, if every byte of it is in the "
-            "result"
+            f"  next          `leconvert undo {shlex.quote(str(report.output))}` puts the source "
+            f"back; or `leconvert clean --of {shlex.quote(str(report.output))} --old` removes the "
+            "kept source for good, if every byte of it is in the result"
         )
     if report.removed_source is not None:
         print(

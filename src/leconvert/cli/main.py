@@ -120,10 +120,9 @@ def _meant(words: Sequence[str], commands: Collection[str]) -> str | None:
         return None
     if others:
         return f"Put a command first, such as `{shlex.join(['leconvert', 'convert', *words])}`."
-    word = shlex.quote(first)
     return (
-        f"Put a command first: `leconvert check {word}` lists what is wrong with a dataset, "
-        f"`leconvert convert {word}` converts it."
+        f"Put a command first: `leconvert check {shlex.quote(first)}` lists what is wrong with a "
+        f"dataset, `leconvert convert {shlex.quote(first)}` converts it."
     )
 
 

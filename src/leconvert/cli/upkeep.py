@@ -202,9 +202,9 @@ def run_release(options: argparse.Namespace) -> int:
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import find_work_dir, open_run
 
-    def tell(count: int) -> None:
+    def tell(held: int) -> None:
         print(
-            f"Watching {count} batches of workers for signs of life, for up to "
+            f"Watching {count(held, 'batch', 'batches')} of workers for signs of life, for up to "
             f"{options.lease_seconds:g} s.",
             file=sys.stderr,
         )

@@ -637,7 +637,8 @@ class DatasetPush:
         gone = [path for path in plan.uploads() if path in self._on_hub]
         if gone:
             raise HubSourceChangedError(
-                f"{count(len(gone), 'file')} of {self.name} that should stay are gone.",
+                f"{self.name} no longer has the content of {count(len(gone), 'file')} that should "
+                "stay.",
                 path=gone[0],
                 next_step="Convert the present state of the repo.",
                 details=gone[:20],

@@ -91,8 +91,8 @@ def download_tree(
             if same == listed.keys():
                 return target
             progress.say(
-                f"Downloading {count(len(listed) - len(same), 'file')} of {target} again: "
-                f"missing there, or changed at {store.url} since the download."
+                f"{count(len(listed) - len(same), 'file is', 'files are')} missing in {target} or "
+                f"changed at {store.url} since the download. Downloading again."
             )
             arriving.take_back()
         same = _same_as_then(arriving.tree, store.url, listed)
@@ -362,8 +362,9 @@ def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
     )
     if others:
         raise TargetError(
-            f"Somebody else is uploading to {store.url}: {count(len(others), 'file')} there "
-            "do not belong to this dataset.",
+            f"Somebody else is uploading to {store.url}: "
+            f"{count(len(others), 'file there does', 'files there do')} not belong to this "
+            "dataset.",
             path=store.url,
             details=others[:_SHOWN],
             next_step="Give an empty place, then run the command again.",

@@ -336,8 +336,8 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
         )
     if isinstance(error, RepositoryNotFoundError):
         return HubError(
-            f"{repository_of(repo_id)} is no dataset on the Hub, or this token may not see it.",
-            next_step="Check the name. A private dataset needs a token. " + TOKEN_HELP,
+            f"The Hub has no dataset {repository_of(repo_id)}, or this token may not see it.",
+            next_step="Check the name. For a private dataset: " + TOKEN_HELP,
         )
     if isinstance(error, EntryNotFoundError):
         return HubError(

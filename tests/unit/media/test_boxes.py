@@ -192,7 +192,7 @@ def test_an_index_that_comes_in_pieces_is_put_together() -> None:
     content = box(b"moov", payload)
     pread = Reads(content, most_bytes=HEAD_BYTES)
     found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
-    assert found == (payload, (0, len(payload)), 8, (0, 0), 0)
+    assert found == Moov(payload, (0, len(payload)), 8, (0, 0), 0)
     assert pread.asked[:3] == [
         (HEAD_BYTES, 0),
         (len(payload), 8),
@@ -220,7 +220,7 @@ def test_a_descriptor_is_read_where_nothing_else_is_said(tmp_path: os.PathLike[s
         file.flush()
         found = read_moov(file.fileno(), len(content), path)
         assert file.tell() == len(content)
-    assert found == (content, (20, 25), 0, (0, 0), 0)
+    assert found == Moov(content, (20, 25), 0, (0, 0), 0)
 
 
 INDEX = box(b"moov", b"index")

@@ -184,7 +184,7 @@ def test_a_v3_tag_on_a_v2_dataset_does_not_count(arm: StandIn, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("repo", "revision", "code", "said"),
     [
-        ("tester/none", None, 15, "tester/none is no dataset on the Hub"),
+        ("tester/none", None, 15, "The Hub has no dataset tester/none"),
         ("tester/arm", "v9", 15, "tester/arm has no revision v9."),
         ("no name", None, 15, "'no name' is not the name of a repo on the Hub."),
         ("tester/empty", None, 3, "tester/empty at main is not a LeRobot dataset"),

@@ -275,7 +275,7 @@ def test_quantiles_of_frames_that_stay_on_the_hub_are_refused(
     hub: StandIn, large_clips: Path, tmp_path: Path
 ) -> None:
     hub.add_repo(REPO, large_clips)
-    with pytest.raises(UsageError, match="stay on the Hub here"):
+    with pytest.raises(UsageError, match="stay on the Hub"):
         migrate(tmp_path / WORK, repairs=RepairOptions(quantiles=True), fetch_unfit=True)
 
 

@@ -175,7 +175,7 @@ def test_another_revision_does_not_join_a_run(arm: StandIn, tmp_path: Path) -> N
             arrival=arrived.arrival,
         )
     assert caught.value.details == (
-        f"source: {run.manifest.outline} planned, hf://datasets/{REPO}@{commit} now",
+        f"source: {run.manifest.outline} in the plan, hf://datasets/{REPO}@{commit} now",
     )
 
 
@@ -297,5 +297,5 @@ def test_a_result_that_was_put_in_place_is_not_taken_for_the_source(
     assert (place / "meta/info.json").is_file()
     before = len(arm.log)
     assert main(command) == 0
-    assert f"v3.0 dataset  {place}" in capsys.readouterr().out
+    assert f"made          {place} (v3.0)" in capsys.readouterr().out
     assert arm.log[before:] == []

@@ -318,7 +318,7 @@ def test_where_nothing_is_there_all_is_converted(grow: Grow, tmp_path: Path) -> 
     assert report.kept_episodes == 0
     leconvert.convert(source, output=tmp_path / "plain")
     assert digest_of(tmp_path / "out") == digest_of(tmp_path / "plain")
-    with pytest.raises(TargetError, match="3 episodes already") as refused:
+    with pytest.raises(TargetError, match="already has all 3 episodes") as refused:
         leconvert.convert(source, output=tmp_path / "out", layout=APPEND)
     assert "nothing to append" in str(refused.value.next_step)
 
@@ -483,7 +483,7 @@ def test_what_has_no_end_to_append_to_is_refused(result: Path) -> None:
         append(result, LayoutOptions(append=True, layout="overlay"))
     with pytest.raises(UsageError, match="--force-conversion replaces them"):
         append(result, proof=ProofOptions(force_conversion=True))
-    with pytest.raises(UsageError, match=r"without --output"):
+    with pytest.raises(UsageError, match=r"give --output"):
         leconvert.convert(result.with_name("source"), layout=APPEND)
     with pytest.raises(UsageError, match=r"--to v2.1"):
         append(result, LayoutOptions(append=True, to="v2.1"))

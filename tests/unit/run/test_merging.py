@@ -339,7 +339,7 @@ def test_check_says_where_the_provenance_is_of_other_episodes(merged: Path, tmp_
     right = (merged / PROVENANCE_PATH).read_bytes()
     assert check_dataset(merged).findings == ()
     wrong: tuple[tuple[str, list[object], str], ...] = (
-        ("episode_index", [0, 1, 2, 4, 3], "row 3 is called 4"),
+        ("episode_index", [0, 1, 2, 4, 3], "row 3 is episode 4"),
         ("source", [0, 0, 0, 1, 2], "names source 2 for episode 4"),
     )
     for column, values, said in wrong:

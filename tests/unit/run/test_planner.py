@@ -171,8 +171,8 @@ def test_a_run_of_another_layout_is_not_joined_and_the_options_that_differ_are_n
     with pytest.raises(PlanMismatchError) as caught:
         open_or_plan(small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=options))
     assert caught.value.details == (
-        "layout: not planned, streaming now",
-        "loader_workers: not planned, 2 now",
+        "layout: not given in the plan, streaming now",
+        "loader_workers: not given in the plan, 2 now",
     )
     run = open_or_plan(
         small_source,
@@ -189,8 +189,8 @@ def test_a_run_of_another_layout_is_not_joined_and_the_options_that_differ_are_n
             Conversion(layout=LayoutOptions(episodes_per_batch=1)),
         )
     assert caught.value.details == (
-        "layout: streaming planned, not now",
-        "loader_workers: 2 planned, not now",
+        "layout: streaming in the plan, not given now",
+        "loader_workers: 2 in the plan, not given now",
     )
 
 

@@ -132,7 +132,7 @@ def test_names_that_cannot_be_are_refused(tmp_path: Path, given: str, said: str)
 
 
 def test_a_feature_that_is_left_out_is_not_renamed_too() -> None:
-    with pytest.raises(UsageError, match="--drop-feature leaves action out"):
+    with pytest.raises(UsageError, match="--drop-feature already leaves action out"):
         RepairOptions(drop_features=("action",), rename_features=("action=actions",))
 
 

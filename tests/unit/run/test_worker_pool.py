@@ -41,7 +41,7 @@ class InterruptedWork:
         return self if name == "work" else NO_PROGRESS.stage(name, total, unit)
 
     def say(self, line: str) -> None:
-        assert line.startswith("Working in ")
+        assert line.startswith("The work dir is ")
 
     def advance(self, amount: int) -> None:
         if amount and not self._stop.is_set():
@@ -208,4 +208,4 @@ def test_a_second_conversion_names_who_works_on_the_run_and_how_others_join(
     )
     (line,) = [line for line in said.lines if "may still work" in line]
     assert line.startswith(f"1 worker of earlier commands (1 on {living.host}) may still work")
-    assert line.endswith(f"leconvert work {planned.work_dir.root}")
+    assert f"`leconvert work {planned.work_dir.root}`" in line

@@ -225,7 +225,7 @@ def test_a_work_dir_that_is_gone_without_a_result_is_waited_for_and_then_named(
 ) -> None:
     worker = trouble.worker(3)
     shutil.rmtree(trouble.run.work_dir.root)
-    with pytest.raises(StorageError, match="is gone") as caught:
+    with pytest.raises(StorageError, match="no longer holds run") as caught:
         worker.run()
     assert str(trouble.run.work_dir.root) in caught.value.message
     assert sum(trouble.pauses) == 3
@@ -239,7 +239,7 @@ def test_an_older_result_that_the_run_was_to_replace_does_not_end_a_worker_well(
     )
     worker = trouble.worker(3)
     shutil.rmtree(trouble.run.work_dir.root)
-    with pytest.raises(StorageError, match="is gone"):
+    with pytest.raises(StorageError, match="no longer holds run"):
         worker.run()
 
 

@@ -46,7 +46,7 @@ def test_links_of_a_removed_wheel_are_renewed(script: ModuleType, tmp_path: Path
 def test_a_folder_without_ffmpeg_is_an_error(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(FileNotFoundError, match="holds no FFmpeg libraries"):
+    with pytest.raises(FileNotFoundError, match="contains no FFmpeg libraries"):
         script.link_plain_names(tmp_path / "empty", tmp_path / "links")
 
 

@@ -36,7 +36,9 @@ def test_texts_are_the_same_texts_however_they_are_stored(
     column = pa.array(TEXTS, stored)
     if stored == pa.string_view() and pa.types.is_dictionary(wanted):
         # Arrow has no such cast.
-        with pytest.raises(UnreadableSourceError, match="is of type string_view and does not fit"):
+        with pytest.raises(
+            UnreadableSourceError, match="has the type string_view, which does not fit"
+        ):
             aligned(column, wanted)
         return
     assert aligned(column, wanted).to_pylist() == TEXTS

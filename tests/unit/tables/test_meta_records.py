@@ -134,7 +134,9 @@ def test_a_quantile_that_one_episode_lacks_is_dropped_and_the_others_are_kept(
 def test_statistics_of_one_episode_that_have_two_shapes_are_refused() -> None:
     aggregator = StatsAggregator()
     aggregator.update({"a": feature(max=[2.0, 3.0, 4.0])}, episode_index=9)
-    with pytest.raises(SourceError, match=r"in episode 9 .*max has shape \(3,\) beside \(2,\)"):
+    with pytest.raises(
+        SourceError, match=r"in episode 9 .*max has shape \(3,\), but others have \(2,\)"
+    ):
         aggregator.result()
 
 

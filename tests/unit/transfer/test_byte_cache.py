@@ -322,7 +322,7 @@ def test_what_is_kept_by_default_is_told_once_a_host_and_little_where_it_is_memo
     with pytest.warns(UserWarning, match="cache_dir") as said:
         assert ByteCache(tmp_path / "cache").is_usable()
     assert len(said) == 1
-    shown = f"stay in {tmp_path / 'cache'} ({kind}) for all processes"
+    shown = f"kept in {tmp_path / 'cache'} ({kind}) for all processes"
     assert shown in str(said[0].message)
     assert f"at most {limit / GB:.1f} GB" in str(said[0].message)
     with warnings.catch_warnings():

@@ -62,7 +62,7 @@ def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: Opene
 def test_the_record_says_who_may_work_how_and_why(run: RunPaths, planned_here: OneHost) -> None:
     assert (planned_here.has_links, planned_here.reason) == (False, "EPERM")
     assert read_one_host(run, "r1") == planned_here
-    assert "only this host, here," in planned_here.remark
+    assert "Only this host, here," in planned_here.remark
     assert isinstance(planned_here.file_system(run), OneHostFileSystem)
     assert json.loads(run.one_host.read_bytes())["exclusion"] == "lock"
 

@@ -233,7 +233,7 @@ def test_a_new_tree_that_another_packer_adopted_stays(tmp_path: Path) -> None:
 def test_a_folder_that_we_did_not_make_is_left_alone(tmp_path: Path) -> None:
     theirs = tmp_path / "data"
     theirs.mkdir()
-    with pytest.raises(WorkDirError, match="Refusing"):
+    with pytest.raises(WorkDirError, match="leconvert did not make this folder"):
         remove_work_dir(theirs, "r1", tmp_path / "set")
     assert theirs.is_dir()
 

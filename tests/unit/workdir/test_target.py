@@ -81,7 +81,7 @@ def test_renames_are_tried_beside_the_target_and_nothing_is_left_of_that(
     target = tmp_path / "set[1]"
     (tmp_path / f".set[1].leconvert-try-{os.geteuid()}-1").mkdir()  # of a planner that was killed
     if refused:
-        with pytest.raises(TargetError, match=f"folders in {tmp_path} cannot be renamed"):
+        with pytest.raises(TargetError, match=f"Folders in {tmp_path} cannot be renamed"):
             try_renames(target, fs=fs)
     else:
         try_renames(target, fs=fs)

@@ -106,7 +106,7 @@ def test_removing_a_tree_follows_no_link_out_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["dataset", ".hidden", "leconvert-work"])
 def test_a_folder_that_is_not_ours_is_never_removed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    with pytest.raises(WorkDirError, match="Refusing"):
+    with pytest.raises(WorkDirError, match="was not removed"):
         remove_tree(tmp_path / name)
     assert (tmp_path / name).is_dir()
 

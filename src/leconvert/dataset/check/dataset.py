@@ -402,7 +402,7 @@ class DatasetCheck:
                 if not (each.code == "missing-file" and each.stream == stream)
                 and not (each.code == "stray-file" and camera in (each.path or ""))
             ]
-            said = f"{camera} has no video at {example}; on disk there is {near}."
+            said = f"{camera} has no video at {example}; the disk has {near}."
             self.findings.append(found("misplaced-file", said, stream=stream, path=near))
 
     @property

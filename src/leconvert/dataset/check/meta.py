@@ -294,7 +294,7 @@ def left_over(
                     severity="info" if hidden else None,
                 )
     for camera, paths in undeclared.items():
-        message = f"{count(len(paths), 'video')} of {camera}, which info.json does not declare."
+        message = f"info.json does not declare {camera}, which has {count(len(paths), 'video')}."
         yield found("undeclared-camera", message, path=paths[0])
 
 

@@ -254,8 +254,8 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
             f"{root / v3.INFO_PATH} {said_version(raw.get('codebase_version'))}; the files are "
             f"those of {files}.",
             path=str(root / v3.INFO_PATH),
-            next_step=f"`leconvert convert {shlex.quote(str(root))} --assume-version {files}` "
-            "converts them.",
+            next_step=f"`leconvert convert {shlex.quote(str(root))} --assume-version "
+            f"{shlex.quote(files)}` converts them.",
         )
     if not is_called_other and (wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH))):
         raise wrong

@@ -46,10 +46,10 @@ CLIP = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
         (TOP, [3, 48, 64], "channels first"),
         (TOP, [64, 48, 3], "48 x 64"),
         (TOP, "48x64x3", "with the shape 48x64x3"),
-        ("action", [7], "in the shape [6], [7] is declared"),
+        ("action", [7], "shape [6], but declared in [7]"),
         ("action", [], "with the shape []"),
         ("action", [-6], "with the shape [-6]"),
-        ("observation.matrix", [2, 4], "in the shape [2, 3], [2, 4] is declared"),
+        ("observation.matrix", [2, 4], "shape [2, 3], but declared in [2, 4]"),
     ],
 )
 def test_a_shape_that_does_not_fit_is_a_warning(
@@ -69,7 +69,7 @@ def test_a_shape_that_does_not_fit_is_a_warning(
         ("video.codec", 7, "codec h264 (7 is declared)"),
         ("video.pix_fmt", False, "pixel format yuv420p (False is declared)"),
         ("video.pix_fmt", "yuv444p", "pixel format yuv420p (yuv444p is declared)"),
-        ("video.fps", 25, "30 frames a second (25 are declared)"),
+        ("video.fps", 25, "30 frames per second (25 are declared)"),
     ],
 )
 @pytest.mark.parametrize("place", ["info", "video_info"])
@@ -136,7 +136,7 @@ def test_names_that_are_not_one_for_each_value_warn_until_they_are_corrected(
     found = next(f for f in scan_source(source).findings if f.code == "feature-names")
     assert (found.severity, found.remedy) == ("warning", None)
     assert said in found.message
-    assert "correct meta/info.json before you convert" in found.message
+    assert "edit meta/info.json before you convert" in found.message
     without = scan_source(source, RepairOptions(drop_features=("action",)))
     assert severities(without)["feature-names"] == {"repaired"}
     edit_info(source, lambda info: info["features"]["action"].update(names=SIX))

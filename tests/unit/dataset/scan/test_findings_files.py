@@ -170,7 +170,7 @@ def test_strays_are_left_behind_and_said_once_a_folder(source: Path) -> None:
         ("stray-file", TABLE.format(9)),
         ("stray-file", CLIP.format(TOP, 9)),
     ]
-    assert "3 files below data/" in scan.findings[0].message
+    assert "(3): data/chunk-000/" in scan.findings[0].message
     assert scan.only.extra_files == ()
 
 

@@ -57,7 +57,7 @@ def test_splits_that_are_not_in_the_result_are_told(tmp_path: Path) -> None:
     sources = make(tmp_path, SPEC, replace(SPEC, extra_info=halves))
     (finding,) = leconvert.merge(sources, output=tmp_path / "out").findings
     assert (finding.code, finding.severity) == ("merged-splits", "info")
-    assert finding.message.startswith(str(sources[1]))
+    assert str(sources[1]) in finding.message
 
 
 def test_a_merge_of_some_datasets_with_quantiles_says_that_it_has_none_of_all(

@@ -454,7 +454,7 @@ def test_an_index_that_does_not_count_is_told_once(broken: Path) -> None:
 def test_tasks_of_rows_are_compared_with_the_table(broken: Path) -> None:
     rewrite(DATA, set_cells("task_index", r0=1))(broken)
     finding = the_only(scan_source(broken), "task-mismatch")
-    assert "Rows of episode 0 have task 1, which meta/episodes does not list" in finding.message
+    assert "Rows of episode 0 have task 1, but meta/episodes does not list" in finding.message
     rewrite(DATA, set_cells("task_index", r0=7))(broken)
     finding = the_only(scan_source(broken), "task-index")
     assert finding.episode == 0
@@ -543,7 +543,7 @@ def test_missing_statistics_can_be_computed(broken: Path) -> None:
     rewrite(EPISODES, without)(broken)
     scan = scan_source(broken)
     assert told(scan) == [("error", "missing-stats")]
-    assert "meta/episodes for episode 0" in scan.findings[0].message
+    assert "action for episode 0 are not there in meta/episodes" in scan.findings[0].message
     filled = scan_source(broken, RepairOptions(fill_stats=True))
     assert told(filled) == [("repaired", "missing-stats")]
     assert filled.repairs.computed_stats == ("action",)
@@ -601,7 +601,7 @@ def test_tables_that_do_not_lead_to_files_are_errors(
     ],
 )
 def test_flags_for_other_versions_are_refused(sound_v3: Path, options: RepairOptions) -> None:
-    with pytest.raises(UsageError, match=r"is for v2\.x datasets"):
+    with pytest.raises(UsageError, match=r"only for v2\.x datasets"):
         scan_source(sound_v3, options)
 
 

@@ -204,7 +204,7 @@ def test_malformed_statistics_of_what_is_not_declared_are_left_out_where_all_are
     [finding] = scan_source(source_copy).findings
     assert (finding.code, finding.severity) == ("missing-stats", "error")
     assert finding.remedy == "--recompute-stats"
-    assert "x are not numbers" in finding.message
+    assert "statistics of x for episode 1 are not numbers" in finding.message
     out = tmp_path / "out"
     leconvert.convert(source_copy, output=out, repairs=RepairOptions(recompute_stats=True))
     assert "x" not in json.loads((out / "meta/stats.json").read_bytes())

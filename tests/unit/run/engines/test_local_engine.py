@@ -93,7 +93,7 @@ def test_when_all_workers_crash_the_run_says_how_and_goes_on_later(
 
 def test_what_cannot_be_started_is_an_error(planned: OpenedRun) -> None:
     engine = LocalEngine(2, program=(planned.paths.root / "nowhere",))
-    with pytest.raises(EngineError, match="nowhere: No such file or directory") as failed:
+    with pytest.raises(EngineError, match="nowhere cannot start a worker: No such file") as failed:
         engine.start(2, [str(planned.work_dir.root)], planned.paths)
     assert failed.value.exit_code == 18
     assert engine.running() == 0

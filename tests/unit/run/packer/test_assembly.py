@@ -60,7 +60,8 @@ def test_parts_that_are_not_exactly_the_file_are_never_joined(
     with pytest.raises(WorkDirError) as caught:
         Assembly(planned, tree).add_file(FILE, parts)
     path = USUAL_NAMES.path(FILE.stream, FILE.number)
-    assert caught.value.message == f"{planned.paths.batches} does not cover {path} without gaps."
+    assert str(planned.paths.batches) in caught.value.message
+    assert f"has gaps in {path}" in caught.value.message
     assert "--restart" in str(caught.value.next_step)
     assert list(tree.rglob("*")) == []
 

@@ -45,10 +45,7 @@ def unreadable(path: str) -> Damage:
 STRUCTURE: dict[str, tuple[Damage, str]] = {
     "no tasks": (lambda source: (source / TASKS).unlink(), "cannot be read"),
     "tasks that are no JSON": (
-        lambda source: (source / TASKS).write_text("tasks"), (
-            "The value of --ray-runtime-env "
-            "is not JSON"
-        ),
+        lambda source: (source / TASKS).write_text("tasks"), "line 1 is not JSON",
     ),
     "an episode without a length": (
         edit_line(EPISODES, length=None), "gives episode 1 the length None",

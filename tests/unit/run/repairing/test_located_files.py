@@ -172,7 +172,7 @@ def test_one_camera_of_several_that_lies_elsewhere_is_told_and_not_dropped(
     for findings in (check_dataset(two_cameras).findings, scan_source(two_cameras).findings):
         (error,) = [each for each in findings if each.severity == "error"]
         assert (error.code, error.stream) == ("misplaced-file", f"videos/{WRIST}")
-        assert f"on disk there is video/{WRIST}/chunk-000/file-000.mp4" in error.message
+        assert f"the disk has video/{WRIST}/chunk-000/file-000.mp4" in error.message
         assert "drop" not in f"{error.remedy} {error.remedies}"
     with pytest.raises(LeconvertError, match="cannot be converted as it is"):
         choose_repairs(two_cameras)
@@ -186,7 +186,8 @@ def test_videos_of_a_camera_that_is_not_declared_are_a_warning_of_both(two_camer
     for findings in (check_dataset(two_cameras).findings, scan_source(two_cameras).findings):
         (seen,) = [each for each in findings if each.severity in ("error", "warning")]
         assert (seen.code, seen.severity) == ("undeclared-camera", "warning")
-        assert f"1 video of {WRIST}, which info.json does not declare" in seen.message
+        assert WRIST in seen.message
+        assert "info.json does not declare" in seen.message
     EpisodeStream(two_cameras)
 
 
