@@ -71,7 +71,7 @@ def test_a_source_that_was_mended_at_its_url_is_fetched_again(
     capsys.readouterr()
     assert convert(broken, out) == 0
     said = capsys.readouterr().err
-    assert f"Downloading 1 file of {source_dir(out)} again" in said
+    assert f"1 file is missing in {source_dir(out)}" in said
     assert f"changed at file://{broken} since" in said
     assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0
 

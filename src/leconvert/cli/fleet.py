@@ -182,7 +182,7 @@ def _code(status: FleetStatus, failures: Sequence[str]) -> int:
         print_sentence("leconvert: Some datasets are not finished yet.", margin="  ")
         for line in failures:
             print_sentence(f"  {line}", margin="    ")
-        print_sentence("  → Run the same command again to go on.", margin="    ")
+        print_sentence("  → Run the same command again to continue.", margin="    ")
         return IncompleteError.exit_code
     if status.set_aside:
         number = count(len(status.set_aside), "dataset was", "datasets were")
