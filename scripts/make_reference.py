@@ -350,4 +350,5 @@ def write_pages() -> None:
     ):
         page = FOLDER / name
         if not page.is_file() or page.read_text("utf-8") != text:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(text, "utf-8")
