@@ -132,7 +132,7 @@ class ConversionReport:
         kept_source: The folder that keeps the replaced dataset; None if nothing was replaced, or
             the dataset was removed.
         removed_source: The folder that kept it until it was removed on request.
-        kept_because: Why it was kept despite the request to remove it.
+        kept_because: The reason why it was kept although its removal was requested.
         run_id: The run.
         episodes: Number of episodes of the dataset.
         frames: Number of frames of the dataset.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import gc
 import io
@@ -390,10 +391,11 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
     def ask(number: int) -> None:
         again = number in came if number == signal.SIGTERM else number == signal.SIGINT
+        is_asked = bool(came) or stop.is_set()
         came.add(number)
-        if stop.is_set() and again:
+        if is_asked and again:
             raise KeyboardInterrupt
-        stop.set()
+        _set_aside(stop)
 
     with _handled(ask):
         yield stop
@@ -408,11 +410,20 @@ def end_on_signals(stop: threading.Event | None = None) -> Iterator[None]:
 
     def end(_number: int) -> None:
         if stop is not None:
-            stop.set()
+            _set_aside(stop)
         raise KeyboardInterrupt
 
     with _handled(end):
         yield
+
+
+def _set_aside(stop: threading.Event) -> None:
+    """Set an event in a thread of its own.
+
+    A signal may come while this thread holds the event's lock, such as at the beginning of a wait.
+    Setting the event in this thread would then wait for ever.
+    """
+    _thread.start_new_thread(stop.set, ())
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class RepairOptions:
         choices=("fail", "drop", "trim"),
     )
     retime: bool = flag(False, "compute every timestamp as frame_index / fps")
-    reindex: bool = flag(False, "compute frame_index, episode_index and index anew")
+    reindex: bool = flag(False, "compute frame_index, episode_index and index again")
     remap_tasks: bool = flag(False, "number tasks from 0 without gaps, and merge duplicates")
     unwrap_scalars: bool = flag(
         False, "store lists of one value as the value itself; LeRobot cannot load such lists"

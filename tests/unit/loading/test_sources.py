@@ -216,7 +216,7 @@ def test_the_rate_of_a_robomimic_file_is_stated_or_given(
 ) -> None:
     path = robomimic_file(tmp_path / "lift.hdf5", env_args)
 
-    with pytest.raises(SourceError, match="does not say how many samples") as caught:
+    with pytest.raises(SourceError, match="contains no sample rate") as caught:
         Hdf5Set(path)
     assert "--source-hz" in str(caught.value.next_step)
     assert np.array_equal(Hdf5Set(path, source_hz=10).load(1).times, np.arange(3) / 10)

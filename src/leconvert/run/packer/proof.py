@@ -81,7 +81,7 @@ class PackReport:
         copied_bytes: Coded video bytes that the workers copied.
         verified: The depth of the check.
         removed: The replaced source, if it was removed on request.
-        kept_because: Why it was kept despite the request to remove it.
+        kept_because: The reason why it was kept although its removal was requested.
         verified_because: Why less was compared than requested; else None.
     """
 
