@@ -1,4 +1,4 @@
-"""What one reads on Windows itself."""
+"""The message on Windows itself."""
 
 from __future__ import annotations
 

@@ -449,10 +449,16 @@ def _two_sources(given: str, option: str) -> UsageError:
     )
 
 
-WORK_DIR_HELP = (
-    "the work dir of a run; for a run without --work-dir also its source or result in the same "
-    "folder"
-)
+def add_place_of_run(parser: argparse.ArgumentParser, **more: Any) -> None:
+    """Add the work dir of a run, or the dataset that stands for it; ``more`` goes to argparse."""
+    parser.add_argument(
+        "work_dir",
+        type=Path,
+        metavar="WORK_DIR|DATASET",
+        help="the work dir of a run; for a run without --work-dir also its source or result in the "
+        "same folder",
+        **more,
+    )
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import WORK_DIR_HELP, add_json
+from leconvert.cli.options import add_json, add_place_of_run
 from leconvert.cli.output import folded, table
 from leconvert.cli.parser import OptionalValue
 from leconvert.report.status import Liveness, RunStatus, WorkerStatus
@@ -32,12 +32,7 @@ _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "work_dir",
-        type=Path,
-        metavar="WORK_DIR|DATASET",
-        help=WORK_DIR_HELP,
-    )
+    add_place_of_run(parser)
     parser.add_argument(
         "--watch", type=float, action=OptionalValue, looks_right=is_number, otherwise="2",
         metavar="SECONDS",

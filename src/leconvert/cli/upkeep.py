@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import WORK_DIR_HELP, add_json
+from leconvert.cli.options import add_json, add_place_of_run
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import BusyError, UsageError
@@ -76,13 +76,7 @@ def run_undo(options: argparse.Namespace) -> int:
 
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "work_dir",
-        type=Path,
-        nargs="?",
-        metavar="WORK_DIR|DATASET",
-        help=WORK_DIR_HELP,
-    )
+    add_place_of_run(parser, nargs="?")
     parser.add_argument(
         "--of", type=Path, metavar="DATASET",
         help="the dataset whose leftovers are removed; this path is always read as a dataset, "
@@ -165,12 +159,7 @@ def run_clean(options: argparse.Namespace) -> int:
 
 def add_release_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "work_dir",
-        type=Path,
-        metavar="WORK_DIR|DATASET",
-        help=WORK_DIR_HELP,
-    )
+    add_place_of_run(parser)
     parser.add_argument(
         "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"
     )

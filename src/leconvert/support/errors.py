@@ -177,7 +177,7 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
         ),
         19: ExitCode(
             "a package is missing",
-            "A Python package is missing or cannot be imported, or the system is not Linux.",
+            "A Python package is missing or cannot be imported, or the system is Windows.",
             "`leconvert doctor` names the package and the command that installs it.",
         ),
         70: ExitCode("a bug", "leconvert has a bug.", f"{REPORT_IT}."),
@@ -398,7 +398,7 @@ class EngineError(LeconvertError):
 
 
 class InstallationError(LeconvertError):
-    """A package that is needed is missing or does not load, or the system is not Linux."""
+    """A package that is needed is missing or does not load, or the system is Windows."""
 
     exit_code = 19
 

@@ -328,6 +328,7 @@ def end_with_parent(number: int) -> None:
     parent = os.getppid()
 
     def watch() -> None:
+        # Without prctl nothing tells of a parent's end: the only sign is another parent's number.
         while os.getppid() == parent:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         os.kill(os.getpid(), number)
