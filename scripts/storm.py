@@ -144,8 +144,8 @@ class ConversionStorm(Storm):
         role = "pack" if self._settled or self.chance.random() < 0.12 else "work"
         living = [pid for pid, member in self.members.items() if member.role == role]
         busy = [pid for pid in living if pid in at_work]
-        # Mostly who is at work: a process that only just began has nothing to lose.
-        chosen = busy if busy and self.chance.random() < 0.85 else living
+        # Mostly who is at work, or nobody yet: a process that only just began has nothing to lose.
+        chosen = busy if self.chance.random() < 0.85 else living
         return self.chance.choice(chosen) if chosen else None
 
     def _at_work(self) -> set[int]:

@@ -414,10 +414,14 @@ def test_a_crash_after_the_swap_only_leaves_tidying_up(
 
 
 def test_sigterm_makes_a_worker_process_hand_back(planned: OpenedRun) -> None:
-    """The worker is frozen inside a batch, asked to end, and thawed."""
+    """The worker is frozen inside its first batch, asked to end, and thawed."""
     process = subprocess.Popen(
         [
-            *patched_leconvert("os.kill(os.getpid(), signal.SIGSTOP)"),
+            *patched_leconvert(
+                "os.kill(os.getpid(), signal.SIGSTOP)",
+                "while not options['should_stop']():",  # a thread of its own tells the worker
+                "    time.sleep(0.001)",
+            ),
             *("work", str(planned.work_dir.root)),
         ],
         stdout=subprocess.DEVNULL,
