@@ -121,17 +121,12 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     started = time.monotonic()
     raw = read_info(root)
     refuse_pointers(root)
-    version = raw.get("codebase_version")
-    version = str(version) if version in SOURCE_VERSIONS else version_of_files(root)
-    is_misnamed = says_another_version(root, raw)
-    if version is not None and not is_misnamed:
+    version = version_to_check(root, raw)
+    if version != V3_VERSION:
         scan = scan_source(root, progress=progress)
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
-    elif not is_misnamed and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
-        raise wrong
     else:
-        version = V3_VERSION
         with checked(root, raw, progress) as check:
             pass
         findings, episodes, frames = check.findings, check.episodes, check.frames
@@ -140,6 +135,21 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     kept = sorted(named, key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
+
+
+def version_to_check(root: Path, raw: Mapping[str, Any]) -> str:
+    """Return the version of a dataset's files, whatever its ``info.json`` says.
+
+    Raises:
+        SourceError: It is no version that can be read.
+    """
+    said = raw.get("codebase_version")
+    if says_another_version(root, raw):
+        return V3_VERSION
+    version = str(said) if said in SOURCE_VERSIONS else version_of_files(root)
+    if version is None and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
+        raise wrong
+    return version or V3_VERSION
 
 
 def checked_result(

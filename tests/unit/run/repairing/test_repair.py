@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import struct
 import threading
@@ -28,12 +29,15 @@ import leconvert
 from leconvert import media
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.check import meta as check_meta
+from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.run.proof import verify_pair
 from leconvert.run.repairing import (
     RepairReport,
     apply,
+    choose_repairs,
     compare_trees,
+    plan_anew,
     read_changes,
     repair_dataset,
     repairs_of,
@@ -566,7 +570,7 @@ def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None
     drift_in_place(broken)
     with pytest.raises(UsageError):
         repair_dataset(broken, output=broken)
-    with pytest.raises(UsageError, match="One of the two folders lies inside the other"):
+    with pytest.raises(UsageError, match="lies inside the source"):
         repair_dataset(broken, output=broken / "out")
     (tmp_path / "taken").mkdir()
     with pytest.raises(TargetError, match="exists already"):
@@ -576,6 +580,13 @@ def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None
     Path(f"{broken}_old").mkdir()
     with pytest.raises(TargetError, match="_old exists already"):
         repair_dataset(broken)
+
+
+def test_a_kept_dataset_is_in_the_way_of_a_repair_in_place_alone(broken: Path) -> None:
+    drift_in_place(broken)
+    Path(f"{broken}_old").mkdir()
+    assert choose_repairs(broken).command == shlex.join(["leconvert", "repair", str(broken)])
+    assert plan_anew(broken, RepairOptions(quantiles=True)).options.quantiles
 
 
 def test_a_repair_elsewhere_that_is_given_again_is_proven_and_left(
