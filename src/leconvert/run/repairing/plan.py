@@ -113,7 +113,7 @@ class DataRepair:
             "index": np.repeat(self.start, self.length) + frame,
             "episode_index": np.repeat(self.episodes, self.length),
             "frame_index": frame,
-            "timestamp": frame / float(fps),
+            "timestamp": v3.seconds_of(frame, fps),
         }
         if self.task_numbers is not None:
             with storage_errors(stored):

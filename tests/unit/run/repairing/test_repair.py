@@ -42,6 +42,7 @@ from leconvert.run.repairing import (
     repair_dataset,
     repairs_of,
 )
+from leconvert.run.repairing.plan import DataRepair
 from leconvert.run.upkeep import undo_conversion
 from leconvert.support.errors import (
     BusyError,
@@ -54,6 +55,7 @@ from leconvert.support.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.tables.join import frame_times
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.locks import target_lock
 
@@ -309,6 +311,16 @@ def test_timestamps_of_rows_are_set_where_that_is_asked_for(
     report = repair_dataset(broken, output=tmp_path / "out", retime=True)
     assert codes(report) == {"timestamps"}
     assert tables_of(tmp_path / "out") == tables_of(small_result)
+
+
+@pytest.mark.parametrize("fps", [Fraction(2997, 100), Fraction(50, 3)])
+def test_timestamps_are_those_of_a_conversion_to_the_last_bit(fps: Fraction) -> None:
+    lengths = np.array([3_000, 5])
+    repair = DataRepair(DATA, ("timestamp",), np.arange(2), np.cumsum(lengths) - lengths, lengths)
+    times = [frame_times(length, fps, pa.float64()) for length in lengths.tolist()]
+    assert (
+        repair.values(fps, Path(DATA))["timestamp"].tolist() == pa.concat_arrays(times).to_pylist()
+    )
 
 
 def test_a_data_file_that_is_written_again_has_a_row_group_an_episode(
