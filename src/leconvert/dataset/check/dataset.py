@@ -166,15 +166,11 @@ def checked_result(
             path=str(result),
             next_step="Convert the dataset first with `leconvert convert`.",
         )
-    findings = (
-        check_dataset(result, progress=progress).findings
-        if version == "v3.0"
-        else scan_source(result, progress=progress).findings
-    )
-    errors = [finding for finding in findings if finding.severity == "error"]
-    if errors:
+    report = check_dataset(result, progress=progress)
+    if number := report.count("error"):
+        errors = [finding for finding in report.findings if finding.severity == "error"]
         raise VerificationError(
-            f"{result} is not a complete {version} dataset: it has {count(len(errors), 'error')}.",
+            f"{result} is not a complete {version} dataset: it has {count(number, 'error')}.",
             path=str(result),
             next_step="`leconvert check` lists the errors. Nothing was sent.",
             details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
