@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -440,22 +440,16 @@ def checked(
 
     Until the end there are these tables below the `DatasetCheck.root`, which is then a view.
     """
-    check = None
-    if not says_another_version(root, raw):
-        check = DatasetCheck(root, raw, progress)
-        if not any(each.code in _DERIVED_FOR for each in check.findings):
-            yield check
-            return
-    with derived_meta(root, raw) as derived:
-        if derived is None:
-            assert check is not None
-            yield check
-            return
-        check = DatasetCheck(derived.root, derived.raw, progress)
-        check.derived = derived
-        for path, message in derived.said:
-            check.misplaced.append(found("derivable", message, path=path))
-            check.findings.append(check.misplaced[-1])
+    check = None if says_another_version(root, raw) else DatasetCheck(root, raw, progress)
+    is_derived = check is None or any(each.code in _DERIVED_FOR for each in check.findings)
+    with derived_meta(root, raw) if is_derived else nullcontext() as derived:
+        if derived is not None:
+            check = DatasetCheck(derived.root, derived.raw, progress)
+            check.derived = derived
+            told = [found("derivable", message, path=path) for path, message in derived.said]
+            check.misplaced += told
+            check.findings += told
+        assert check is not None
         yield check
 
 
