@@ -379,12 +379,12 @@ class DatasetCheck:
             return
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
+        told = []
         for path, of_stream, episode, message in located.told(raw, wrong):
             code = "path-template" if of_stream is None and nameless else "wrong-files"
-            self.misplaced.append(
-                found(code, message, episode=episode, stream=of_stream, path=path)
-            )
-        self.findings += self.misplaced
+            told.append(found(code, message, episode=episode, stream=of_stream, path=path))
+        self.misplaced += told
+        self.findings += told
 
     def _tell_of_cameras_elsewhere(self) -> None:
         """Say where a camera's videos are that has none by the template by which others have."""

@@ -720,7 +720,7 @@ def _find_order(
         if wanted is None:
             continue
         again = DatasetCheck(check.root, raw, progress, wanted)
-        again.derived, again.misplaced = check.derived, [*check.misplaced, *again.misplaced]
+        again.derived = check.derived
         if _rows_are_certain(again):
             order, check = wanted, again
     return order, check
