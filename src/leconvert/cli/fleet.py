@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 # Name and one line of help.
 _COMMANDS = (
     ("convert", "convert all datasets of a list; the word convert may be left out"),
-    ("report", "write an HTML page and a CSV file about each dataset of a fleet"),
+    ("report", "write one HTML page and one CSV file about all datasets of a fleet"),
     ("find", "list the datasets below a folder, and what is wrong with each"),
     ("suggest", "print a policy for datasets that were not converted; no option in it loses data"),
 )
@@ -338,7 +338,7 @@ def _price_lines(price: FleetPrice) -> list[str]:
         )
     if unseen:
         lines.append(
-            f"{count(len(unseen), 'dataset')} on the Hub: each is checked when it is fetched, not "
+            f"{count(len(unseen), 'dataset')} on the Hub: each is checked after its download, not "
             "now. Each worker needs local disk space of twice its largest dataset: up to "
             f"{amount(2 * max(one.source_bytes for one in unseen))}."
         )
@@ -413,9 +413,9 @@ def add_find_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "root", type=path_or_url, metavar="FOLDER",
-        help="where to look for datasets: a folder, hf://ORG for those of a user or an "
-        "organisation on the Hub, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
-        "folders of a repository, or the address of such a page",
+        help="where to look for datasets: a folder; or on the Hub hf://ORG (a user or an "
+        "organisation), hf://collections/ORG/SLUG (a collection), hf://datasets/ORG/NAME (the "
+        "folders of a repo), or the address of one of these pages",
     )  # fmt: skip
     parser.add_argument(
         "--no-scan", action="store_false", dest="scan",

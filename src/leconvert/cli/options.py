@@ -246,7 +246,7 @@ def add_scratch_options(parser: argparse.ArgumentParser) -> None:
     """Add where, and how much, workers keep of a source that they fetch batch by batch."""
     from leconvert.transfer.options import ScratchOptions
 
-    _add_group(parser, "files fetched from the Hub", ScratchOptions)
+    _add_group(parser, "files downloaded from the Hub", ScratchOptions)
 
 
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
@@ -311,7 +311,7 @@ def local_path(text: str) -> Path:
     """Return a path, and refuse a URL where a folder is needed."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is a URL, not a folder; convert into a folder, then send it with `leconvert "
+            f"{text} is a URL, not a folder; convert into a folder, then upload it with `leconvert "
             "push`"
         )
     return Path(text)
@@ -455,8 +455,8 @@ def add_place_of_run(parser: argparse.ArgumentParser, **more: Any) -> None:
         "work_dir",
         type=Path,
         metavar="WORK_DIR|DATASET",
-        help="the work dir of a run; for a run without --work-dir also its source or result in the "
-        "same folder",
+        help="the work dir of a run; or, for a run without --work-dir, its result, or its source "
+        "if that is in the same folder as the result",
         **more,
     )
 

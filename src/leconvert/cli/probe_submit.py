@@ -38,7 +38,8 @@ def add_arguments(parser: Parser) -> None:
     )
     group.add_argument(
         "--sources", metavar="A,B,…",
-        help="measure a matrix instead of scenarios, with these sources: local, hub, bucket, "
+        help="measure all combinations of --sources, --modes and --devices (a matrix) instead of "
+        "scenarios; sources: local, hub, bucket, "
         "warmed_bucket",
     )  # fmt: skip
     group.add_argument(

@@ -95,7 +95,8 @@ def _start_one_a_gpu(options: argparse.Namespace) -> int:
         raise UsageError("--gpus needs --device cuda.", next_step="Add --device cuda.")
     if find_rank(options.rank, options.world_size)[1] > 1:
         raise UsageError(
-            "--gpus cannot be used inside a distributed launch: it starts the processes itself.",
+            "--gpus starts a process for each GPU, but this process is already one of several "
+            "ranks (from torchrun, accelerate, SLURM or --world-size).",
             next_step="Leave --gpus out.",
         )
     if not 1 <= gpus <= usable_gpus():

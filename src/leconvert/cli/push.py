@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         return run_mirror(options)
     if options.create_bucket:
         raise UsageError(
-            "--create-bucket works only with the URL of a store.",
+            "--create-bucket works only with a URL.",
             next_step="Give a URL such as s3://BUCKET/NAME, or leave --create-bucket out.",
         )
     how = push_options(options, options.push_repo_id)
@@ -151,9 +151,10 @@ def _push_folders(
         origin = noted_origin(path)
         if how.repo_id is None and origin is None:
             raise UsageError(
-                f"It is not known where {path} came from.",
+                f"No record says which repo {path} came from.",
                 path=str(path),
-                next_step="Pass --push-repo-id ORG/NAME; each dataset goes to its path in that.",
+                next_step="Add --push-repo-id ORG/NAME. In that repo, each dataset gets the path "
+                "that it has below RESULT.",
             )
         name = in_folder(how.repo_id, place) if how.repo_id else origin.repo_id if origin else ""
         named[name] = path.resolve()
@@ -184,7 +185,7 @@ def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
     flags += ["--dry-run"] * options.dry_run
     for flag in flags:
         raise UsageError(
-            f"{flag} works only for the Hub; {options.url} is in another store.",
+            f"{flag} works only for the Hub, but {options.url} is not on the Hub.",
             next_step=f"Leave {flag} or the URL out.",
         )
 
@@ -405,6 +406,6 @@ def run_mirror(options: argparse.Namespace) -> int:
 def show_upload(report: UploadReport) -> None:
     """Print what an upload did."""
     print(
-        f"Sent {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "
+        f"Uploaded {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "
         f"{report.url}"
     )

@@ -323,14 +323,14 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
             if unfetched and not dataset.is_here():
                 raise UsageError(
                     f"{unfetched}, but {word} would first have to be downloaded.",
-                    next_step=f"Download it, `{download_command(*named, 'DIR')}`, and name "
-                    f"{downloaded_at(named[0], 'DIR')} instead.",
+                    next_step=f"`{download_command(*named, 'DIR')}` downloads it. Then give "
+                    f"{downloaded_at(named[0], 'DIR')} instead of {word}.",
                 )
         elif isinstance(place := path_or_url(word), str):
             raise UsageError(
                 f"{word} is neither a folder of this machine nor a dataset on the Hub.",
                 next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` downloads "
-                "and converts it; then give DIR instead.",
+                "and converts the dataset. Then give DIR instead of the URL.",
             )
         elif not is_folder(place):
             raise UsageError(

@@ -89,9 +89,9 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--old", action="store_true",
-        help="also remove DATASET_old and older kept versions of DATASET; with the WORK_DIR of a "
-        "fleet: those of all its results; a folder is removed only if every byte of the folder is "
-        "proven to be in the result",
+        help="also remove DATASET_old and former states of DATASET (replaced results that were "
+        "kept); with the WORK_DIR of a fleet: those of all its results; a folder is removed only "
+        "if every byte of the folder is proven to be in the result",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     add_json(parser)

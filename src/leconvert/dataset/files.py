@@ -295,10 +295,10 @@ def _leads_back(root: Path, path: str) -> bool:
 def _incomplete(root: Path, path: str) -> SourceError:
     return SourceError(
         f"{shown(str(root / path))} is a link that leads out of the dataset. Files outside "
-        "the dataset are never sent.",
+        "the dataset are never uploaded.",
         path=str(root / path),
         next_step="If the file belongs to the dataset, make a copy without links, `cp -rL "
-        f"{shlex.quote(str(root))} COPY`, and send the copy.",
+        f"{shlex.quote(str(root))} COPY`, and give the copy.",
     )
 
 

@@ -230,7 +230,7 @@ class QuantileSearch:
         """
         values = _dense_values(column)
         if values is None or values.size % self._components:
-            raise ValueError(f"{column.type} cannot be summed up in the shape {self._shape}")
+            raise ValueError(f"values of type {column.type} do not fit the shape {self._shape}")
         if self._dtype is None:
             self._dtype = values.dtype
         if values.dtype != self._dtype:

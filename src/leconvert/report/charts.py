@@ -326,7 +326,7 @@ def _legend(timed: Iterable[Attempt]) -> list[tuple[str, str | None, str]]:
     """Return the legend of the kinds of bars that occur."""
     seen = {(attempt.end, _sign(attempt)) for attempt in timed}
     kinds = [(end, _slug(end) if end in TROUBLE else None, words) for end, words in LEGEND.items()]
-    kinds.insert(1, (AttemptEnd.DONE, _AGAIN, "done at a later try"))
+    kinds.insert(1, (AttemptEnd.DONE, _AGAIN, "done at a later attempt"))
     return [(f"b-{_slug(end)}", sign, words) for end, sign, words in kinds if (end, sign) in seen]
 
 

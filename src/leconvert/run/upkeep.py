@@ -306,12 +306,14 @@ def _given_up(
     if all(row.removable for row in rows):
         yield Leftover(run.root, "run", True, why)
     else:
-        yield Leftover(run.root, "run", False, "a tree of its name may hold a dataset")
+        yield Leftover(
+            run.root, "run", False, "a folder with the name of its new tree may contain a dataset"
+        )
 
 
 def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None:
     """Return why the dataset may be elsewhere than at the target; None if it is not."""
-    again = "the same command that made it, given again, finishes it"
+    again = "run the command that made it again to finish it"
     with suppress(FileNotFoundError):
         if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
             return None
@@ -380,7 +382,7 @@ def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> It
         return
     trees = _whole_trees(target, run_id)
     for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
-        yield _judged(tree, run_id, "a later packer works in another one")
+        yield _judged(tree, run_id, "a later packer works in another folder")
 
 
 def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
@@ -391,8 +393,8 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
                 yield _judged(tree, run_id, _HALF_REMOVED)
             elif run_id in REPAIR_RUNS:
                 reason = (
-                    "leftover of an interrupted repair; the same repair command, given "
-                    "again, removes it"
+                    "leftover of an interrupted repair; run the same repair command again to "
+                    "remove it"
                 )
                 yield Leftover(tree, "new tree", False, reason)
             elif run_id not in known:

@@ -671,8 +671,8 @@ class OneHost:
         """The consequences, in one sentence."""
         if self.reason == NOT_LINUX:
             return (
-                f"Only this host, {self.host.name}, may work on the run: several hosts share a "
-                "work dir on Linux alone."
+                f"Only this host, {self.host.name}, may work on the run: several hosts can share "
+                "a work dir only on Linux."
             )
         if self.has_links:
             return f"Only this host, {self.host.name}, may work on the run, because of --one-host."

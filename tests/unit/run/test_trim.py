@@ -173,7 +173,7 @@ def test_v21_holds_what_lies_between_keyframes(source: Path, tmp_path: Path) -> 
     to = LayoutOptions(to="v2.1")
     with pytest.raises(UsageError) as caught:
         leconvert.trim(source, frames={1: (17, 30)}, output=tmp_path / "out", layout=to)
-    assert "do not begin and end at keyframes" in caught.value.message
+    assert "cannot be decoded without frames before or after them" in caught.value.message
     said = str(caught.value.next_step).split(",")[0].removeprefix("Give --frames ")
     (wider,) = parse_frames([1], [said])
     assert wider.first <= 17

@@ -152,7 +152,7 @@ def checked_result(
         raise wrong
     if version not in versions:
         raise SourceError(
-            f"{result} is {version}, but only {' and '.join(versions)} datasets can be sent.",
+            f"{result} is {version}, but only {' and '.join(versions)} datasets can be uploaded.",
             path=str(result),
             next_step="Convert the dataset first with `leconvert convert`.",
         )
@@ -166,7 +166,7 @@ def checked_result(
         raise VerificationError(
             f"{result} is not a complete {version} dataset: it has {count(len(errors), 'error')}.",
             path=str(result),
-            next_step="`leconvert check` lists the errors. Nothing was sent.",
+            next_step="`leconvert check` lists the errors. Nothing was uploaded.",
             details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
         )
     return info

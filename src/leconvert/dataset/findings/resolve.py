@@ -168,9 +168,9 @@ class ObservationLog:
 def said_of_paths(feature: str, where: str = "") -> str:
     """Return the message about images that are paths."""
     return (
-        f"The tables contain no image files of {shown(feature)}{where}, but at best their "
-        'paths. Put the files into the tables first, as described under "Images as '
-        'paths" in docs/howto/broken-datasets.md.'
+        f"The tables contain no image files of {shown(feature)}{where}, only paths or nothing. "
+        'Put the files into the tables first, as described under "Images as paths" in '
+        "docs/howto/broken-datasets.md."
     )
 
 

@@ -777,7 +777,8 @@ def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool 
     frames = record.get("length")
     if type(frames) is not int or not 1 - may_be_empty <= frames <= _LONGEST_EPISODE:
         raise SourceError(
-            f"{path} gives episode {record['episode_index']} the length {shown(frames)}.",
+            f"{path} gives episode {record['episode_index']} the impossible length "
+            f"{shown(frames)}.",
             path=str(path),
             next_step="Correct the line: length is the number of frames of the episode.",
         )

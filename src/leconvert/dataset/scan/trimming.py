@@ -279,7 +279,7 @@ def _check_held_by_v21(
     ]
     held = f"Give --frames {' or '.join(intervals)}, or write v3.0" if intervals else "Write v3.0"
     raise UsageError(
-        f"Frames {first}:{stop} of episode {episode} do not begin and end at keyframes, but "
-        "a clip of v2.1 must begin and end with its episode.",
-        next_step=f"{held}, which can store the further frames that are needed.",
+        f"Frames {first}:{stop} of episode {episode} cannot be decoded without frames before or "
+        "after them, but a clip of v2.1 contains only the frames of its episode.",
+        next_step=f"{held}, which can store these other frames.",
     )

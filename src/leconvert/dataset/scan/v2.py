@@ -161,8 +161,8 @@ def read_v2_source(
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
         said = (
-            f"{INFO_PATH} has templates with {names}, for which LeRobot uses other names. "
-            "The templates are understood."
+            f"{INFO_PATH} has path templates with {names}. LeRobot uses other names, but "
+            "leconvert can read these path templates."
         )
         remarks.append(Observation("template-names", said, path=INFO_PATH))
     look = EpisodeScanner(
