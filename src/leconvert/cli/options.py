@@ -474,8 +474,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repo-id",
         metavar="ORG/NAME",
-        help="the dataset's name on the Hub, or ORG/NAME/PATH; its folder is $HF_LEROBOT_HOME/"
-        "ORG/NAME, or that of --root, where it is downloaded to if it is not there",
+        help="the dataset's name on the Hub; ORG/NAME/PATH for a dataset in a folder of a repo; "
+        "its folder here is --root (default: $HF_LEROBOT_HOME/ORG/NAME); if that does not exist, "
+        "the dataset is downloaded to it",
     )
     add_revision(parser)
     parser.add_argument(

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "result",
         type=Path,
         metavar="RESULT",
-        help="the v3.0 dataset's folder, or one with several datasets in it",
+        help="the folder of a v3.0 dataset, or a folder with several datasets in it",
     )
     parser.add_argument(
         "url", nargs="?", metavar="URL",

@@ -315,8 +315,8 @@ def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
         raise UsageError(
             f"{path} is a folder, not a list of datasets.",
             path=str(path),
-            next_step=f"`leconvert fleet find {shlex.quote(str(path))} > LIST` writes a list of "
-            "the datasets in this folder.",
+            next_step=f"`leconvert fleet find {shlex.quote(str(path))} > LIST_FILE` writes a list "
+            "of the datasets in this folder.",
         )
     try:
         with storage_errors(path):
@@ -325,8 +325,8 @@ def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
         raise UsageError(
             f"The list {path} does not exist.",
             path=str(path),
-            next_step="`leconvert fleet find FOLDER > LIST` writes a list of the datasets in a "
-            "folder.",
+            next_step="`leconvert fleet find FOLDER > LIST_FILE` writes a list of the datasets in "
+            "a folder.",
         ) from None
     for number, line in enumerate(text.splitlines(), 1):
         try:

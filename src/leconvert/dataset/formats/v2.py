@@ -569,7 +569,7 @@ def _check_inside(path: Path, relative: str) -> None:
         raise SourceError(
             f"{path} leads outside the dataset: {shown(relative)}.",
             path=str(path),
-            next_step="Correct the templates. They give paths relative to the folder of the "
+            next_step="Correct the path templates. They give paths relative to the folder of the "
             "dataset.",
         )
 
