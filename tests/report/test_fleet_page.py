@@ -11,7 +11,10 @@ from tests.report.conftest import Browser
 from tests.report.stories import HOSTILE
 from tests.report.test_in_a_browser import CONTRASTS, SIZES
 
-STEP = "Write `--drop-feature observation.images.a_camera_of_a_long_name` after the dataset in LIST_FILE."
+STEP = (
+    "Write `--drop-feature observation.images.a_camera_of_a_long_name` after the dataset in "
+    "LIST_FILE."
+)
 
 
 def aside(name: str, step: str = STEP) -> DatasetStatus:
