@@ -75,7 +75,7 @@ _OF_A_RUN = ("engine", "num_workers", "max_workers", "work_dir", "verify", "repo
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repair a dataset, and say what was changed and what is left."""
+    """Repair a dataset, and print the changes and what is left."""
     from leconvert.run.repairing import follows_from_files, repair_dataset
 
     dataset: Path = options.dataset.resolve()
@@ -116,7 +116,7 @@ def _write_anew(
     options: argparse.Namespace,
     stop: threading.Event,
 ) -> int:
-    """Convert the dataset from v3.0 to v3.0, having said what it loses."""
+    """Convert the dataset from v3.0 to v3.0, after a look at what this loses."""
     from leconvert.api import run_conversion
     from leconvert.cli.flow import show_outcome
     from leconvert.run.planner import check_asked, preview_plan
