@@ -32,14 +32,14 @@ def make_dataset(
     made: str,
     push: ResultPush | None = None,
 ) -> int:
-    """Make a dataset from one or several, as ``merge`` and ``trim`` do, and return the exit code.
+    """Make one dataset of one or several, as ``merge`` and ``trim`` do, and return the exit code.
 
     Args:
-        options: The options of the command.
+        options: The options: where the result goes, what is only shown, and what is kept.
         datasets: The sources, in the order of their episodes.
-        conversion: All options of the conversion.
-        made: A name for the result, such as ``the result of this very merge``.
-        push: The push of the result; None for a command that does not push.
+        conversion: What is asked.
+        made: What the result is called, such as ``the result of this very merge``.
+        push: The push of the result; None where the command does not push.
     """
     from leconvert.api import find_finished, run_conversion
     from leconvert.run.planner import check_all_places

@@ -164,7 +164,7 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
 # Repairs that the user allows.
 
 
-# Options of no use for a v3.0 dataset, whose tables name the files.
+# Options without use for a v3.0 dataset, whose own tables name the files.
 _OF_V2 = ("locate_files", "tasks_from", "assume_version", "fetch_unfit")
 
 

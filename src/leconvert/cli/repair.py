@@ -116,7 +116,7 @@ def _write_anew(
     options: argparse.Namespace,
     stop: threading.Event,
 ) -> int:
-    """Convert the dataset from v3.0 to v3.0, after a look at what this loses."""
+    """Convert the dataset from v3.0 to v3.0, having said what it loses."""
     from leconvert.api import run_conversion
     from leconvert.cli.flow import show_outcome
     from leconvert.run.planner import check_asked, preview_plan

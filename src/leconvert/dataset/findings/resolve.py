@@ -224,14 +224,13 @@ class SourceFacts:
         undeclared: Columns of the tables that are not declared.
         declarations: Declarations for those that can be declared.
         codebase_version: The version that the source is read as.
-        located: Paths of files that are elsewhere than their template says, by stream and episode.
-        task_columns: Columns of task indices other than ``task_index``.
-        selected: The episodes that the user selected; None for all.
-        assumed_fps: The assumed frame rate, if ``info.json`` states another.
-        trimmed: The first kept frame and the frame after the last kept one, by episode.
-        has_quantiles: Whether statistics of episodes have quantiles, so that computed ones need
-            them.
-        floating_indices: Default integer columns that are stored as floating-point numbers.
+        located: Paths of files that are not at their template's path, by stream and episode.
+        task_columns: Columns beside ``task_index`` that hold task indices.
+        selected: The episodes that were asked for; None for all.
+        assumed_fps: The rate that is assumed, if ``info.json`` states another.
+        trimmed: First frame that stays of an episode, and the one after the last, by its index.
+        has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
+        floating_indices: Default columns of whole numbers that are stored as floating-point ones.
     """
 
     episode_index: IntArray

@@ -97,8 +97,8 @@ def read_v3_source(
     raw = {**read_info(root), **located.info}
     for name, flag in _ONLY_V2:
         if getattr(options, name):
-            repairs = f"`leconvert repair {shlex.quote(str(root))}` finds the files of v3.0, if "
-            repairs += "none is missing. Then run this command again without --locate-files."
+            repairs = f"`leconvert repair {shlex.quote(str(root))}` finds the files of v3.0, where "
+            repairs += "all are there. Then run this command again without --locate-files."
             raise UsageError(
                 f"{flag} works only for v2.x datasets; {root} is {raw['codebase_version']}.",
                 next_step=repairs if name == "locate_files" else "Leave this option out.",
