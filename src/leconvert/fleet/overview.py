@@ -525,7 +525,7 @@ def _said(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 _OF_LIST = (
-    "LIST_FILE is the list of datasets that the fleet was started with. In a policy, {column} "
+    "LIST is the list of datasets that the fleet was started with. In a policy, {column} "
     "and {camera} stand for the feature that a finding names."
 )
 

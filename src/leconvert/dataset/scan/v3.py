@@ -222,7 +222,7 @@ def _refuse_special_tables(root: Path) -> None:
 def _read_tasks(
     root: Path, raw: Mapping[str, Any], remarks: list[Observation]
 ) -> tuple[TaskTable, dict[str, int] | None]:
-    """Return the tasks by row, which readers use, and the rows of texts."""
+    """Return the tasks, each under its row, which is what readers go by, and the rows of texts."""
     texts, found = v3.read_task_rows(root, raw)
     told = {"missing-file": "missing-tasks", "unreadable-file": "missing-tasks"}
     told |= {"tasks-layout": "missing-tasks", "tasks-order": "task-gap"}
@@ -254,7 +254,7 @@ def _read_episodes(
     needed: Sequence[str],
     task_rows: Mapping[str, int] | None,
 ) -> v3.EpisodeTable:
-    """Read the places of episodes in all streams, of which some are needed."""
+    """Read where the episodes of all streams are, of which some are needed."""
     reader = v3.EpisodesReader(root)
     table, found = v3.read_episode_table(reader, streams, task_rows=task_rows)
     errors = [finding.message for finding in found if finding.severity == "error"]

@@ -104,7 +104,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def stored_info(self) -> Mapping[str, Any]:
-        """``meta/info.json`` as stored."""
+        """``meta/info.json`` as it stands."""
         if self._info is not None:
             return self._info
         try:
@@ -157,7 +157,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def stored_tasks(self) -> pa.Table:
-        """``meta/tasks.parquet`` as stored."""
+        """``meta/tasks.parquet`` as it stands."""
         return read_task_table(self.root)
 
     @cached_property
@@ -210,7 +210,7 @@ class Dataset(AnyDataset):
         return True
 
     def tables(self) -> frozenset[str]:
-        """Return the format's own files below ``meta/``, existing or not."""
+        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
         episodes = EpisodesReader(self.root).paths
         return frozenset((INFO_PATH, STATS_PATH, TASKS_PATH, *episodes))
 
