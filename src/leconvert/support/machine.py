@@ -328,7 +328,7 @@ def end_with_parent(number: int) -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        # Without prctl, the only sign of a parent's end is another parent's number.
+        # Without prctl nothing tells of a parent's end: the only sign is another parent's number.
         while os.getppid() == parent:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         os.kill(os.getpid(), number)

@@ -8,8 +8,8 @@ confusion. Packer generations (`leconvert.workdir.swap`) make a second packer ha
 temporary files. It excludes only processes of this host that see the same folder. That is enough,
 for three reasons. Two packers meet in the journal, where the generation decides, as after a lost
 lock. Two planners write separate runs; ``current`` names one, and the planner of the other run
-notices when it opens that run. If two runs swap at one target, the second finds another tree there
-than it saw before, and notices.
+notices when it opens that run. If two runs swap at one target, the second notices that
+it took out another tree than it saw there.
 
 **A lock whose holder is silent.** A packer that died or froze on another host holds its lock until
 the NFS server releases it, which takes a minute or two. Therefore a packer replaces a nonce in the
@@ -690,6 +690,8 @@ def plan_one_host(
     """Test a new run's folder, and record this host if it has no hard links or must be alone.
 
     Only Linux hosts share a work dir.
+
+    Call it when the run's folders exist and its manifest does not.
     """
     why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
     alone = why or (ASKED_FOR if asked_for else "" if is_linux() else NOT_LINUX)

@@ -371,6 +371,15 @@ class SourcePaths:
     Args:
         root: The dataset folder.
         info: Its ``info.json``.
+
+    Attributes:
+        root: The dataset folder.
+        other_names: Placeholders of the templates that LeRobot calls otherwise, sorted.
+
+    Raises:
+        PathTemplateError: A template has a placeholder that LeRobot does not define, is malformed,
+            or names one file for all episodes.
+        SourceError: A template leads outside.
     """
 
     def __init__(self, root: Path, info: DatasetInfo) -> None:
@@ -1018,6 +1027,9 @@ def write_episodes(
 
     Args:
         episodes: Indices and lengths, lines of another table, and statistics of some episodes.
+
+    Returns:
+        The files written, relative to ``root``.
     """
     with (
         _new_table(Path(root) / EPISODES_PATH) as add_episodes,

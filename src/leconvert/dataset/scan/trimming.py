@@ -101,7 +101,6 @@ def salvaged_intervals(
         dataset: The source.
         slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
-        length: Number of frames of each, shape (E,).
         whole_frames: The number of first frames of damaged episodes that agree.
         chosen: The frames that the user wants, for some episodes.
         to: The version to write. A clip of v2.1 ends where no later frame is needed.
