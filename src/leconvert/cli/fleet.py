@@ -465,8 +465,8 @@ def _group(url: str) -> HubGroup | HubName:
         raise UsageError(
             f"{url} is not an address of datasets on the Hub.",
             path=url,
-            next_step="Pass hf://ORG, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
-            "folders of a repository, or the address of such a page.",
+            next_step="Give hf://ORG, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
+            "folders of a repo, or the address of one of these pages.",
         )
     return group
 

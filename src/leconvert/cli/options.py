@@ -343,7 +343,7 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
             f"{url} is not an address of a dataset on the Hub.",
             path=url,
             next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV, "
-            "in a folder of a repository hf://datasets/ORG/NAME/path/to/dataset@REV.",
+            "in a folder of a repo hf://datasets/ORG/NAME/path/to/dataset@REV.",
         )
     return found.repo_id, found.revision or None
 

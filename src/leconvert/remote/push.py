@@ -430,7 +430,7 @@ def push_converted(
 def others_change(name: str) -> HubUnavailableError:
     """Return the error of a push that was slower than changes in other folders."""
     return HubUnavailableError(
-        f"{name} was not pushed: other folders of the repository change again and again.",
+        f"{name} was not pushed: other folders of the repo change again and again.",
         next_step="Run the same command again. Files that the Hub has are not uploaded again.",
     )
 
