@@ -560,7 +560,7 @@ def _said_of(one: SuggestedRule) -> tuple[str, str]:
 
 
 def _rule_lines(rule: PolicyRule) -> Iterator[str]:
-    """Return the rule as TOML. JSON's strings are also TOML strings."""
+    """Yield the lines of the rule in TOML. JSON's strings are also TOML strings."""
     yield "[[rule]]"
     if rule.datasets != ("*",):
         yield f"datasets = {json.dumps(rule.datasets)}"

@@ -225,7 +225,7 @@ def _use(report: ConversionReport) -> str:
 
 
 def _print_source(report: ConversionReport) -> None:
-    """Return what happened to a source that the result replaced."""
+    """Print what happened to a source that the result replaced."""
     if report.kept_source is not None:
         because = f"; not removed: {report.kept_because}" if report.kept_because else ""
         print(f"  kept          {report.kept_source}, the source{because}")

@@ -632,7 +632,7 @@ class _Remedies:
     def _left(
         self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_], whole: Sequence[int]
     ) -> tuple[Extent, float]:
-        """Return the rest after a flag, and the number of lost frames of one camera.
+        """Return the rest after a flag, and the loss, in frames of one camera.
 
         An episode's table counts as much as a camera's clip.
         """

@@ -703,7 +703,7 @@ def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, di
 def _check_type(
     name: str, feature: Mapping[str, Any], columns: DataColumns
 ) -> Iterator[Observation]:
-    """Return whether LeRobot reads a column as declared, or the declaration that it needs."""
+    """Report a column that LeRobot cannot read, or that differs from its declaration."""
     assert columns.schema is not None
     kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
     declared = _readable_declaration(name, feature, columns)

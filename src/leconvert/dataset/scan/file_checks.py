@@ -188,7 +188,7 @@ def declared_as_encoded(
 
 
 def _right_facts(video: Mapping[str, Any], facts: ClipFacts, fps: Fraction) -> dict[str, Any]:
-    """Return the wrong values of a declaration, by key."""
+    """Return the right value for each wrong key of a declaration."""
     right: dict[str, Any] = {}
     codec, pixels = video.get("video.codec"), video.get("video.pix_fmt")
     named = media.codec_of(codec) if isinstance(codec, str) else codec

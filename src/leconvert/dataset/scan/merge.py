@@ -144,7 +144,7 @@ def _holds(schema: pa.Schema, others: Sequence[pa.Schema]) -> bool:
 
 
 def _type_rows(schemas: Sequence[pa.Schema]) -> Iterator[list[str]]:
-    """Yield the columns whose values no type of a source can hold, and their types."""
+    """Yield the columns with different types, and the type in each source."""
     for name in {field: None for schema in schemas for field in schema.names}:
         types = [schema.field(name).type if name in schema.names else None for schema in schemas]
         if len({str(kind) for kind in types}) > 1:
