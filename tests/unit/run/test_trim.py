@@ -126,7 +126,7 @@ def test_a_trimmed_dataset_is_proven_and_checked(source: Path, trimmed: Path) ->
     assert verify_pair(trimmed, source, depth="bytes").differences == ()
     assert not [f for f in check_dataset(trimmed).findings if f.severity == "error"]
     kept = reason_to_keep(trimmed, source, read_repairs(trimmed))
-    assert kept == "of its episodes these were trimmed: 1, 2"
+    assert kept == "these of its episodes were trimmed: 1, 2"
 
 
 @pytest.mark.parametrize("trims", [[[1, 16, 29], [2, 0, 20]], [[1, 17, 30]], [[1, 17, 99]], []])
@@ -268,7 +268,7 @@ def test_an_episode_that_was_trimmed_is_not_widened_beyond_itself(
     with pytest.raises(UsageError) as caught:
         leconvert.trim(between, frames={0: (1, 9)}, output=tmp_path / "out", layout=to)
     assert caught.value.next_step == (
-        "Give --frames 2:9, or write v3.0, which can store the further frames that are needed."
+        "Give --frames 2:9, or write v3.0, which can store these other frames."
     )
     with pytest.raises(UsageError) as caught:
         leconvert.trim(between, frames={1: (1, 3)}, output=tmp_path / "out", layout=to)
