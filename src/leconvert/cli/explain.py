@@ -133,7 +133,9 @@ def _remedies(kind: Kind, does: Mapping[str, str]) -> Iterator[dict[str, str | N
 
 def _for_value(does: str | None, value: str) -> str | None:
     """Return the part of an option's help about one value, without the default."""
-    return does and _DEFAULT.sub("", does.removeprefix(f"{value}: "))
+    parts = _DEFAULT.sub("", does or "").split("; ")
+    about = [part.removeprefix(f"{value}: ") for part in parts if part.startswith(f"{value}: ")]
+    return does and "; ".join(about or parts)
 
 
 def _option_helps() -> dict[str, str]:

@@ -531,7 +531,7 @@ def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str
     else:
         yield f"# {number} set aside (not converted)."
         yield "# leconvert knows no policy that converts one of them without a loss of data."
-    yield "# Run the command of the fleet again with --policy and the name of this file."
+    yield "# To use this file, run the command of the fleet again with --policy and its name."
     for rule in suggestion.policy.rules[:number_given]:
         yield from ("", "# This rule is from the fleet's present policy.", *_rule_lines(rule))
     for one in suggestion.rules:

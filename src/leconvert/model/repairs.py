@@ -85,7 +85,8 @@ class RepairOptions:
 
     on_bad_episode: str = flag(
         "fail",
-        "drop: leave damaged episodes out; trim: keep their sound beginning (default: fail)",
+        "drop: leave damaged episodes out; trim: keep the sound beginning of damaged episodes "
+        "(default: fail)",
         choices=("fail", "drop", "trim"),
     )
     retime: bool = flag(False, "compute every timestamp as frame_index / fps")
