@@ -105,7 +105,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
-    """Return the file's metadata for `datasets` about its columns."""
+    """Return what the file tells `datasets` about its columns."""
     try:
         entries = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):
@@ -113,7 +113,7 @@ def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
-# One data file of a v3.0 dataset: schema, row groups, and five columns that place each row.
+# One data file of a v3.0 dataset: schema, row groups, and the five columns that place a row.
 
 
 @dataclass(slots=True)
