@@ -342,8 +342,8 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
         raise UsageError(
             f"{url} is not an address of a dataset on the Hub.",
             path=url,
-            next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV, "
-            "in a folder of a repo hf://datasets/ORG/NAME/path/to/dataset@REV.",
+            next_step="Write hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV; for a folder of "
+            "a repo, write hf://datasets/ORG/NAME/path/to/dataset@REV.",
         )
     return found.repo_id, found.revision or None
 

@@ -363,7 +363,7 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
             path,
             line.number,
             f"{line.place} is neither a folder nor a dataset on the Hub.",
-            f"`{convert}` converts a dataset in another store."
+            f"`{convert}` converts a dataset at a URL."
             if not line.place.startswith("hf:")
             else "Write ORG/NAME or ORG/NAME@REV for a dataset on the Hub. `leconvert fleet "
             "find hf://ORG` lists the datasets of a user or an organisation.",
