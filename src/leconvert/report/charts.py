@@ -231,10 +231,10 @@ LEGEND: Mapping[AttemptEnd, str] = {
     AttemptEnd.DONE: "done",
     AttemptEnd.ERROR: "ended in an error",
     AttemptEnd.LOST: "lost: the worker ended or froze, and another took over",
-    AttemptEnd.HANDED_BACK: "given back: the worker was stopped",
+    AttemptEnd.HANDED_BACK: "handed back: the worker was stopped",
     AttemptEnd.LATE: "late: another attempt was finished first",
     AttemptEnd.VOID: "void: files of the attempt were missing or too short",
-    AttemptEnd.HELD: "still held",
+    AttemptEnd.HELD: "held: a worker still has the batch",
 }
 """The meaning of each kind of bar, in the order of the legend."""
 TROUBLE = frozenset(LEGEND) - {AttemptEnd.DONE, AttemptEnd.HELD}
