@@ -225,6 +225,7 @@ def _in_processes[Done](
     with ExitStack() as started:
         for _ in range(num_processes):
             free.put(started.enter_context(_OtherProcess(work, pickled)))
+        del pickled  # each process drops it when it has started, since it may be large
         free.put(work)
         yield from _in_threads(do, pieces, num_processes + 1, waits_for_servers=False)
 
@@ -275,6 +276,7 @@ class _OtherProcess[Done]:
         for pipe in (answers, requests):
             self._opened.push(pipe)
         requests.write(self._pickled)
+        self._pickled = b""
         return requests, answers
 
 
