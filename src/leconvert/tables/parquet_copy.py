@@ -12,6 +12,7 @@ and in each page a Snappy block of the size that its header states.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -184,6 +185,8 @@ CREATED_BY = f"leconvert version {__version__}".encode()
 _SNAPPY = 1
 # Number of templates that are kept.
 _KEPT_LAYOUTS = 16
+# Few enough to take little memory, enough to become small together.
+_ENTRIES_TOGETHER = 64
 # Row groups up to this size are read at once, however large the file is.
 _HELD_GROUP_BYTES = 128 * 1024
 _I64_NEXT = bytes((1 << 4 | I64,))
@@ -208,6 +211,37 @@ class CopyPlan(NamedTuple):
 
 type Template = tuple[bytes, Callable[[list[bytes]], tuple[bytes, ...]]]
 """A bytes format, and a function that selects the row group's groups for it."""
+
+
+class RowGroupEntries:
+    """The entries of a footer's row groups, until they are written.
+
+    A file can have tens of thousands of entries of a kilobyte each. Entries are alike, so all but
+    the last ones are held compressed.
+
+    Attributes:
+        count: Number of entries.
+        size_bytes: Sum of their sizes.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.size_bytes = 0
+        self._compressed: list[bytes] = []
+        self._last: list[bytes] = []
+
+    def append(self, entry: bytes) -> None:
+        """Take the entry of the next row group."""
+        self.count += 1
+        self.size_bytes += len(entry)
+        self._last.append(entry)
+        if len(self._last) == _ENTRIES_TOGETHER:
+            self._compressed.append(zlib.compress(b"".join(self._last), level=1))
+            self._last.clear()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of all entries, one after another."""
+        yield from map(zlib.decompress, self._compressed)
+        yield from self._last
 
 
 class FooterWriter:
@@ -276,11 +310,8 @@ class FooterWriter:
             template += part.replace(b"%", b"%%")
         return bytes(template), itemgetter(*groups) if groups else lambda _: ()
 
-    def footer(self, row_groups: list[bytes], rows: int) -> list[bytes]:
-        """Return the end of a file in pieces: the footer, its length and the magic.
-
-        Pieces avoid a copy: the entries of tens of thousands of row groups take a kilobyte each.
-        """
+    def footer(self, row_groups: RowGroupEntries, rows: int) -> Iterator[bytes]:
+        """Yield the end of a file in pieces: the footer, its length and the magic."""
         tail = self.tail
         before = b"".join(
             [
@@ -288,7 +319,7 @@ class FooterWriter:
                 _I64_NEXT,
                 zigzag(rows),
                 _LIST_FIRST,
-                list_header(STRUCT, len(row_groups)),
+                list_header(STRUCT, row_groups.count),
             ]
         )
         behind = b"".join(
@@ -302,8 +333,10 @@ class FooterWriter:
                 b"\0",
             ]
         )
-        footer_bytes = len(before) + sum(map(len, row_groups)) + len(behind)
-        return [before, *row_groups, behind + footer_bytes.to_bytes(4, "little") + MAGIC]
+        footer_bytes = len(before) + row_groups.size_bytes + len(behind)
+        yield before
+        yield from row_groups.pieces()
+        yield behind + footer_bytes.to_bytes(4, "little") + MAGIC
 
 
 def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
