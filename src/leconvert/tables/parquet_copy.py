@@ -12,7 +12,6 @@ and in each page a Snappy block of the size that its header states.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -226,7 +225,7 @@ class RowGroupEntries:
 
     def __init__(self) -> None:
         self.count = self.size_bytes = 0
-        self._compressed: list[bytes] = []
+        self._compressed: list[tuple[bytes, int]] = []
         self._last: list[bytes] = []
 
     def append(self, entry: bytes) -> None:
@@ -235,12 +234,15 @@ class RowGroupEntries:
         self.size_bytes += len(entry)
         self._last.append(entry)
         if len(self._last) == _ENTRIES_TOGETHER:
-            self._compressed.append(zlib.compress(b"".join(self._last), level=1))
+            whole = b"".join(self._last)
+            packed = pa.compress(whole, codec="snappy", asbytes=True)
+            self._compressed.append((packed, len(whole)))
             self._last.clear()
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the bytes of all entries, one after another."""
-        yield from map(zlib.decompress, self._compressed)
+        for packed, size in self._compressed:
+            yield pa.decompress(packed, size, codec="snappy", asbytes=True)
         yield from self._last
 
 
