@@ -46,7 +46,7 @@ from leconvert.tables.footers import (
     MAGIC,
     TRAILER_BYTES,
 )
-from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
+from leconvert.tables.parquet_copy import RowGroupEntries, SequentialOutput, TableCopier
 from leconvert.tables.schemas import align_table
 
 
@@ -508,7 +508,7 @@ class _Join:
         self._copier = TableCopier(schema) if last is None else last.copier(schema)
         self._output = SequentialOutput(descriptor, path)
         self._output.append(MAGIC)
-        self._entries: list[bytes] = []
+        self._entries = RowGroupEntries()
         self._rows = 0
         self._copied = 0
         # The open file and its name. It may serve many episodes in a row, and its footer is long
@@ -558,7 +558,7 @@ class _Join:
         return JoinedTable(
             self._output.position,
             self._rows,
-            len(self._entries),
+            self._entries.count,
             self._copied,
         )
 

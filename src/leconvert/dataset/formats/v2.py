@@ -14,6 +14,7 @@ import re
 import shlex
 import stat
 import string
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -646,8 +647,7 @@ class EpisodeLines:
 
     def __init__(self, path: Path, *, validated: bool = False) -> None:
         self.path = path
-        indices: list[int] = []
-        offsets: list[int] = []
+        indices, offsets = array("q"), array("q")
         offset = 0
         with _open(path) as lines:
             for number, line in enumerate(lines, 1):
@@ -656,9 +656,10 @@ class EpisodeLines:
                     indices.append(int(begin[1]) if begin else _episode_index(path, number, line))
                     offsets.append(offset)
                 offset += len(line)
-        order = np.argsort(np.array(indices, dtype=np.int64), kind="stable")
-        self.episode_index: IntArray = np.array(indices, dtype=np.int64)[order]
-        self._offsets: IntArray = np.array(offsets, dtype=np.int64)[order]
+        index = np.array(indices, np.int64)
+        order = np.argsort(index, kind="stable")
+        self.episode_index: IntArray = index[order]
+        self._offsets: IntArray = np.array(offsets, np.int64)[order]
         repeated = self.episode_index[1:][np.diff(self.episode_index) == 0]
         if len(repeated):
             raise SourceError(

@@ -497,13 +497,13 @@ def compare_rows(
     file: pq.ParquetFile | None = None
     copier: tables.TableCopier | None = None
     with ExitStack() as opened:
-        stored = opened.enter_context(open(table.path, "rb", buffering=0)) if read_rows else None  # noqa: PTH123
+        stored = opened.enter_context(tables.OpenedTable(table.path)) if read_rows else None
         for span in spans:
             rows = table.rows[span.row_group]
             if rows != span.length:
                 yield differs("rows", span.length, rows, span)
                 continue
-            if stored is None or (not rules.decodes and _is_copy(table, span, stored.fileno())):
+            if stored is None or (not rules.decodes and _is_copy(table, span, stored)):
                 continue
             try:
                 file = file or opened.enter_context(pq.ParquetFile(table.path))
@@ -533,15 +533,15 @@ def compare_rows(
                     yield differs(what, "the source's bytes", "other bytes of equal values", span)
 
 
-def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
+def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: tables.OpenedTable) -> bool:
     """Return whether a row group's bytes are its source's, if the source is a separate file."""
     if span.source_first is not None:
         return False
     with tables.OpenedTable(span.source) as source:
-        ranges = table.copied_from(span.row_group, source)
+        ranges = table.copied_from(span.row_group, source, stored)
         if ranges is None:
             return False
-        files = OpenFile(source.descriptor, source.path), OpenFile(stored, table.path)
+        files = OpenFile(source.descriptor, source.path), OpenFile(stored.descriptor, stored.path)
         return first_difference(*files, *ranges) is None
 
 
