@@ -75,7 +75,7 @@ IMAGES = DatasetSpec(
     image_size=(240, 320), image_noise_amplitude=60,
 )  # fmt: skip
 LONG = DatasetSpec(episodes=1, frames=200_000, cameras=(), state_dim=14, action_dim=14)
-SHORT = DatasetSpec(episodes=2_000, frames=3, cameras=(), state_dim=14, action_dim=14)
+SHORT = DatasetSpec(episodes=1_000, frames=3, cameras=(), state_dim=14, action_dim=14)
 PICTURES = DatasetSpec(episodes=1, frames=40, cameras=(CameraSpec(width=1280, height=720),))
 COPIED, ANEW = RepairOptions(), RepairOptions(retime=True)
 STATS = RepairOptions(recompute_stats=True, quantiles=True)
