@@ -282,7 +282,7 @@ class EngineWatcher(WorkerMonitor):
 
 # The cost of a source file apart from moving its bytes, and the rate of moving.
 _SECONDS_A_FILE = 0.0002
-_SECONDS_A_CLIP_IS_DECODED = 0.2
+_SECONDS_A_FRAME_IS_DECODED = 0.0007
 _BYTES_A_SECOND = 1e9
 
 _MOST_MOVERS = 4
@@ -325,7 +325,7 @@ def handling_seconds(manifest: Manifest) -> float:
     seconds = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
     cameras = {camera_of(layout.stream) for layout in manifest.streams}
     decoded = cameras.intersection(manifest.computed_stats)
-    return seconds + manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
+    return seconds + manifest.num_frames * len(decoded) * _SECONDS_A_FRAME_IS_DECODED
 
 
 def batch_costs(run: OpenedRun, weights: Mapping[str, int] | None = None) -> list[int]:
@@ -369,7 +369,8 @@ def decoding_weights(run: OpenedRun) -> dict[str, int]:
                 scan.files.source[scan.file].tolist(), episodes.tolist(), strict=True
             )
         )
-        seconds = clips * _SECONDS_A_CLIP_IS_DECODED
+        frames = clips * manifest.num_frames / manifest.num_episodes
+        seconds = frames * _SECONDS_A_FRAME_IS_DECODED
         weights[layout.stream] = 1 + int(
             seconds * _BYTES_A_SECOND / max(1, int(scan.size_bytes.sum()))
         )
