@@ -283,6 +283,7 @@ class EngineWatcher(WorkerMonitor):
 # The cost of a source file apart from moving its bytes, and the rate of moving.
 _SECONDS_A_FILE = 0.0002
 _SECONDS_A_FRAME_IS_DECODED = 0.0007
+_SECONDS_A_CLIP_IS_DECODED = 0.2  # of any length, where it is weighed against copied bytes
 _BYTES_A_SECOND = 1e9
 
 _MOST_MOVERS = 4
@@ -369,8 +370,7 @@ def decoding_weights(run: OpenedRun) -> dict[str, int]:
                 scan.files.source[scan.file].tolist(), episodes.tolist(), strict=True
             )
         )
-        frames = clips * manifest.num_frames / manifest.num_episodes
-        seconds = frames * _SECONDS_A_FRAME_IS_DECODED
+        seconds = clips * _SECONDS_A_CLIP_IS_DECODED
         weights[layout.stream] = 1 + int(
             seconds * _BYTES_A_SECOND / max(1, int(scan.size_bytes.sum()))
         )
