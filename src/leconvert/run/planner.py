@@ -20,7 +20,13 @@ from leconvert.dataset.findings import lossless_remedy, named
 from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
-from leconvert.dataset.scan import FileFacts, check_source_unchanged, scan_source
+from leconvert.dataset.scan import (
+    FileFacts,
+    check_source_unchanged,
+    reads_as_v3,
+    scan_source,
+    source_reading,
+)
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
@@ -521,11 +527,10 @@ def check_asked(
     """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
     _check_can_append(sources, target, conversion.layout, conversion.selection)
     for source in sources:
+        read_info(source)
         asks_for_nothing = target == source and not conversion.changes_anything
-        if is_converted(source) and not asks_for_nothing:
-            read_info(source)
-        else:
-            v3.refuse_misnamed(source, read_info(source))
+        is_done = asks_for_nothing and is_converted(source)
+        if is_done or not reads_as_v3(source, conversion.repairs):
             load_info(source, conversion.repairs.reading, guess_version=True)
 
 
@@ -686,7 +691,7 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
     """Return the repairs of each source; only sources with a feature drop or rename it."""
     if len(sources) == 1 or not (repairs.drop_features or repairs.rename_features):
         return [repairs] * len(sources)
-    features = [open_dataset(source, repairs.reading).features for source in sources]
+    features = [open_dataset(each, source_reading(each, repairs)).features for each in sources]
 
     def is_meant(name: str, own: Mapping[str, Any]) -> bool:
         # A name that no source declares may be a column of all; the scan reports files without it.
@@ -733,7 +738,7 @@ class PlannedRepairs:
     @property
     def command(self) -> str | None:
         """The command line of the repairs; None if there is nothing to do."""
-        is_v3 = is_converted(self.root) or bool(self.in_files)
+        is_v3 = reads_as_v3(self.root, self.options)
         if is_v3 and not self.changes:
             return None
         verb = ["repair"] if is_v3 else ["convert", "--root"]
@@ -931,7 +936,7 @@ def _check_can_overlay(
             f"with {what}.",
             next_step=other,
         )
-    if is_converted(source):
+    if is_converted(source) or v3.has_files_of_v3(source):
         raise UsageError(
             f"{source} is already v3.0. --layout overlay is only for v2.x datasets.",
             path=str(source),
