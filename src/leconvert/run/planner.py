@@ -46,6 +46,7 @@ from leconvert.model.values import (
     StreamScan,
     camera_of,
 )
+from leconvert.model.versions import V3_VERSION
 from leconvert.run.appending import check_can_append, layout_appended
 from leconvert.run.conversion import Conversion
 from leconvert.run.layout import (
@@ -526,12 +527,12 @@ def check_asked(
 ) -> None:
     """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
     _check_can_append(sources, target, conversion.layout, conversion.selection)
-    for source in sources:
+    for source, repairs in zip(sources, _assumed_of_each(sources, conversion.repairs), strict=True):
         read_info(source)
         asks_for_nothing = target == source and not conversion.changes_anything
         is_done = asks_for_nothing and is_converted(source)
-        if is_done or not reads_as_v3(source, conversion.repairs):
-            load_info(source, conversion.repairs.reading, guess_version=True)
+        if is_done or not reads_as_v3(source, repairs):
+            load_info(source, repairs.reading, guess_version=True)
 
 
 def draft_plan(
@@ -687,11 +688,23 @@ def _errors_to_come(
     return later
 
 
+def _assumed_of_each(sources: Sequence[Path], repairs: RepairOptions) -> list[RepairOptions]:
+    """Return the repairs of each source; of several, only those with its files have the version."""
+    if len(sources) == 1 or repairs.assume_version is None:
+        return [repairs] * len(sources)
+    as_told, is_v3 = replace(repairs, assume_version=None), repairs.assume_version == V3_VERSION
+    return [repairs if reads_as_v3(each, as_told) == is_v3 else as_told for each in sources]
+
+
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
     """Return the repairs of each source; only sources with a feature drop or rename it."""
+    of_each = _assumed_of_each(sources, repairs)
     if len(sources) == 1 or not (repairs.drop_features or repairs.rename_features):
-        return [repairs] * len(sources)
-    features = [open_dataset(each, source_reading(each, repairs)).features for each in sources]
+        return of_each
+    features = [
+        open_dataset(source, source_reading(source, own)).features
+        for source, own in zip(sources, of_each, strict=True)
+    ]
 
     def is_meant(name: str, own: Mapping[str, Any]) -> bool:
         # A name that no source declares may be a column of all; the scan reports files without it.
@@ -699,13 +712,13 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
 
     return [
         replace(
-            repairs,
+            one,
             drop_features=tuple(name for name in repairs.drop_features if is_meant(name, own)),
             rename_features=tuple(
                 f"{old}={new}" for old, new in repairs.renames.items() if is_meant(old, own)
             ),
         )
-        for own in features
+        for one, own in zip(of_each, features, strict=True)
     ]
 
 

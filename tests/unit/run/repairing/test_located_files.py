@@ -217,7 +217,8 @@ def test_what_was_located_or_derived_is_part_of_every_way_to_convert(
         assume_version="v3.0" if name.startswith("files of v3.0") else None,
     )
     whole = read_dataset(files_of_episodes)
-    leconvert.merge([broken, files_of_episodes], output=tmp_path / "both", repairs=repairs)
+    beside = files_of_episodes.parent / "v21"  # a version is assumed of the other one alone
+    leconvert.merge([broken, beside], output=tmp_path / "both", repairs=repairs)
     assert len(read_dataset(tmp_path / "both")) == 2 * len(whole)
     into = {"a": "0-3", "b": "4-9"}
     leconvert.split(broken, output_dir=tmp_path / "parts", into=into, repairs=repairs)
