@@ -549,7 +549,8 @@ def _derive_tasks(root: Path) -> tuple[list[tuple[int, str]] | None, str]:
             table = pq.read_table(path)
             rows = table.to_pylist()
             message = (
-                f"The columns are {table.column_names}. The pandas index with the texts is missing."
+                f"{TASKS_PATH} has the columns {table.column_names}. The pandas index with the "
+                "texts is missing."
             )
         else:
             lines = (root / _OLD_TASKS).read_text("utf-8").splitlines()
