@@ -124,7 +124,7 @@ class RepairOptions:
         False, "declare in info.json the columns that are stored but not declared"
     )
     locate_files: bool = flag(
-        False, "search for episode files that are not at the path that the tables give"
+        False, "search for episode files that are not at the path that meta/ gives"
     )
     tasks_from: str | None = flag(
         None,

@@ -240,6 +240,7 @@ def test_what_was_located_or_derived_is_part_of_every_way_to_convert(
         ("the tables of two episodes are swapped", "located_files", []),
         ("videos lie in another folder", "path_templates", {}),
         ("there is no table of episodes", "derived_tables", []),
+        ("tasks have no index", "derived_tables", []),
         ("files of v3.0 under the version of v2.1", "assumed_version", None),
     ],
 )
@@ -276,6 +277,14 @@ def test_files_that_did_not_have_to_be_located_are_a_difference(
     edit_json("meta/repairs.json", hide)(result)
     found = {each.what for each in verify_pair(result, files_of_episodes).differences}
     assert "place of a file" in found
+
+
+def test_a_template_that_finds_files_needs_no_other(broken: Path, tmp_path: Path) -> None:
+    LOCATED["videos lie in another folder"](broken)
+    _convert_as_told(broken, tmp_path / "result")
+    shutil.copytree(broken / "video", broken / "videos")
+    found = {each.what for each in verify_pair(tmp_path / "result", broken).differences}
+    assert "path template" in found
 
 
 def test_a_version_that_does_not_fit_the_files_is_not_assumed(
