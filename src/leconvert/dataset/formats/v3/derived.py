@@ -534,8 +534,9 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
 
 
 def _has_tasks(root: Path) -> bool:
-    try:
-        return pandas_index(pq.read_schema(root / TASKS_PATH)) is not None
+    path = root / TASKS_PATH
+    try:  # a pipe must not be opened
+        return path.is_file() and pandas_index(pq.read_schema(path)) is not None
     except (OSError, pa.ArrowException):
         return False
 
