@@ -19,6 +19,7 @@ import numpy as np
 from leconvert.dataset.files import overlaid_pair
 from leconvert.dataset.formats import Totals, open_dataset, open_sources, read_provenance, target_of
 from leconvert.dataset.formats.v3 import read_repairs
+from leconvert.dataset.scan import source_reading
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.model.values import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
@@ -963,7 +964,8 @@ def split_dataset(
             path=str(folder),
             next_step="Choose folders side by side.",
         )
-    episode_index = open_dataset(source, conversion.repairs.reading).episodes.episode_index
+    reading = source_reading(source, conversion.repairs)
+    episode_index = open_dataset(source, reading).episodes.episode_index
     parts = [
         SplitPart(name, folder / name, str(episodes))
         for name, episodes in split_episodes(into, episode_index, seed=seed).items()

@@ -74,7 +74,8 @@ def test_plans_for_datasets_made_by_hand_lose_nothing(
     (LOCATED | DERIVED)[name](root)
     code, commands, said = follow(root, tmp_path)
     assert code == 0, said
-    assert commands[0] == "leconvert repair DATASET"
+    fills = " --fill-stats" if "no table of episodes" in name else ""
+    assert commands == [f"leconvert repair DATASET{fills}"]
     assert not any("drop" in command for command in commands)
 
 

@@ -97,9 +97,21 @@ def test_repairs_of_version_6_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_repairs_of_version_7_are_read(tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v7_result"), tmp_path / "result"))
+    template = "media/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+    assert v3.read_repairs(result) == Repairs(
+        computed_stats=("action",),
+        assumed_version="v3.0",
+        located_files=(LocatedFile("videos/top", 2, "media/top/chunk-000/file-001.mp4"),),
+        path_templates={"video_path": template},
+        derived_tables=("meta/tasks.parquet", "meta/episodes"),
+    )
+
+
 def test_repairs_of_another_version_are_refused(result: Path) -> None:
-    change(result / v3.REPAIRS_PATH, version=7)
-    with pytest.raises(UnreadableSourceError, match="version 7"):
+    change(result / v3.REPAIRS_PATH, version=8)
+    with pytest.raises(UnreadableSourceError, match="version 8"):
         v3.read_repairs(result)
 
 

@@ -164,8 +164,8 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
 # Repairs that the user allows.
 
 
-# Options without use for a v3.0 dataset, whose own tables name the files.
-_OF_V2 = ("locate_files", "tasks_from", "assume_version", "fetch_unfit")
+# Options without use for a v3.0 dataset on this machine.
+_OF_V2 = ("tasks_from", "fetch_unfit")
 
 
 def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) -> None:

@@ -450,8 +450,8 @@ class PolicyRule:
 
     Attributes:
         flags: Options of a conversion that repair or accept, each as a user types it. In
-            ``--drop-feature {column}``, ``--drop-feature {camera}`` and ``--assume-fps {fps}`` the
-            braces stand for the value that a finding names.
+            ``--drop-feature {column}``, ``--drop-feature {camera}``, ``--assume-fps {fps}`` and
+            ``--assume-version {version}`` the braces stand for the value that a finding names.
         datasets: Globs of names or folders.
         findings: Codes of errors; the rule applies if at least one was found. If empty, the rule
             always applies.
@@ -487,15 +487,17 @@ class PolicyRule:
 
 _OF_TIMES = frozenset({"timestamps", "uneven-times"})
 # Flags whose value a finding names, as policies write them: they fit any dataset.
-_COLUMN, _CAMERA, _FPS = "--drop-feature {column}", "--drop-feature {camera}", "--assume-fps {fps}"
-_WORDS = (_COLUMN, _CAMERA, _FPS)
+_COLUMN, _CAMERA = "--drop-feature {column}", "--drop-feature {camera}"
+_FPS, _VERSION = "--assume-fps {fps}", "--assume-version {version}"
+_WORDS = (_COLUMN, _CAMERA, _FPS, _VERSION)
 _BRACES = re.compile(r"\{\w*\}")
 
 
 def as_word(flag: str, error: Mapping[str, Any]) -> str:
     """Return a flag as a policy writes it, without the value that the error names."""
-    if flag.startswith("--assume-fps "):
-        return _FPS
+    for word in (_FPS, _VERSION):
+        if flag.startswith(word.partition("{")[0]):
+            return word
     if not flag.startswith("--drop-feature "):
         return flag
     return _COLUMN if camera_of(error["stream"] or "") is None else _CAMERA

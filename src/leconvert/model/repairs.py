@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from leconvert.model.selection import BoolArray, EpisodeRanges, IntArray
-from leconvert.model.versions import SOURCE_VERSIONS
+from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, flags_of
 from leconvert.support.lazy import lazy_module
@@ -124,7 +124,7 @@ class RepairOptions:
         False, "declare in info.json the columns that are stored but not declared"
     )
     locate_files: bool = flag(
-        False, "search for episode files that are not at the path that info.json gives"
+        False, "search for episode files that are not at the path that meta/ gives"
     )
     tasks_from: str | None = flag(
         None,
@@ -134,9 +134,9 @@ class RepairOptions:
     )
     assume_version: str | None = flag(
         None,
-        "read the source as v2.0 or v2.1, if codebase_version in info.json is wrong or missing",
+        "read the source as this version, if codebase_version in info.json is wrong or missing",
         "VERSION",
-        choices=SOURCE_VERSIONS,
+        choices=(*SOURCE_VERSIONS, V3_VERSION),
     )
     assume_fps: str | None = flag(
         None,
@@ -301,7 +301,12 @@ class Repairs:
         assumed_fps: Frames a second, a decimal, if those of ``info.json`` are missing or wrong.
         declared_features: New declarations of features that the source declares otherwise or not at
             all. Columns are declared as stored, cameras as most of their clips are.
-        located_files: Files that are not at the path of their template, sorted.
+        located_files: Files that are not at the path of their template or, in v3.0, not those that
+            ``meta/episodes`` names; sorted.
+        path_templates: Path templates of a v3.0 source that find its located files, by their key in
+            ``info.json``.
+        derived_tables: Tables below ``meta/`` of a v3.0 source that are missing or have the wrong
+            form, and are read as they follow from rows and files.
         tasks_from: ``episodes`` if rows of an episode with one task get the task that
             ``episodes.jsonl`` lists for it; None if they keep their own.
         task_columns: Further columns that ``task_map`` maps, sorted.
@@ -326,6 +331,8 @@ class Repairs:
     assumed_fps: str | None = None
     declared_features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     located_files: tuple[LocatedFile, ...] = ()
+    path_templates: Mapping[str, str] = field(default_factory=dict)
+    derived_tables: tuple[str, ...] = ()
     tasks_from: str | None = None
     task_columns: tuple[str, ...] = ()
     selected_episodes: EpisodeRanges | None = None
@@ -431,6 +438,8 @@ class Repairs:
         ]
         if len(trimmed) > _TRIMMED_SHOWN:
             trimmed = [f"{count(len(trimmed), 'episode')} trimmed"]
+        located = {file.path for file in self.located_files}
+        templates = ", ".join(self.path_templates.values())
         parts = {
             f"only episodes {self.selected_episodes} converted, as asked": self.selected_episodes,
             ", ".join(trimmed): trimmed,
@@ -447,9 +456,9 @@ class Repairs:
             f"{', '.join(self.unwrapped_columns)} unwrapped": self.unwrapped_columns,
             f"{', '.join(self.cast_columns)} stored as int64": self.cast_columns,
             f"{', '.join(self.declared_features)} declared in info.json": self.declared_features,
-            f"{count(len(self.located_files), 'file')} found at another place": (
-                self.located_files
-            ),
+            f"{count(len(located), 'file')} found at another place": located,
+            f"files found by the template {templates}": templates if not located else None,
+            f"{', '.join(self.derived_tables)} derived from rows and files": self.derived_tables,
             f"read as {self.assumed_version}": self.assumed_version,
             f"{self.assumed_fps} frames per second assumed": self.assumed_fps,
             f"statistics of {count(len(self.computed_stats), 'feature')} computed": (
@@ -469,8 +478,9 @@ class Repairs:
         }
         # Keys that older records lack are written only if they say something.
         del record["selected_episodes"], record["trimmed_episodes"], record["renamed_features"]
-        if not self.cast_columns:
-            del record["cast_columns"]
+        for name in ("cast_columns", "path_templates", "derived_tables"):
+            if not record[name]:
+                del record[name]
         if self.renamed_features:
             record["renamed_features"] = dict(sorted(self.renamed_features.items()))
         if self.trimmed_episodes:
@@ -507,17 +517,19 @@ class Repairs:
             },
             quantiles=record["quantiles"],
             assumed_fps=_frame_rate(record),
-            assumed_version=_one_of(record, "assumed_version", SOURCE_VERSIONS),
+            assumed_version=_one_of(record, "assumed_version", (*SOURCE_VERSIONS, V3_VERSION)),
             declared_features=_features(record.get("declared_features", {})),
             located_files=tuple(
                 LocatedFile(str(entry["stream"]), int(entry["episode"]), str(entry["path"]))
                 for entry in record.get("located_files", ())
             ),
+            path_templates=_texts(record.get("path_templates", {}), "path_templates"),
+            derived_tables=_names(record, "derived_tables", optional=True),
             tasks_from=_one_of(record, "tasks_from", ("episodes",)),
             task_columns=_names(record, "task_columns", optional=True),
             selected_episodes=_ranges(record.get("selected_episodes")),
             trimmed_episodes=_intervals(record.get("trimmed_episodes", [])),
-            renamed_features=_renames(record.get("renamed_features", {})),
+            renamed_features=_texts(record.get("renamed_features", {}), "renamed_features"),
         )
         computed = {*repairs.computed_columns, *repairs.added_columns, *repairs.cast_columns}
         unknown = computed - DEFAULT_COLUMNS.keys()
@@ -553,9 +565,9 @@ def _intervals(record: Any) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _renames(record: Any) -> dict[str, str]:
-    if not isinstance(record, dict) or not all(isinstance(new, str) for new in record.values()):
-        raise ValueError(f"renamed_features is {record!r}")
+def _texts(record: Any, key: str) -> dict[str, str]:
+    if not isinstance(record, dict) or not all(isinstance(text, str) for text in record.values()):
+        raise ValueError(f"{key} is {record!r}")
     return dict(record)
 
 

@@ -21,6 +21,7 @@ from leconvert.remote.provenance import NOTES, HubOrigin, Origin, known_origin, 
 from leconvert.remote.sparse_snapshot import (
     SparseSnapshot,
     make_sparse_snapshot,
+    needs_all_bytes,
     open_sparse_snapshot,
 )
 from leconvert.support.errors import (
@@ -37,7 +38,6 @@ from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.names import (
     download_command,
-    downloaded_at,
     folder_of,
     in_folder,
     repository_of,
@@ -199,13 +199,7 @@ def check_convertible(
     if also_v3:
         if is_whole:
             return
-        raise SourceError(
-            f"{repo.repo_id} at {revision} is v3.0. Only v2.x datasets can be planned "
-            "without downloading them first.",
-            path=repo.name,
-            next_step=f"Download it, `{download_command(repo.repo_id, revision, 'DIR')}`, and give "
-            f"{downloaded_at(repo.repo_id, 'DIR')}.",
-        )
+        raise needs_all_bytes(repo, revision)
     raise SourceError(
         f"{repo.repo_id} at {revision} is already {V3_VERSION}. There is nothing to convert.",
         path=repo.name,

@@ -43,6 +43,7 @@ import pyarrow.parquet as pq
 from leconvert import media, tables
 from leconvert.dataset.formats import open_dataset
 from leconvert.dataset.formats.v2 import EPISODES_PATH, EpisodeLines, SourcePaths, load_info
+from leconvert.dataset.formats.v3 import has_files_of_v3
 from leconvert.media.boxes import read_moov
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM
@@ -61,7 +62,7 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubRepo, HubStore
-from leconvert.transfer.names import folder_of
+from leconvert.transfer.names import download_command, downloaded_at, folder_of
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import (
     Listing,
@@ -271,6 +272,8 @@ def make_sparse_snapshot(
         with progress.stage("outline", listed.num_rows, "files") as stage:
             writer.take_all(files, lambda _: False, stage.advance)
             is_episode = _episode_files(tree, writer)
+            if is_episode is None:
+                raise needs_all_bytes(repo, revision)
             rest = (file for file in files_of(listed) if not file.path.startswith("meta/"))
             while block := list(islice(rest, _FILES_AT_A_TIME)):
                 writer.take_all(block, is_episode, stage.advance)
@@ -298,11 +301,24 @@ def _folder_name(repo: HubRepo, *, for_copies: bool) -> str:
     return f"{name}{_COPIES if for_copies else ''}"
 
 
-def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:
+def needs_all_bytes(repo: HubRepo, revision: str) -> SourceError:
+    """Return the error for a v3.0 dataset, whose scan reads rows."""
+    return SourceError(
+        f"{repo.repo_id} at {revision} is v3.0. Only v2.x datasets can be planned "
+        "without downloading them first.",
+        path=repo.name,
+        next_step=f"Download it, `{download_command(repo.repo_id, revision, 'DIR')}`, and give "
+        f"{downloaded_at(repo.repo_id, 'DIR')}.",
+    )
+
+
+def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool] | None:
     """Return a function that recognises episodes' files; without usable names, it recognises none.
 
-    The writer is told which parts a scan will read.
+    The writer is told which parts a scan will read. None if the files are those of v3.0.
     """
+    if has_files_of_v3(tree):
+        return None
     try:
         info = load_info(tree, guess_version=True)
         paths = SourcePaths(tree, info)

@@ -20,7 +20,13 @@ from leconvert.dataset.findings import lossless_remedy, named
 from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
-from leconvert.dataset.scan import FileFacts, check_source_unchanged, scan_source
+from leconvert.dataset.scan import (
+    FileFacts,
+    check_source_unchanged,
+    reads_as_v3,
+    scan_source,
+    source_reading,
+)
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
@@ -40,6 +46,7 @@ from leconvert.model.values import (
     StreamScan,
     camera_of,
 )
+from leconvert.model.versions import V3_VERSION
 from leconvert.run.appending import check_can_append, layout_appended
 from leconvert.run.conversion import Conversion
 from leconvert.run.layout import (
@@ -520,13 +527,12 @@ def check_asked(
 ) -> None:
     """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
     _check_can_append(sources, target, conversion.layout, conversion.selection)
-    for source in sources:
+    for source, repairs in zip(sources, _assumed_of_each(sources, conversion.repairs), strict=True):
+        read_info(source)
         asks_for_nothing = target == source and not conversion.changes_anything
-        if is_converted(source) and not asks_for_nothing:
-            read_info(source)
-        else:
-            v3.refuse_misnamed(source, read_info(source))
-            load_info(source, conversion.repairs.reading, guess_version=True)
+        is_done = asks_for_nothing and is_converted(source)
+        if is_done or not reads_as_v3(source, repairs):
+            load_info(source, repairs.reading, guess_version=True)
 
 
 def draft_plan(
@@ -698,11 +704,23 @@ def _scans_with_remedies(
         yield scan
 
 
+def _assumed_of_each(sources: Sequence[Path], repairs: RepairOptions) -> list[RepairOptions]:
+    """Return the repairs of each source; of several, only those with its files have the version."""
+    if len(sources) == 1 or repairs.assume_version is None:
+        return [repairs] * len(sources)
+    as_told, is_v3 = replace(repairs, assume_version=None), repairs.assume_version == V3_VERSION
+    return [repairs if reads_as_v3(each, as_told) == is_v3 else as_told for each in sources]
+
+
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
     """Return the repairs of each source; only sources with a feature drop or rename it."""
+    of_each = _assumed_of_each(sources, repairs)
     if len(sources) == 1 or not (repairs.drop_features or repairs.rename_features):
-        return [repairs] * len(sources)
-    features = [open_dataset(source, repairs.reading).features for source in sources]
+        return of_each
+    features = [
+        open_dataset(source, source_reading(source, own)).features
+        for source, own in zip(sources, of_each, strict=True)
+    ]
 
     def is_meant(name: str, own: Mapping[str, Any]) -> bool:
         # A name that no source declares may be a column of all; the scan reports files without it.
@@ -710,13 +728,13 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
 
     return [
         replace(
-            repairs,
+            one,
             drop_features=tuple(name for name in repairs.drop_features if is_meant(name, own)),
             rename_features=tuple(
                 f"{old}={new}" for old, new in repairs.renames.items() if is_meant(old, own)
             ),
         )
-        for own in features
+        for one, own in zip(of_each, features, strict=True)
     ]
 
 
@@ -749,7 +767,7 @@ class PlannedRepairs:
     @property
     def command(self) -> str | None:
         """The command line of the repairs; None if there is nothing to do."""
-        is_v3 = is_converted(self.root) or bool(self.in_files)
+        is_v3 = reads_as_v3(self.root, self.options)
         if is_v3 and not self.changes:
             return None
         verb = ["repair"] if is_v3 else ["convert", "--root"]
@@ -939,7 +957,7 @@ def _check_can_overlay(
             f"with {what}.",
             next_step=other,
         )
-    if is_converted(source):
+    if is_converted(source) or v3.has_files_of_v3(source):
         raise UsageError(
             f"{source} is already v3.0. --layout overlay is only for v2.x datasets.",
             path=str(source),

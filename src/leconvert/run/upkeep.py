@@ -32,7 +32,14 @@ from typing import Any
 
 from leconvert.dataset.files import dataset_with_meta
 from leconvert.dataset.formats.v2 import INFO_PATH
-from leconvert.dataset.formats.v3 import REPAIRS_PATH, STATS_PATH, TASKS_PATH, Dataset, read_repairs
+from leconvert.dataset.formats.v3 import (
+    REPAIRS_PATH,
+    STATS_PATH,
+    TASKS_PATH,
+    Dataset,
+    has_files_of_v3,
+    read_repairs,
+)
 from leconvert.dataset.scan import FileFacts
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.selection import EpisodeRanges
@@ -868,7 +875,7 @@ def _found(place: Path) -> Found:
     is_v3 = is_converted(place)
     if not is_v3 and (has_source_tables(place) or (place / "episodes.jsonl").is_file()):
         return Found.V2
-    is_v3 = is_v3 or (place / "episodes").is_dir()
+    is_v3 = is_v3 or (place / "episodes").is_dir() or has_files_of_v3(place)
     return Found.V3 if is_v3 else Found.OTHER
 
 

@@ -73,7 +73,7 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
             {"error": "SourceError", "next_step": "Run the command again with --assume-fps and N."},
             "Write --assume-fps and N after the dataset in LIST_FILE.",
         ),
-        (of(error("wrong-files")), "`leconvert repair '/in/a b'` names the right files."),
+        (of(error("lfs-pointers")), "Run `git lfs pull` in the clone."),
         ({"error": "TargetError", "next_step": "Move it away."}, "Move it away."),
         (
             {"error": "PlanMismatchError", "next_step": "Run the command again with --restart."},

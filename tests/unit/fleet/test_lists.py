@@ -291,6 +291,10 @@ def test_a_rule_leaves_out_and_assumes_what_findings_name(tmp_path: Path) -> Non
         flags = "--assume-fps {fps}"
 
         [[rule]]
+        findings = "codebase-version"
+        flags = "--assume-version {version}"
+
+        [[rule]]
         datasets = "lab/*"
         findings = "missing-file"
         flags = ["--drop-feature {camera}"]
@@ -315,6 +319,9 @@ def test_a_rule_leaves_out_and_assumes_what_findings_name(tmp_path: Path) -> Non
     assert repairs("x", [error("frame-rate", None, "--assume-fps 30", "--retime")]) == (
         RepairOptions(assume_fps="30")
     )
+    for version in ("v2.0", "v3.0"):
+        found = [error("codebase-version", None, f"--assume-version {version}")]
+        assert repairs("x", found) == RepairOptions(assume_version=version)
     nameless = [error("missing-file", "data", "--on-bad-episode drop")]
     assert repairs("lab/x", nameless) is None
 

@@ -14,6 +14,7 @@ from tests.hub import Fault, StandIn
 from tests.mp4_boxes import changed, with_bytes_over, with_zeros_over
 from tests.trees import digest_of
 
+import leconvert
 from leconvert.api import run_worker
 from leconvert.cli import main
 from leconvert.dataset.scan import scan_source
@@ -31,6 +32,7 @@ from leconvert.support.errors import (
     HubAccessError,
     HubError,
     InterruptedRunError,
+    SourceError,
     UsageError,
 )
 from leconvert.testing import DatasetSpec, make_dataset, with_column
@@ -315,6 +317,15 @@ def test_a_dataset_whose_names_cannot_be_told_is_outlined_and_the_scan_says_why(
     table = made.tree / TABLE
     assert table.stat().st_size == (source_copy / TABLE).stat().st_size
     assert table.stat().st_blocks == 0, "of files that belong to no episode only the name matters"
+
+
+def test_files_of_v30_under_the_name_of_v21_have_to_be_downloaded(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    leconvert.convert(source_copy, output=tmp_path / "v30")
+    edit_info(tmp_path / "v30", lambda info: info.update(codebase_version="v2.1"))
+    with pytest.raises(SourceError, match=r"Only v2\.x datasets can be planned"):
+        outline_of(hub, tmp_path / "v30", tmp_path / "work")
 
 
 @pytest.mark.usefixtures("only_headers")

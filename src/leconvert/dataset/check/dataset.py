@@ -32,7 +32,7 @@ from leconvert.dataset.formats.v2 import (
 from leconvert.dataset.formats.v3 import (
     NOTHING_LOCATED,
     Declared,
-    Derived,
+    DerivedView,
     EpisodesReader,
     EpisodeTable,
     Located,
@@ -250,7 +250,7 @@ class DatasetCheck:
         self.untimed = np.zeros(0, np.bool_)
         self.located = NOTHING_LOCATED
         self.misplaced: list[Finding] = []
-        self.derived: Derived | None = None
+        self.derived: DerivedView | None = None
         self._run()
 
     def _run(self) -> None:

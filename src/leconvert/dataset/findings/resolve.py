@@ -13,9 +13,9 @@ import numpy.typing as npt
 from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE, TRIM
 from leconvert.model.repairs import (
     DEFAULT_COLUMNS,
+    NO_REPAIRS,
     TEXT_DTYPES,
     DroppedEpisode,
-    LocatedFile,
     RepairOptions,
     Repairs,
 )
@@ -224,7 +224,7 @@ class SourceFacts:
         undeclared: Columns of the tables that are not declared.
         declarations: Declarations for those that can be declared.
         codebase_version: The version that the source is read as.
-        located: Paths of files that are not at their template's path, by stream and episode.
+        reading: The repairs with which the source was read.
         task_columns: Columns beside ``task_index`` that hold task indices.
         selected: The episodes that were asked for; None for all.
         assumed_fps: The rate that is assumed, if ``info.json`` states another.
@@ -244,7 +244,7 @@ class SourceFacts:
     undeclared: Sequence[str] = ()
     declarations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     codebase_version: str = ""
-    located: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    reading: Repairs = NO_REPAIRS
     task_columns: Sequence[str] = ()
     selected: EpisodeRanges | None = None
     assumed_fps: str | None = None
@@ -532,11 +532,9 @@ def _repairs(
         tasks_from=options.tasks_from,
         task_columns=tuple(task_columns),
         assumed_fps=facts.assumed_fps,
-        located_files=tuple(
-            LocatedFile(stream, episode, path)
-            for (stream, episode), path in sorted(facts.located.items())
-            if episode not in dropped
-        ),
+        located_files=facts.reading.located_files,
+        path_templates=facts.reading.path_templates,
+        derived_tables=facts.reading.derived_tables,
     )
 
 

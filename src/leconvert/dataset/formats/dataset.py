@@ -21,11 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
+from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
-
-_NO_RENAMES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,16 +83,17 @@ class Episodes(Protocol):
 class Dataset(ABC):
     """A dataset of any version; paths of its files and columns of its tables are as stored.
 
-    Features and streams have the names that `renames` gives them, except in `stored_info`,
+    Features and streams have the names that the repairs give them, except in `stored_info`,
     `stored_features` and `stored_streams`.
 
     Args:
         root: Its folder.
-        renames: New names of renamed features.
+        repairs: The changes that matter for reading.
         name: Its name in errors; its folder by default.
 
     Attributes:
         root: Its folder.
+        reading: The changes that matter for reading.
         name: Its name in errors.
     """
 
@@ -103,13 +103,14 @@ class Dataset(ABC):
     def __init__(
         self,
         root: str | os.PathLike[str],
-        renames: Mapping[str, str] = _NO_RENAMES,
+        repairs: Repairs = NO_REPAIRS,
         name: str | None = None,
     ) -> None:
         self.root = Path(root)
+        self.reading = repairs
         self.name = os.fspath(root) if name is None else name
-        self._new_names = renames
-        self._old_names = {new: old for old, new in renames.items()}
+        self._new_names = repairs.renamed_features
+        self._old_names = {new: old for old, new in self._new_names.items()}
 
     @property
     @abstractmethod

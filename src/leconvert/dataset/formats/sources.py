@@ -46,7 +46,8 @@ def open_dataset(
         repairs: The changes that matter for reading.
         version: The version; None to find out.
     """
-    is_v3 = is_converted(root) if version is None else version == V3_VERSION
+    known = version or repairs.assumed_version
+    is_v3 = is_converted(root) if known is None else known == V3_VERSION
     dataset = v3.Dataset(root, repairs) if is_v3 else v2.Dataset(root, repairs)
     if version is None:
         # Raises for an unknown version before one of its tables is found missing.

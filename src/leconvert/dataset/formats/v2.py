@@ -830,14 +830,10 @@ class Episodes:
 class Dataset(AnyDataset):
     """A v2.x dataset, see `leconvert.dataset.formats.Dataset`."""
 
-    def __init__(self, root: str | os.PathLike[str], repairs: Repairs = NO_REPAIRS) -> None:
-        super().__init__(root, repairs.renamed_features)
-        self._repairs = repairs
-
     @cached_property
     def declared(self) -> DatasetInfo:
         """The checked content of ``info.json``."""
-        return load_info(self.root, self._repairs, guess_version=True)
+        return load_info(self.root, self.reading, guess_version=True)
 
     @property
     def version(self) -> str:
@@ -889,7 +885,7 @@ class Dataset(AnyDataset):
     @cached_property
     def task_table(self) -> list[tuple[int, str]]:
         """Index and text of each task, in ascending order of the index."""
-        return load_tasks(self.root, self._repairs)
+        return load_tasks(self.root, self.reading)
 
     @cached_property
     def table(self) -> EpisodeLines:
@@ -899,7 +895,7 @@ class Dataset(AnyDataset):
     @cached_property
     def episodes(self) -> Episodes:
         """Numbers and lengths; an episode that the repairs leave out may have no frame."""
-        kept = self._repairs.keeps(self.table.episode_index).tolist()
+        kept = self.reading.keeps(self.table.episode_index).tolist()
         each = (
             episode_length(self.table.path, line, may_be_empty=not is_kept)
             for line, is_kept in zip(self.table, kept, strict=True)

@@ -16,7 +16,7 @@ from leconvert.dataset.scan.changes import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.dataset.scan.scan import scan_source
+    from leconvert.dataset.scan.scan import reads_as_v3, scan_source, source_reading
 
 __all__ = [
     "FileFacts",
@@ -25,15 +25,17 @@ __all__ = [
     "check_tables_unchanged",
     "files_along",
     "meta_digest",
+    "reads_as_v3",
     "scan_source",
     "source_changed",
+    "source_reading",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "scan_source":
+    if name not in ("reads_as_v3", "scan_source", "source_reading"):
         raise AttributeError(f"module 'leconvert.dataset.scan' has no attribute {name!r}")
-    from leconvert.dataset.scan.scan import scan_source as scan
+    from leconvert.dataset.scan import scan
 
-    globals()[name] = scan
-    return scan
+    globals()[name] = found = getattr(scan, name)
+    return found

@@ -271,6 +271,8 @@ def meta_digest(root: Path, codebase_version: str) -> str:
     names: tuple[str, ...] = _CONVERTED_META_FILES
     if codebase_version == V3_VERSION:
         names = (v3.INFO_PATH, v3.TASKS_PATH, *v3.EpisodesReader(root).paths)
+        if not (root / v3.TASKS_PATH).exists():  # the tasks may be derived from those of v2.x
+            names = (*names, TASKS_PATH)
     forget_old_names(str(root / name) for name in names)
     for name in names:
         digest.update(name.encode() + b"\0")

@@ -130,7 +130,7 @@ def check_files(
                     f"exist; {beside}."
                 )
                 yield Observation(
-                    "path-template", said, stream=stream.stream, path="meta/info.json"
+                    "path-template", said, stream=stream.stream, path="meta/info.json", helps=()
                 )
             continue
         what = "tables" if camera is None else "videos"

@@ -70,7 +70,7 @@ from leconvert.dataset.scan.modality import (
 )
 from leconvert.dataset.scan.trimming import salvaged_intervals, trimmed_before, trimmed_slices
 from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
-from leconvert.dataset.scan.v3 import read_v3_source
+from leconvert.dataset.scan.v3 import read_v3_source, reading_of_v3
 from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import (
@@ -84,6 +84,8 @@ from leconvert.model.values import (
     StreamScan,
     camera_of,
 )
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import UsageError
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count, shown
@@ -112,16 +114,34 @@ def scan_source(
     """
     options = options or RepairOptions()
     check_accepted(options.accept)
-    if is_converted(root):
-        source: ScannedSource | UnnamedFiles = read_v3_source(
-            root, options, selection, to, progress, spread
-        )
-    else:
-        v3.refuse_misnamed(root, read_info(root))
-        source = read_v2_source(root, options, selection, to, progress, spread)
+    read = read_v3_source if reads_as_v3(root, options) else read_v2_source
+    source: ScannedSource | UnnamedFiles = read(root, options, selection, to, progress, spread)
     if isinstance(source, UnnamedFiles):
         return _without_files(source, options, selection)
     return _resolved(source, options, selection, to)
+
+
+def source_reading(root: Path, options: RepairOptions) -> Repairs:
+    """Return the repairs with which a source can be opened before it is scanned."""
+    if not reads_as_v3(root, options):
+        return options.reading
+    reading, _ = reading_of_v3(root, read_info(root), options)
+    return replace(reading, derived_tables=v3.lacking_tables(root))
+
+
+def reads_as_v3(root: Path, options: RepairOptions) -> bool:
+    """Tell which reader a source needs; refuse an assumed version that its files are not of."""
+    assumed = options.assume_version
+    is_v3 = is_converted(root) or v3.says_another_version(root, read_info(root))
+    is_v3 |= assumed == V3_VERSION and v3.has_files_of_v3(root)
+    if assumed is not None and is_v3 != (assumed == V3_VERSION):
+        those = "those" if is_v3 else "not those"
+        raise UsageError(
+            f"--assume-version {assumed} does not fit {root}: its files are {those} of v3.0.",
+            path=str(root),
+            next_step="Leave this option out.",
+        )
+    return is_v3
 
 
 def _without_files(
@@ -471,7 +491,7 @@ def _facts(
         ],
         declarations=declarations,
         codebase_version=dataset.version,
-        located=dataset.declared.located if isinstance(dataset, v2.Dataset) else {},
+        reading=dataset.reading,
         task_columns=indices,
         assumed_fps=None if stated == dataset.fps else f"{float(dataset.fps)!r}",
     )

@@ -151,7 +151,7 @@ def read_v2_source(
         near = survey.stray_near(DATA_STREAM)
         said = error.message.removesuffix(".")
         said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
-        remarks.append(Observation("path-template", said, path=INFO_PATH))
+        remarks.append(Observation("path-template", said, path=INFO_PATH, helps=()))
         return UnnamedFiles(dataset, episodes, tasks, streams, remarks, survey)
     if options.locate_files:
         located = _located(root, paths, episodes, info, options.drop_features)

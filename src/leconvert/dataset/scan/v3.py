@@ -48,7 +48,7 @@ from leconvert.dataset.scan.gathering import (
     gather,
 )
 from leconvert.dataset.scan.v2 import TableKinds, say_unread, usable_clip
-from leconvert.model.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
@@ -62,6 +62,7 @@ from leconvert.model.values import (
     stream_of_camera,
     v3_file_key,
 )
+from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
@@ -72,11 +73,6 @@ from leconvert.workdir.fs import forget_old_names, status_now
 
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
-_ONLY_V2 = (
-    ("locate_files", "--locate-files"),
-    ("tasks_from", "--tasks-from"),
-    ("assume_version", "--assume-version"),
-)
 
 
 def read_v3_source(
@@ -86,27 +82,69 @@ def read_v3_source(
     to: str,
     progress: Progress,
     spread: Spread | None,
-    *,
-    located: v3.Located = v3.NOTHING_LOCATED,
 ) -> ScannedSource:
     """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in.
 
-    Args:
-        located: The places of files that are not where the dataset says.
+    Tables that are missing are derived. If the dataset names wrong files and the right ones exist,
+    the right ones are looked at: all further observations are about them.
     """
-    raw = {**read_info(root), **located.info}
-    for name, flag in _ONLY_V2:
-        if getattr(options, name):
-            repairs = f"`leconvert repair {shlex.quote(str(root))}` finds the files of v3.0, where "
-            repairs += "all are there. Then run this command again without --locate-files."
-            raise UsageError(
-                f"{flag} works only for v2.x datasets; {root} is {raw['codebase_version']}.",
-                next_step=repairs if name == "locate_files" else "Leave this option out.",
-            )
+    if options.tasks_from is not None:
+        raise UsageError(
+            f"--tasks-from works only for v2.x datasets; {root} is {V3_VERSION}.",
+            next_step="Leave this option out.",
+        )
+    raw = read_info(root)
+    reading, remarks = reading_of_v3(root, raw, options)
     refuse_pointers(root)
     _refuse_special_tables(root)
-    v3.refuse_derivable(root, raw)
-    dataset = v3.Dataset(root, options.reading, info=raw)
+    derived = v3.derive_tables(root, v3.Dataset(root, reading, info=raw).declared)
+    for path, message in derived.said:
+        said = f"{message} The conversion derives the table."
+        remarks.append(Observation("derivable", said, path=path))
+    dataset = v3.Dataset(root, replace(reading, derived_tables=derived.paths), info=raw)
+    dataset.derived = derived
+    source = _look_at_files(dataset, options, selection, to, progress, spread)
+    return source._replace(remarks=[*remarks, *source.remarks])
+
+
+def reading_of_v3(
+    root: Path, raw: Mapping[str, Any], options: RepairOptions
+) -> tuple[Repairs, list[Observation]]:
+    """Return the repairs with which ``info.json`` of a v3.0 dataset is read, and why."""
+    reading, remarks = options.reading, []
+    if raw.get("codebase_version") != V3_VERSION:
+        reading = replace(reading, assumed_version=V3_VERSION)
+        helps = (f"--assume-version {V3_VERSION}",)
+        said = v3.said_of_version(raw)
+        remarks.append(Observation("codebase-version", said, path=v3.INFO_PATH, helps=helps))
+    declared, _ = v3.declaration(raw)
+    streams = [] if declared is None else [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
+    if declared is not None and not declared.templates.keys() >= set(streams):
+        nameless = set(streams) - declared.templates.keys()
+        templates = v3.locate_templates(root, declared, nameless)
+        reading = replace(reading, path_templates=templates)
+        for key, template in templates.items():
+            said = v3.said_of_template(raw, key, template)
+            remarks.append(Observation("path-template", said, path=v3.INFO_PATH))
+    return reading, remarks
+
+
+def _look_at_files(
+    dataset: v3.Dataset,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    to: str,
+    progress: Progress,
+    spread: Spread | None,
+    *,
+    may_locate: bool = True,
+) -> ScannedSource:
+    """Look at all files of a v3.0 dataset that selected episodes lie in.
+
+    Args:
+        may_locate: Whether to look for the right files in place of wrong ones.
+    """
+    root = dataset.root
     declared, declarations = dataset.declared, dataset.stored_features
     every = [DATA_STREAM, *map(stream_of_camera, dataset.camera_keys)]
     streams = [stream for stream in every if camera_of(stream) not in options.drop_features]
@@ -118,16 +156,17 @@ def read_v3_source(
         )
         remarks.append(Observation("stray-file", said, path=left_over[0]))
     features = {key: ft for key, ft in declarations.items() if key not in options.drop_features}
-    tasks, task_rows = _read_tasks(root, raw, remarks)
-    table = _read_episodes(root, every, streams, task_rows)
-    table = replace(table, placed={**table.placed, **located.places})
+    tasks, task_rows = _read_tasks(dataset, remarks)
+    stored = _read_episodes(dataset, every, streams, task_rows)
+    ranges, found = v3.check_ranges(stored, declared)
+    placed = v3.placed_as_located(declared, stored, ranges.length, dataset.reading.located_files)
+    table = replace(stored, placed=placed)
     if tasks.listed and not len(table.task_ends):
         said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, so the result will not "
         said += "list them either; rows keep their tasks."
         remarks.append(
             Observation("missing-tasks", said, path=v3.EPISODES_DIR, severity="warning", helps=())
         )
-    ranges, found = v3.check_ranges(table, declared)
     dataset.episodes = replace(table, length=ranges.length)  # it is large: once is enough
     kept = selection.keeps(
         np.arange(len(table)),
@@ -137,7 +176,7 @@ def read_v3_source(
         ),
     )
     remarks += _range_remarks(root, found)
-    missing_stats = _check_stats(root, features, kept & (ranges.length > 0), remarks)
+    missing_stats = _check_stats(dataset, features, kept & (ranges.length > 0), remarks)
     routes = [
         routed for stream in table.placed for routed in v3.routed_files(table, declared, stream)
     ]
@@ -170,11 +209,16 @@ def read_v3_source(
     )
     # A file also has episodes that are not selected.
     about_kept = [each for each in gathered.remarks if each.episode is None or kept[each.episode]]
-    if not located:
+    if may_locate:
         located, seen = _locate_files(root, declared, table, ranges.length, wanted, about_kept)
         if located:  # what else is wrong is told of the right files
-            again = read_v3_source(root, options, selection, to, progress, spread, located=located)
-            return again._replace(remarks=[*again.remarks, *seen])
+            reading = located.reading(dataset.reading, declared, table)
+            right = v3.Dataset(root, reading, info=dataset.stored_info)
+            right.derived = dataset.derived
+            source = _look_at_files(
+                right, options, selection, to, progress, spread, may_locate=False
+            )
+            return source._replace(remarks=[*source.remarks, *seen])
     return ScannedSource(
         dataset,
         _episodes(table, ranges, kept, remarks),
@@ -220,10 +264,11 @@ def _refuse_special_tables(root: Path) -> None:
 
 
 def _read_tasks(
-    root: Path, raw: Mapping[str, Any], remarks: list[Observation]
+    dataset: v3.Dataset, remarks: list[Observation]
 ) -> tuple[TaskTable, dict[str, int] | None]:
     """Return the tasks, each under its row, which is what readers go by, and the rows of texts."""
-    texts, found = v3.read_task_rows(root, raw)
+    root = dataset.root
+    texts, found = dataset.task_rows()
     told = {"missing-file": "missing-tasks", "unreadable-file": "missing-tasks"}
     told |= {"tasks-layout": "missing-tasks", "tasks-order": "task-gap"}
     for finding in found:
@@ -249,13 +294,13 @@ def _read_tasks(
 
 
 def _read_episodes(
-    root: Path,
+    dataset: v3.Dataset,
     streams: Sequence[str],
     needed: Sequence[str],
     task_rows: Mapping[str, int] | None,
 ) -> v3.EpisodeTable:
     """Read where the episodes of all streams are, of which some are needed."""
-    reader = v3.EpisodesReader(root)
+    root, reader = dataset.root, dataset.episodes_reader
     table, found = v3.read_episode_table(reader, streams, task_rows=task_rows)
     errors = [finding.message for finding in found if finding.severity == "error"]
     if table is None or not set(needed) <= table.placed.keys():
@@ -319,7 +364,7 @@ def _episodes(
 
 
 def _check_stats(
-    root: Path,
+    dataset: v3.Dataset,
     features: Mapping[str, Mapping[str, Any]],
     wanted: BoolArray,
     remarks: list[Observation],
@@ -329,7 +374,7 @@ def _check_stats(
     log = ObservationLog(stream="episodes", file=v3.EPISODES_DIR)
     missing: dict[str, list[int]] = {}
     row = 0
-    for block in v3.EpisodesReader(root).blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
+    for block in dataset.episodes_reader.blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
         stats = v3.stats_of_rows(block)
         if check.finds_nothing(stats):
             row += len(stats)

@@ -275,6 +275,8 @@ def compare_repairs(
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
     if isinstance(source, v2.Dataset):
         yield from _compare_reading(declared, source)
+    elif isinstance(source, v3.Dataset):
+        yield from _compare_reading_of_v3(declared, source)
     names = {*source.stored_features, *_stored(set(declared.renamed_features), source)}
     strange = sorted(
         {old for old in declared.renamed_features if old not in names}
@@ -338,6 +340,37 @@ def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Differen
         template = source.paths.template_path(file.stream, file.episode)
         if (source.root / template).exists():
             yield Difference("place of a file", REPAIRS_PATH, template, file.path, file.episode)
+
+
+def _compare_reading_of_v3(declared: Repairs, source: v3.Dataset) -> Iterator[Difference]:
+    """Compare the recorded way of reading a v3.0 source with the right one."""
+    stored = v3.read_json_object(source.root / INFO_PATH)
+    if (declared.assumed_version is None) != (stored.get("codebase_version") == V3_VERSION):
+        said = f"{said_version(stored.get('codebase_version'))[5:]}; read as "
+        said += str(declared.assumed_version)
+        yield Difference("version", REPAIRS_PATH, "that of the source", said)
+    lacking = v3.lacking_tables(source.root)
+    if declared.derived_tables != lacking:
+        said = ", ".join(declared.derived_tables) or "none"
+        yield Difference("derived tables", REPAIRS_PATH, ", ".join(lacking) or "none", said)
+    told, _ = v3.declaration({**stored, "fps": float(source.fps)})
+    for stream in source.stored_streams:
+        key = "data_path" if stream == DATA_STREAM else "video_path"
+        template = declared.path_templates.get(key, stored.get(key))
+        is_other = told is not None and template != stored.get(key) and stream in told.templates
+        # Only if the stored template finds no file, another one is used.
+        if is_other and told is not None and v3.files_there(source.root, told, stream):
+            yield Difference("path template", REPAIRS_PATH, str(stored.get(key)), str(template))
+    table, lengths = source.episodes, source.episodes.length
+    for stream in sorted({file.stream for file in declared.located_files}):
+        right = v3.located_places(source.root, source.declared, lengths, stream)
+        placed = table.placed[stream]
+        if right is None or not (
+            np.array_equal(right.chunk, placed.chunk) and np.array_equal(right.file, placed.file)
+        ):
+            found = next(file for file in declared.located_files if file.stream == stream)
+            wanted = "the files that the episodes' rows or frames fit"
+            yield Difference("place of a file", REPAIRS_PATH, wanted, found.path, found.episode)
 
 
 def _first_schema(source: Dataset) -> pa.Schema | None:

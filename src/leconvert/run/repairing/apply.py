@@ -47,6 +47,7 @@ from leconvert.dataset.findings import all_named
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import read_info, refuse_pointers
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
+from leconvert.dataset.scan import reads_as_v3
 from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
 from leconvert.model.versions import V3_VERSION, said_version
@@ -82,7 +83,6 @@ from leconvert.workdir.swap import (
     check_target,
     exchange_trees,
     has_mark_of,
-    is_converted,
     mark_tree,
     old_dir,
     recover_marked,
@@ -460,19 +460,22 @@ _FILLED = frozenset({"episode-stats", "stats-missing"})
 
 def follows_from_files(options: RepairOptions) -> bool:
     """Return whether `repair_dataset` does everything that is requested; else a conversion must."""
-    return options in (RepairOptions(), _RETIME)
+    # It reads a dataset as v3.0 and locates files without being asked.
+    asked = replace(options, locate_files=False)
+    if asked.assume_version == V3_VERSION:
+        asked = replace(asked, assume_version=None)
+    return asked in (RepairOptions(), _RETIME)
 
 
 def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRepairs:
     """Find the repairs that make a dataset right; if there is a choice, those that lose least."""
-    if not is_converted(root) and not v3.says_another_version(root, read_info(root)):
+    if not reads_as_v3(root, RepairOptions()):
         return plan_repairs(root, progress=progress)
     options, plan = RepairOptions(), _plan_of(root, progress=progress)
     if any(finding.code == "timestamps" for finding in plan.errors_left):
         options, plan = _RETIME, _plan_of(root, retime=True, progress=progress)
     if not plan.errors_left and plan.extent is not None:
-        is_first = plan.puts_in_order or plan.derived or plan.names_other_files
-        if not is_first and any(each.code in _FILLED for each in plan.left):
+        if not plan.puts_in_order and any(each.code in _FILLED for each in plan.left):
             return _planned_anew(plan, replace(options, fill_stats=True), progress)
         return PlannedRepairs(
             root,
@@ -496,7 +499,7 @@ def plan_anew(
 ) -> PlannedRepairs:
     """Plan the conversion that makes a v3.0 dataset right, with the given repairs.
 
-    Columns that only count are counted again if `repair_dataset` would count them.
+    As in `repair_dataset`, columns that only count are counted again, and files are located.
     """
     return _planned_anew(_plan_of(root, progress=progress), options, progress)
 
@@ -527,4 +530,8 @@ def _planned_anew(
         )
     if options is not None and any(finding.code in INDEX_COLUMNS for finding in plan.mended):
         options = replace(options, reindex=True)
+    if options is not None and plan.names_other_files:
+        options = replace(options, locate_files=True)
+    if options is not None and "codebase_version" in plan.info:
+        options = replace(options, assume_version=V3_VERSION)
     return plan_repairs(root, options, progress=progress)

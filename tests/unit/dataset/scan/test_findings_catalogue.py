@@ -57,7 +57,7 @@ def test_the_how_to_names_for_each_symptom_the_flags_of_its_findings() -> None:
             told.add(code)
     errors = {code for code, kind in SOURCE_CATALOGUE.items() if kind.severity == "error"}
     # None: `--accept` is the way out of the last.
-    without_a_flag = {"path-template", "task-conflict", "uncomputable-stats", "robot-type"}
+    without_a_flag = {"task-conflict", "uncomputable-stats", "robot-type"}
     assert errors - told == without_a_flag
 
 

@@ -578,7 +578,6 @@ def test_another_storage_format_is_refused_in_a_sentence(broken: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (remove(EPISODES), "meta/episodes has no table"),
         (rewrite(EPISODES, lambda t: t.drop_columns([FROM])), "The column"),
         (rewrite(EPISODES, lambda t: t.take(list(range(6, -1, -1)))), "is not sorted by episode"),
         (edit_info(features=None), "does not describe a dataset"),
@@ -592,17 +591,17 @@ def test_tables_that_do_not_lead_to_files_are_errors(
         scan_source(broken)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        RepairOptions(locate_files=True),
-        RepairOptions(tasks_from="episodes"),
-        RepairOptions(assume_version="v2.1"),
-    ],
-)
-def test_flags_for_other_versions_are_refused(sound_v3: Path, options: RepairOptions) -> None:
+def test_flags_for_other_versions_are_refused(sound_v3: Path) -> None:
     with pytest.raises(UsageError, match=r"only for v2\.x datasets"):
-        scan_source(sound_v3, options)
+        scan_source(sound_v3, RepairOptions(tasks_from="episodes"))
+
+
+def test_a_table_of_episodes_that_is_gone_is_derived(broken: Path) -> None:
+    remove(EPISODES)(broken)
+    scan = scan_source(broken)
+    assert told(scan) == [("warning", "derivable"), ("error", "missing-stats")]
+    assert scan.repairs.derived_tables == ("meta/episodes",)
+    assert scan.length.tolist() == list(LENGTHS)
 
 
 def test_what_is_declared_differently_is_declared_as_it_is_stored(broken: Path) -> None:

@@ -106,7 +106,12 @@ def test_what_has_no_tables_of_v2_is_v3_or_unknown(
 ) -> None:
     (source_copy / "meta/episodes.jsonl").unlink()
     edit_json(source_copy / "meta/info.json", codebase_version="v3.0")
-    with pytest.raises(SourceError, match="does not describe a dataset: data_path is"):
+    scan = scan_source(source_copy)  # all of it follows from tasks.jsonl, rows and frames
+    assert scan.only.codebase_version == "v3.0"
+    errors = {each.code for each in scan.findings if each.severity == "error"}
+    assert errors == {"path-template", "missing-stats"}
+    (source_copy / "meta/tasks.jsonl").unlink()
+    with pytest.raises(SourceError, match="meta/episodes contains no file"):
         scan_source(source_copy)
     edit_json(source_copy / "meta/info.json", codebase_version=None)
     with pytest.raises(SourceError, match=r"has no codebase_version in .*. leconvert reads v2\.0"):

@@ -1,4 +1,4 @@
-"""Files that `meta/` names wrongly: all commands say so, and a repair finds those that fit."""
+"""Files that `meta/` names wrongly: all commands say so; repair and conversion find the right."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,9 +24,11 @@ from leconvert.dataset.formats.v3.derived import fitted
 from leconvert.dataset.scan import scan_source
 from leconvert.loading import EpisodeStream
 from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.proof import verify_pair
 from leconvert.run.repairing import choose_repairs, compare_trees, read_changes, repair_dataset
 from leconvert.run.upkeep import undo_conversion
-from leconvert.support.errors import LeconvertError
+from leconvert.support.errors import LeconvertError, SourceChangedError, SourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 WRIST = "observation.images.wrist"
@@ -53,10 +56,8 @@ def test_files_that_are_named_wrongly_are_found(
     assert {each.code for each in found} <= {"wrong-files", "path-template"}
     assert found
     assert all(f"`leconvert repair {broken}`" in (each.remedy or "") for each in found)
-    with pytest.raises(LeconvertError) as refused:
-        leconvert.convert(broken, output=tmp_path / "converted")
-    assert f"`leconvert repair {broken}`" in str(refused.value.next_step)
-    assert "--drop-feature" not in str(refused.value.next_step)
+    flags = _convert_as_told(broken, tmp_path / "converted", files_of_episodes)
+    assert flags == ("--locate-files",)
     plan = choose_repairs(broken)
     assert (plan.command, plan.keeps) == (f"leconvert repair {broken}", plan.of)
     repair_dataset(broken, output=tmp_path / "repaired")
@@ -76,12 +77,13 @@ def test_tables_that_follow_from_rows_and_files_are_derived(
     errors = [each for each in check_dataset(broken).findings if each.severity == "error"]
     assert {each.code for each in errors} <= {"derivable", "path-template"}
     assert errors
-    with pytest.raises(LeconvertError) as refused:
-        leconvert.convert(broken, output=tmp_path / "converted")
-    assert f"`leconvert repair {broken}`" in str(refused.value.next_step)
+    flags = _convert_as_told(broken, tmp_path / "converted", files_of_episodes)
+    has_stats = "there is no table of episodes" not in name
+    assert ("--fill-stats" in flags) != has_stats
     with pytest.raises(LeconvertError):
         EpisodeStream(broken)
-    assert choose_repairs(broken).command == f"leconvert repair {broken}"
+    command = f"leconvert repair {broken}"
+    assert choose_repairs(broken).command == command + " --fill-stats" * (not has_stats)
     report = repair_dataset(broken, output=tmp_path / "repaired")
     assert report.written_bytes
     repaired = tmp_path / "repaired"
@@ -215,29 +217,128 @@ def test_a_v21_dataset_that_calls_itself_v30_is_led_to_the_conversion(
     assert read_dataset(root) == read_dataset(files_of_episodes)
 
 
-@pytest.mark.parametrize("name", ["videos lie in another folder", *DERIVED])
-def test_what_convert_advises_of_v30_ends(name: str, broken: Path, tmp_path: Path) -> None:
-    """Its commands, and then the same conversion, with the flags that it names: two tries."""
-    (LOCATED | DERIVED)[name](broken)
-    with pytest.raises(LeconvertError) as refused:
-        leconvert.convert(broken, output=tmp_path / "result")
-    told = str(refused.value.next_step)
-    for command in re.findall("`leconvert (.+?)`", told):
-        assert main(shlex.split(command)) == 0
-    repairs = RepairOptions.of_flags(re.findall("with (--[a-z-]+)", told))
-    leconvert.convert(broken, output=tmp_path / "result", repairs=repairs)
-
-
-def test_locate_files_leads_to_the_repair_of_v30(
-    broken: Path, files_of_episodes: Path, tmp_path: Path
+@pytest.mark.parametrize("name", ["the tables of two episodes are swapped", *DERIVED])
+def test_what_was_located_or_derived_is_part_of_every_way_to_convert(
+    name: str, files_of_episodes: Path, broken: Path, tmp_path: Path
 ) -> None:
+    (LOCATED | DERIVED)[name](broken)
+    repairs = RepairOptions(
+        locate_files=True,
+        fill_stats=True,
+        assume_version="v3.0" if name.startswith("files of v3.0") else None,
+    )
+    whole = read_dataset(files_of_episodes)
+    beside = files_of_episodes.parent / "v21"  # a version is assumed of the other one alone
+    leconvert.merge([broken, beside], output=tmp_path / "both", repairs=repairs)
+    assert len(read_dataset(tmp_path / "both")) == 2 * len(whole)
+    into = {"a": "0-3", "b": "4-9"}
+    leconvert.split(broken, output_dir=tmp_path / "parts", into=into, repairs=repairs)
+    old = LayoutOptions(to="v2.1")
+    leconvert.convert(broken, output=tmp_path / "v21", layout=old, repairs=repairs)
+    leconvert.convert(tmp_path / "v21", output=tmp_path / "again")
+    assert read_dataset(tmp_path / "again") == whole
+    made = {"v21": None, "parts/a": None, "parts/b": None}
+    assert all(verify_pair(tmp_path / each, broken, depth="bytes").ok for each in made)
+    leconvert.convert(broken, repairs=repairs)  # in place
+    assert read_dataset(broken) == whole
+    undo_conversion(broken)
+    assert check_dataset(broken).count("error")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("the tables of two episodes are swapped", "located_files", []),
+        ("videos lie in another folder", "path_templates", {}),
+        ("there is no table of episodes", "derived_tables", []),
+        ("tasks have no index", "derived_tables", []),
+        ("files of v3.0 under the version of v2.1", "assumed_version", None),
+    ],
+)
+def test_a_record_that_hides_how_a_source_was_read_does_not_pass(
+    name: str, key: str, value: object, broken: Path, tmp_path: Path
+) -> None:
+    (LOCATED | DERIVED)[name](broken)
+    result = tmp_path / "result"
+    _convert_as_told(broken, result)
+    assert _passes(result, broken)
+    edit_json("meta/repairs.json", lambda record: record.update({key: value}))(result)
+    assert not _passes(result, broken)
+
+
+def _passes(result: Path, source: Path) -> bool:
+    try:
+        return verify_pair(result, source, depth="bytes").ok
+    except SourceError:  # read as the record says, the source is none
+        return False
+
+
+def test_files_that_did_not_have_to_be_located_are_a_difference(
+    files_of_episodes: Path, tmp_path: Path
+) -> None:
+    result = tmp_path / "result"
+    leconvert.convert(files_of_episodes, output=result, repairs=RepairOptions(retime=True))
+    template = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+    path = template.format(chunk_index=0, file_index=1)
+
+    def hide(record: dict[str, Any]) -> None:
+        record["path_templates"] = {"data_path": template}
+        record["located_files"] = [{"stream": "data", "episode": 0, "path": path}]
+
+    edit_json("meta/repairs.json", hide)(result)
+    found = {each.what for each in verify_pair(result, files_of_episodes).differences}
+    assert "place of a file" in found
+
+
+def test_a_template_that_finds_files_needs_no_other(broken: Path, tmp_path: Path) -> None:
     LOCATED["videos lie in another folder"](broken)
-    flag = RepairOptions(locate_files=True)
-    with pytest.raises(LeconvertError) as refused:
-        leconvert.convert(broken, output=tmp_path / "result", repairs=flag)
-    told = str(refused.value.next_step)
-    (command,) = re.findall("`leconvert (.+?)`", told)
-    assert main(shlex.split(command)) == 0
-    assert "without --locate-files" in told
-    leconvert.convert(broken, output=tmp_path / "result")
-    assert read_dataset(tmp_path / "result") == read_dataset(files_of_episodes)
+    _convert_as_told(broken, tmp_path / "result")
+    shutil.copytree(broken / "video", broken / "videos")
+    found = {each.what for each in verify_pair(tmp_path / "result", broken).differences}
+    assert "path template" in found
+
+
+def test_a_version_that_does_not_fit_the_files_is_not_assumed(
+    files_of_episodes: Path, broken: Path, tmp_path: Path
+) -> None:
+    DERIVED["files of v3.0 under the version of v2.1"](broken)
+    for root, version in ((broken, "v2.1"), (files_of_episodes.parent / "v21", "v3.0")):
+        repairs = RepairOptions(assume_version=version)
+        with pytest.raises(LeconvertError, match="does not fit"):
+            leconvert.convert(root, output=tmp_path / "result", repairs=repairs)
+
+
+def test_a_source_that_changes_under_a_derived_table_is_refused(
+    broken: Path, tmp_path: Path
+) -> None:
+    DERIVED["tasks are lines"](broken)
+    work = str(tmp_path / "work")
+    assert main(["plan", str(broken), str(tmp_path / "result"), "--work-dir", work]) == 0
+    path = broken / "meta/tasks.jsonl"
+    path.write_text(path.read_text() + "\n")
+    main(["work", work])
+    assert main(["pack", work]) == SourceChangedError.exit_code
+    assert not (tmp_path / "result").exists()
+
+
+def _convert_as_told(source: Path, result: Path, sound: Path | None = None) -> tuple[str, ...]:
+    """Convert with the flags that the refusal names, if there is one; return them.
+
+    The second try is the last, and the result is that of a sound dataset.
+    """
+    flags: tuple[str, ...] = ()
+    try:
+        report = leconvert.convert(source, output=result)
+    except LeconvertError as error:
+        told = str(error.next_step)
+        assert "--drop-feature" not in told
+        (listed,) = re.findall("again with (--.+?);", told)
+        flags = RepairOptions.of_flags(re.findall("--[a-z-]+(?: v3.0)?", listed)).flags()
+        repairs = RepairOptions.of_flags(flags)
+        report = leconvert.convert(source, output=result, repairs=repairs)
+    if sound is not None:
+        assert report.repairs
+        assert verify_pair(result, source, depth="bytes").ok
+        assert read_dataset(result) == read_dataset(sound)
+        assert not check_dataset(result).count("error")
+    return flags

@@ -25,6 +25,12 @@ from leconvert.dataset.findings import named
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import Slices
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
+from leconvert.dataset.formats.v3.derived import (
+    NOTHING_DERIVED,
+    Derived,
+    derive_tables,
+    placed_as_located,
+)
 from leconvert.dataset.formats.v3.episodes import (
     LOCATION_COLUMNS,
     STATS_PREFIX,
@@ -39,8 +45,10 @@ from leconvert.dataset.formats.v3.meta import (
     INFO_PATH,
     TASKS_PATH,
     Declared,
+    check_task_table,
     declaration,
     read_json_object,
+    read_task_rows,
     read_task_table,
     tasks_in,
 )
@@ -97,18 +105,20 @@ class Dataset(AnyDataset):
         info: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(root, repairs.renamed_features, name)
-        self._assumed_fps = repairs.assumed_fps
+        super().__init__(root, repairs, name)
         self._info = info
         self.contradictions: list[Finding] = []
 
     @cached_property
     def stored_info(self) -> Mapping[str, Any]:
-        """``meta/info.json`` as it stands."""
-        if self._info is not None:
-            return self._info
+        """``meta/info.json`` as it stands, but for the version and templates of the repairs."""
+        info, assumed = self._info, dict(self.reading.path_templates)
+        if self.reading.assumed_version is not None:
+            assumed["codebase_version"] = self.reading.assumed_version
+        if info is not None:
+            return {**info, **assumed}
         try:
-            info = read_json_object(self.root / INFO_PATH)
+            info = {**read_json_object(self.root / INFO_PATH), **assumed}
         except (OSError, ValueError) as error:
             raise self._unreadable_info(f"cannot be used: {error}") from error
         if wrong := unreadable(info, self.name):
@@ -125,8 +135,8 @@ class Dataset(AnyDataset):
             cameras = [key for key, ft in features.items() if _dtype(ft) == "video"]
             streams = {DATA_STREAM, *map(stream_of_camera, cameras)}
             if not untyped and streams <= declared.templates.keys():
-                if self._assumed_fps is not None:
-                    return replace(declared, fps=Fraction(self._assumed_fps))
+                if (fps := self.reading.assumed_fps) is not None:
+                    return replace(declared, fps=Fraction(fps))
                 return declared
         errors = [finding for finding in findings if finding.severity == "error"]
         what = f"does not describe a dataset: {errors[0].message.rstrip('.')}"
@@ -156,9 +166,35 @@ class Dataset(AnyDataset):
         return features
 
     @cached_property
+    def derived(self) -> Derived:
+        """The tables that are not read as they stand, since they are missing or have no index."""
+        wanted = self.reading.derived_tables
+        found = derive_tables(self.root, self.declared) if wanted else NOTHING_DERIVED
+        if found.paths != wanted:
+            raise SourceError(
+                f"{', '.join(wanted)} of {self.name} cannot be derived from its rows and files.",
+                path=self.name,
+                next_step=f"{GET_AGAIN}.",
+            )
+        return found
+
+    @cached_property
+    def episodes_reader(self) -> EpisodesReader:
+        """The rows of ``meta/episodes``, stored or derived."""
+        return self.derived.reader() or EpisodesReader(self.root)
+
+    @cached_property
     def stored_tasks(self) -> pa.Table:
-        """``meta/tasks.parquet`` as it stands."""
-        return read_task_table(self.root)
+        """``meta/tasks.parquet``, as it stands or derived."""
+        derived = self.derived.task_table()
+        return read_task_table(self.root) if derived is None else derived
+
+    def task_rows(self) -> tuple[list[str] | None, list[Finding]]:
+        """Return the texts of the table of tasks by row, and what is wrong: `read_task_rows`."""
+        derived = self.derived.task_table()
+        if derived is None:
+            return read_task_rows(self.root, self.stored_info)
+        return check_task_table(derived, self.stored_info)
 
     @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
@@ -176,14 +212,16 @@ class Dataset(AnyDataset):
 
         If lengths and ranges of rows differ, `check_ranges` decides about the lengths.
         """
-        reader = EpisodesReader(self.root)
+        reader = self.episodes_reader
         for path in reader.paths:
             reader.schema(path)  # the error names a missing or damaged file
         table, findings = read_episode_table(reader, self.stored_streams)
         fatal = [finding for finding in findings if finding.severity == "error"]
         if table is not None and not fatal:
             ranges, self.contradictions = check_ranges(table, self.declared)
-            return replace(table, length=ranges.length)
+            located = self.reading.located_files
+            placed = placed_as_located(self.declared, table, ranges.length, located)
+            return replace(table, length=ranges.length, placed=placed)
         said = fatal[0].message if fatal else "it has no rows."
         raise SourceError(
             f"{self.name}/{EPISODES_DIR} does not say where the episodes are: {said}",
@@ -197,7 +235,9 @@ class Dataset(AnyDataset):
 
         Its new recordings have a column for each, and it cannot load tables with different columns.
         """
-        reader = EpisodesReader(self.root)
+        if EPISODES_DIR in self.reading.derived_tables:
+            return False  # without deriving it: derived episodes have no statistics
+        reader = self.episodes_reader
         for path in reader.paths:
             names = set(reader.schema(path).names)
             features = [
@@ -211,7 +251,7 @@ class Dataset(AnyDataset):
 
     def tables(self) -> frozenset[str]:
         """Return what the format itself keeps below ``meta/``, whether it is there or not."""
-        episodes = EpisodesReader(self.root).paths
+        episodes = self.episodes_reader.paths
         return frozenset((INFO_PATH, STATS_PATH, TASKS_PATH, *episodes))
 
     def slice_of(self, path: str) -> tuple[str, int] | None:
@@ -281,7 +321,7 @@ class Dataset(AnyDataset):
         """
         places = {*placing_columns(self.stored_streams), *LOCATION_COLUMNS}
         places -= {"episode_index", "length"}
-        for block in EpisodesReader(self.root).blocks(
+        for block in self.episodes_reader.blocks(
             lambda name: name not in places and not name.startswith(STATS_PREFIX)
         ):
             for row in block.to_pylist():
@@ -292,7 +332,7 @@ class Dataset(AnyDataset):
 
     def stats_blocks(self) -> Iterator[StatsBlock]:
         """Yield the statistics of all episodes, in order."""
-        blocks = EpisodesReader(self.root).blocks(lambda name: name.startswith(STATS_PREFIX))
+        blocks = self.episodes_reader.blocks(lambda name: name.startswith(STATS_PREFIX))
         return (stats_of_rows(block).renamed(self._new_names) for block in blocks)
 
     def relative(self, stream: str, key: int) -> str:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from string import Formatter
 from types import MappingProxyType
@@ -32,6 +32,7 @@ from leconvert.dataset.files import files_below
 from leconvert.dataset.findings import Observation
 from leconvert.dataset.formats.stats import StatsBlock
 from leconvert.dataset.formats.v3.episodes import (
+    DerivedEpisodes,
     EpisodeRecords,
     EpisodesReader,
     EpisodeTable,
@@ -48,11 +49,13 @@ from leconvert.dataset.formats.v3.meta import (
     Declared,
     declaration,
     pandas_index,
+    task_table,
     template_problem,
     write_info,
     write_tasks,
 )
 from leconvert.dataset.formats.v3.rows import ROWS_AT_A_TIME
+from leconvert.model.repairs import LocatedFile, Repairs
 from leconvert.model.values import (
     DATA_STREAM,
     Finding,
@@ -62,7 +65,7 @@ from leconvert.model.values import (
     stream_of_camera,
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
-from leconvert.support.errors import LeconvertError, SourceError, UnreadableSourceError
+from leconvert.support.errors import LeconvertError, UnreadableSourceError
 from leconvert.tables.arrow import integers
 
 # With these an episode may have another file than ``meta/episodes`` says.
@@ -74,24 +77,36 @@ _MOST_DIGITS = 18
 
 def files_there(root: Path, declared: Declared, stream: str) -> list[tuple[int, int, str]]:
     """Return chunk, number and path of each file that the template of a stream finds, ascending."""
-    template, pattern, names = declared.templates[stream], "", []
-    for literal, name, _, _ in Formatter().parse(template):
+    numbers_of = _numbers_in_names(declared, stream)
+    folder = declared.templates[stream].partition("{")[0].rpartition("/")[0]
+    found = []
+    for path, is_file in files_below(root, f"{folder}/" if folder else ""):
+        numbers = numbers_of(path) if is_file else None
+        if numbers is not None:
+            found.append((*numbers, path))
+    return sorted(found)
+
+
+def _numbers_in_names(declared: Declared, stream: str) -> Callable[[str], tuple[int, int] | None]:
+    """Return what tells chunk and number of a file of a stream by its name; None for others."""
+    pattern, names = "", []
+    for literal, name, _, _ in Formatter().parse(declared.templates[stream]):
         pattern += re.escape(literal)
         if name == "video_key":
             pattern += re.escape(str(camera_of(stream)))
         elif name is not None:
             pattern += f"([0-9]{{1,{_MOST_DIGITS}}})"
             names.append(name)
-    folder = template.partition("{")[0].rpartition("/")[0]
-    found = []
-    for path, is_file in files_below(root, f"{folder}/" if folder else ""):
-        match = re.fullmatch(pattern, path) if is_file else None
-        if match is not None:
-            at = dict(zip(names, map(int, match.groups()), strict=True))
-            chunk, file = at["chunk_index"], at["file_index"]
-            if declared.path(stream, chunk, file) == path:
-                found.append((chunk, file, path))
-    return sorted(found)
+
+    def numbers_of(path: str) -> tuple[int, int] | None:
+        match = re.fullmatch(pattern, path)
+        if match is None:
+            return None
+        at = dict(zip(names, map(int, match.groups()), strict=True))
+        chunk, file = at["chunk_index"], at["file_index"]
+        return (chunk, file) if declared.path(stream, chunk, file) == path else None
+
+    return numbers_of
 
 
 def fitted(lengths: IntArray, frames: IntArray) -> tuple[IntArray, IntArray] | None:
@@ -146,14 +161,83 @@ class Located(NamedTuple):
             wrong: The observations of the files that a stream names.
         """
         for key, template in self.info.items():
-            said = f"{key} is {raw.get(key)!r}, but the files are named {template!r}."
-            yield INFO_PATH, None, None, said
+            yield INFO_PATH, None, None, said_of_template(raw, key, template)
         for stream in sorted(self.places):
             episode, seen = wrong[stream]
             yield EPISODES_DIR, stream, episode, f"{EPISODES_DIR} names wrong files: {seen}"
 
+    def reading(self, reading: Repairs, declared: Declared, table: EpisodeTable) -> Repairs:
+        """Return the repairs with which the dataset is read, these files included.
+
+        Args:
+            reading: The repairs so far.
+            declared: The dataset's declarations, as the repairs so far read them.
+            table: The stored places of episodes.
+        """
+        keys = {"data_path" if camera_of(each) is None else "video_path" for each in self.places}
+        templates = {key: declared.raw[key] for key in sorted(keys)} | dict(self.info)
+        declared = with_templates(declared, templates)
+        files = []
+        for stream, places in sorted(self.places.items()):
+            stored = table.placed[stream]
+            differs = (places.chunk != stored.chunk) | (places.file != stored.file)
+            for episode in np.flatnonzero(differs).tolist():
+                at = int(places.chunk[episode]), int(places.file[episode])
+                files.append(LocatedFile(stream, episode, declared.path(stream, *at)))
+        templates = {**reading.path_templates, **templates}
+        return replace(reading, path_templates=templates, located_files=tuple(files))
+
 
 NOTHING_LOCATED = Located()
+
+
+def said_of_template(raw: Mapping[str, Any], key: str, template: str) -> str:
+    """Return the message about a template that another one has to replace."""
+    return f"{key} is {raw.get(key)!r}, but the files are named {template!r}."
+
+
+def placed_as_located(
+    declared: Declared, table: EpisodeTable, lengths: IntArray, located: Iterable[LocatedFile]
+) -> dict[str, StreamPlaces]:
+    """Return the places of episodes in all streams, some of whose files were located.
+
+    Args:
+        declared: The declarations, with the templates that find the files.
+        table: The places as stored.
+        lengths: Frames of each episode, shape (E,).
+        located: The files; see `Located.reading`.
+    """
+    by_stream: dict[str, list[LocatedFile]] = {}
+    for file in located:
+        by_stream.setdefault(file.stream, []).append(file)
+    placed = dict(table.placed)
+    for stream, files in by_stream.items():
+        chunk, number = placed[stream].chunk.copy(), placed[stream].file.copy()
+        numbers_of = _numbers_in_names(declared, stream)
+        for file in files:
+            numbers = numbers_of(file.path)
+            if numbers is None:
+                raise UnreadableSourceError(
+                    f"{file.path} has no name of a file of {stream}.", path=file.path
+                )
+            chunk[file.episode], number[file.episode] = numbers
+        placed[stream] = _counted(declared, stream, chunk, number, lengths)
+    return placed
+
+
+def _counted(
+    declared: Declared, stream: str, chunk: IntArray, file: IntArray, lengths: IntArray
+) -> StreamPlaces:
+    """Return the places of episodes that follow each other in their files."""
+    nothing: FloatArray = np.zeros(0)
+    if camera_of(stream) is None:
+        return StreamPlaces(chunk, file, nothing, nothing)
+    start = np.cumsum(lengths) - lengths
+    pairs = np.stack([chunk, file], axis=1)
+    _, first, of_file = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    begin = start - start[first][of_file.reshape(-1)]
+    times = (seconds_of(at, declared.fps) for at in (begin, begin + lengths))
+    return StreamPlaces(chunk, file, *times)
 
 
 def locate_files(
@@ -168,25 +252,42 @@ def locate_files(
     Args:
         lengths: Frames of each episode, shape (E,).
     """
-    cameras = {stream_of_camera(key) for key in declared.cameras}
-    info, templates = {}, dict(declared.templates)
-    for key, own in (("data_path", {DATA_STREAM}), ("video_path", cameras)):
-        # One template is for all cameras: where one of them has its files it stays.
-        template = _other_template(root, declared, own) if own and own.issubset(streams) else None
-        if template is not None:
-            info[key] = template
-            templates |= dict.fromkeys(own, template)
-    declared = replace(declared, templates=templates)
+    info = locate_templates(root, declared, streams)
+    declared = with_templates(declared, info)
     places = {}
     for stream in streams:
         if stream not in declared.templates or stream not in table.placed:
             continue
-        found, stored = _located_places(root, declared, lengths, stream), table.placed[stream]
+        found, stored = located_places(root, declared, lengths, stream), table.placed[stream]
         if found is not None and not (
             np.array_equal(found.chunk, stored.chunk) and np.array_equal(found.file, stored.file)
         ):
             places[stream] = found
     return Located(info, places)
+
+
+def locate_templates(root: Path, declared: Declared, streams: Collection[str]) -> dict[str, str]:
+    """Return the path templates that find the files of streams where the stored ones find none.
+
+    One template is for all cameras: if one of them has its files, the template stays.
+    """
+    cameras = {stream_of_camera(key) for key in declared.cameras}
+    info = {}
+    for key, own in (("data_path", {DATA_STREAM}), ("video_path", cameras)):
+        template = _other_template(root, declared, own) if own and own.issubset(streams) else None
+        if template is not None:
+            info[key] = template
+    return info
+
+
+def with_templates(declared: Declared, info: Mapping[str, str]) -> Declared:
+    """Return the declarations with other path templates, by their key in ``info.json``."""
+    templates = dict(declared.templates)
+    for key, template in info.items():
+        cameras = map(stream_of_camera, declared.cameras)
+        own = [DATA_STREAM] if key == "data_path" else cameras
+        templates |= dict.fromkeys(own, template)
+    return replace(declared, templates=templates)
 
 
 def _other_template(root: Path, declared: Declared, streams: Collection[str]) -> str | None:
@@ -223,7 +324,7 @@ def _template_of(path: str, camera: str | None) -> str | None:
     return template + dot + suffix
 
 
-def _located_places(
+def located_places(
     root: Path, declared: Declared, lengths: IntArray, stream: str
 ) -> StreamPlaces | None:
     """Return where all episodes are in the files of a stream; None where that is not certain.
@@ -241,19 +342,16 @@ def _located_places(
                 return None
             if not np.array_equal(counts, lengths):
                 return None
-            begin: FloatArray = np.zeros(0)
-            end = begin
         else:
             frames = _frames_in([root / path for _, _, path in there])
             found = fitted(lengths, frames)
             if found is None:
                 return None
-            file, first = found
-            begin, end = (seconds_of(at, declared.fps) for at in (first, first + lengths))
+            file, _ = found
     except (UnreadableSourceError, OSError, ValueError, pa.ArrowException):
         return None
     chunks, numbers = (np.array([each[at] for each in there], np.int64)[file] for at in (0, 1))
-    return StreamPlaces(chunks, numbers, begin, end)
+    return _counted(declared, stream, chunks, numbers, lengths)
 
 
 def episodes_in(path: Path) -> tuple[IntArray, IntArray]:
@@ -285,13 +383,107 @@ _NAMES = USUAL_NAMES._replace(files_per_chunk=1 << 31)
 
 
 class Derived(NamedTuple):
-    """A dataset with derived tables.
+    """Tables below ``meta/`` that follow from rows and files.
+
+    Attributes:
+        tasks: Number and text of each task; None if the stored table is right.
+        episodes: All episodes; None if there is a stored table.
+        fps: Frames a second, for the times of episodes.
+        said: The faults, one sentence each, by their file.
+    """
+
+    tasks: Sequence[tuple[int, str]] | None = None
+    episodes: EpisodeRecords | None = None
+    fps: Fraction = Fraction(1)
+    said: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The tables, relative to the dataset."""
+        told = {TASKS_PATH: self.tasks, EPISODES_DIR: self.episodes}
+        return tuple(path for path, found in told.items() if found is not None)
+
+    def task_table(self) -> pa.Table | None:
+        """Return the table of tasks as it would be stored."""
+        return None if self.tasks is None else task_table(self.tasks)
+
+    def reader(self) -> EpisodesReader | None:
+        """Return a reader of the table of episodes."""
+        return None if self.episodes is None else DerivedEpisodes(self.episodes, self.fps, _NAMES)
+
+    def write(self, root: Path) -> tuple[str, ...]:
+        """Write the tables below a folder; return their files."""
+        files = []
+        if self.tasks is not None:
+            write_tasks(root, self.tasks)
+            files.append(TASKS_PATH)
+        if (episodes := self.episodes) is not None:
+            files += write_episodes(root, lambda: [episodes], fps=self.fps, names=_NAMES)
+        return tuple(files)
+
+
+NOTHING_DERIVED = Derived()
+
+
+def lacking_tables(root: Path) -> tuple[str, ...]:
+    """Return the tables of a v3.0 dataset that are missing, or that lack their index."""
+    lacking = {TASKS_PATH: not _has_tasks(root), EPISODES_DIR: not EpisodesReader(root).is_there}
+    return tuple(path for path, lacks in lacking.items() if lacks)
+
+
+def derive_tables(root: Path, declared: Declared | None) -> Derived:
+    """Return the lacking tables of a v3.0 dataset; nothing if one of them does not follow.
+
+    Args:
+        declared: The dataset's declarations; None if nothing can be read by them.
+    """
+    lacking = lacking_tables(root)
+    found = NOTHING_DERIVED
+    if TASKS_PATH in lacking:
+        tasks, message = _derive_tasks(root)
+        found = found._replace(tasks=tasks, said=((TASKS_PATH, message),))
+    if EPISODES_DIR in lacking and declared is not None and not (root / EPISODES_DIR).is_file():
+        with suppress(LeconvertError, OSError, ValueError, LookupError, pa.ArrowException):
+            stored = None if TASKS_PATH in lacking else pq.read_table(root / TASKS_PATH)
+            table = found.task_table() if stored is None else stored
+            texts = [] if table is None else table.column("task").to_pylist()
+            episodes = _derive_episodes(root, declared, texts)
+            message = f"{EPISODES_DIR} has no table."
+            said = (*found.said, (EPISODES_DIR, message))
+            found = found._replace(episodes=episodes, fps=declared.fps, said=said)
+    return found if found.paths == lacking else NOTHING_DERIVED  # one table alone is no help
+
+
+def has_files_of_v3(root: Path) -> bool:
+    """Tell whether the tables below ``meta/`` are those of v3.0, whatever ``info.json`` says."""
+    return not (root / _OLD_EPISODES).exists() and (
+        EpisodesReader(root).is_there or (root / TASKS_PATH).is_file()
+    )
+
+
+def says_another_version(root: Path, raw: Mapping[str, Any]) -> bool:
+    """Tell whether a dataset that lies in the files of v3.0 says v2.x, or no version."""
+    return (
+        raw.get("codebase_version") in (None, *SOURCE_VERSIONS)
+        and isinstance(raw.get("features"), dict)
+        and has_files_of_v3(root)
+    )
+
+
+def said_of_version(raw: Mapping[str, Any]) -> str:
+    """Return the message about a wrong ``codebase_version`` of a v3.0 dataset."""
+    version = raw.get("codebase_version")
+    return f"codebase_version is {version!r}, but the files are those of v3.0."
+
+
+class DerivedView(NamedTuple):
+    """A dataset with what was derived in its place.
 
     Attributes:
         root: A folder of links to the dataset's files, except the derived tables.
         raw: Its ``info.json``.
         info: Its changed keys.
-        files: The tables that were derived, relative to the dataset.
+        files: The files of derived tables, relative to the dataset.
         said: The faults, one sentence each, by their file.
     """
 
@@ -302,123 +494,71 @@ class Derived(NamedTuple):
     said: tuple[tuple[str, str], ...]
 
 
-def says_another_version(root: Path, raw: Mapping[str, Any]) -> bool:
-    """Tell whether a dataset that lies in the files of v3.0 says v2.x, or no version."""
-    return (
-        raw.get("codebase_version") in (None, *SOURCE_VERSIONS)
-        and isinstance(raw.get("features"), dict)
-        and not (root / _OLD_EPISODES).exists()
-        and (EpisodesReader(root).is_there or (root / TASKS_PATH).is_file())
-    )
-
-
 @contextmanager
-def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[Derived | None]:
+def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | None]:
     """Yield the dataset with what can be derived of ``meta/``; None where nothing can or need be.
 
     Nothing is written into the dataset; the folder is gone at the end.
     """
-    other_version = says_another_version(root, raw)
-    if not other_version and EpisodesReader(root).is_there and _has_tasks(root):
+    info: dict[str, Any] = {}
+    said: tuple[tuple[str, str], ...] = ()
+    if says_another_version(root, raw):
+        info = {"codebase_version": V3_VERSION}
+        said = ((INFO_PATH, said_of_version(raw)),)
+    declared, _ = declaration({**raw, **info})
+    derived = derive_tables(root, declared)
+    if not derived.said and (not said or lacking_tables(root)):
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="leconvert-derived-") as folder:
         view = Path(folder) / root.name
         (view / "meta").mkdir(parents=True)
-        info: dict[str, Any] = {"codebase_version": V3_VERSION} if other_version else {}
-        said = []
-        if other_version:
-            version = raw.get("codebase_version")
-            said.append(
-                (INFO_PATH, f"codebase_version is {version!r}, but the files are those of v3.0.")
-            )
-        files = []
-        if message := _derive_tasks(root, view):
-            files.append(TASKS_PATH)
-            said.append((TASKS_PATH, message))
-        declared, _ = declaration({**raw, **info})
-        is_folder = not (root / EPISODES_DIR).is_file()
-        if declared is not None and is_folder and not EpisodesReader(root).is_there:
-            texts_from = view if files else root
-            with suppress(LeconvertError, OSError, ValueError, LookupError, pa.ArrowException):
-                files += _derive_episodes(root, view, declared, _texts(texts_from))
-                said.append((EPISODES_DIR, f"{EPISODES_DIR} has no table."))
+        files = derived.write(view)
         for place in (root, root / "meta"):
             for entry in place.iterdir():
                 link = view / entry.relative_to(root)
                 if not link.exists():
                     link.symlink_to(entry.absolute())
-        if not (said and EpisodesReader(view).is_there and _has_tasks(view)):
-            yield None  # one table alone is no help
-            return
         if info:
             (view / INFO_PATH).unlink()
             write_info(view, {**raw, **info})
-        yield Derived(view, {**raw, **info}, info, tuple(files), tuple(said))
-
-
-def refuse_derivable(root: Path, raw: Mapping[str, Any]) -> None:
-    """Refuse a dataset of which a repair derives tables."""
-    with derived_meta(root, raw) as derived:
-        if derived is not None:
-            path, message = derived.said[0]
-            again = "Then run this command again"
-            if any(each.startswith(EPISODES_DIR) for each in derived.files):
-                again += " with --fill-stats, which computes the statistics of episodes"
-            raise SourceError(
-                f"{root} cannot be read as it is. {message}",
-                path=str(root / path),
-                details=[f"{path}: {said}" for path, said in derived.said[1:]],
-                next_step=f"`leconvert repair {shlex.quote(str(root))}` computes it from rows and "
-                f"files. {again}.",
-            )
-
-
-def refuse_misnamed(root: Path, raw: Mapping[str, Any]) -> None:
-    """Refuse a dataset that lies in the files of v3.0 and says another version."""
-    if says_another_version(root, raw):
-        refuse_derivable(root, raw)
+        yield DerivedView(view, {**raw, **info}, info, files, (*said, *derived.said))
 
 
 def _has_tasks(root: Path) -> bool:
-    try:
-        return pandas_index(pq.read_schema(root / TASKS_PATH)) is not None
+    path = root / TASKS_PATH
+    try:  # a pipe must not be opened
+        return path.is_file() and pandas_index(pq.read_schema(path)) is not None
     except (OSError, pa.ArrowException):
         return False
 
 
-def _derive_tasks(root: Path, view: Path) -> str | None:
-    """Write the table with the texts as its index, and say what it was; None where it is right."""
+def _derive_tasks(root: Path) -> tuple[list[tuple[int, str]] | None, str]:
+    """Return the tasks, None where they do not follow, and say what is wrong with their table."""
     path = root / TASKS_PATH
+    message = f"{TASKS_PATH} is missing, but {_OLD_TASKS} has the tasks."
     try:
         if path.exists():
             table = pq.read_table(path)
-            if pandas_index(table.schema) is not None:
-                return None
             rows = table.to_pylist()
             message = (
-                f"The columns are {table.column_names}. The pandas index with the texts is missing."
+                f"{TASKS_PATH} has the columns {table.column_names}. The pandas index with the "
+                "texts is missing."
             )
         else:
             lines = (root / _OLD_TASKS).read_text("utf-8").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
-            message = f"{TASKS_PATH} is missing, but {_OLD_TASKS} has the tasks."
         tasks = [(row["task_index"], row["task"]) for row in rows]
         if not all(type(index) is int and isinstance(text, str) for index, text in tasks):
-            return None
-        write_tasks(view, tasks)
+            return None, message
+        task_table(tasks)  # raises if the numbers do not run from 0 without gaps
     except (LeconvertError, OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        return None
-    return message
+        return None, message
+    return tasks, message
 
 
-def _texts(root: Path) -> list[str]:
-    texts: list[str] = pq.read_table(root / TASKS_PATH).column("task").to_pylist()
-    return texts
-
-
-def _derive_episodes(root: Path, view: Path, declared: Declared, texts: list[str]) -> list[str]:
-    """Write the table of episodes; raise where it does not follow from rows and frames."""
+def _derive_episodes(root: Path, declared: Declared, texts: list[str]) -> EpisodeRecords:
+    """Return all episodes; raise where they do not follow from rows and frames."""
     number = _NAMES.files_per_chunk
     there = files_there(root, declared, DATA_STREAM)
     rows = [episodes_in(root / path) for _, _, path in there]
@@ -436,7 +576,7 @@ def _derive_episodes(root: Path, view: Path, declared: Declared, texts: list[str
         file, first = found
         numbers = np.array([chunk * number + file for chunk, file, _ in clips])
         videos.append(VideoSpans(camera, numbers[file], first, first + length))
-    records = EpisodeRecords(
+    return EpisodeRecords(
         episode_index=episodes,
         data_file=np.repeat(files, [len(each) for each, _ in rows]),
         dataset_from_index=np.cumsum(length) - length,
@@ -449,7 +589,6 @@ def _derive_episodes(root: Path, view: Path, declared: Declared, texts: list[str
         ],
         stats=StatsBlock([None] * len(episodes)),
     )
-    return write_episodes(view, lambda: [records], fps=declared.fps, names=_NAMES)
 
 
 def _tasks_in(path: Path) -> list[list[int]]:

@@ -737,6 +737,36 @@ class EpisodeRecords(NamedTuple):
     stats: StatsBlock
 
 
+class DerivedEpisodes(EpisodesReader):
+    """Rows of ``meta/episodes`` that are not on the disk, read block by block as stored ones are.
+
+    All of them are in memory.
+    """
+
+    def __init__(self, records: EpisodeRecords, fps: Fraction, names: FileNames) -> None:
+        rows = _Rows(records, fps, names)
+        self._table = rows.table(storable(rows.schema()))
+        for name in LOCATION_COLUMNS:
+            zeros = repeated_int64(0, self._table.num_rows)
+            self._table = self._table.append_column(pa.field(name, pa.int64()), zeros)
+        self.is_there = True
+        self.paths = (episodes_path(0),)
+
+    def schema(self, path: str) -> pa.Schema:  # noqa: ARG002 - there is one file
+        """Return the types of the rows."""
+        return self._table.schema
+
+    def blocks(
+        self,
+        wanted: Callable[[str], bool],
+        path: str | None = None,  # noqa: ARG002
+    ) -> Iterator[pa.Table]:
+        """Yield all rows, at most a thousand at a time; see `EpisodesReader.blocks`."""
+        names = [name for name in self._table.column_names if wanted(name)]
+        for batch in self._table.select(names).to_batches(_BLOCK_ROWS) if names else ():
+            yield pa.Table.from_batches([batch])
+
+
 def write_episodes(
     root: str | os.PathLike[str],
     episodes: Callable[[], Iterable[EpisodeRecords]],

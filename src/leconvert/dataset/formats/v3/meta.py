@@ -463,7 +463,14 @@ _NAMELESS_INDEX = "__index_level_0__"
 
 
 def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) -> None:
-    """Write ``meta/tasks.parquet`` below ``root``.
+    """Write ``meta/tasks.parquet`` below ``root``; see `task_table`."""
+    table, path = task_table(tasks), Path(root) / TASKS_PATH
+    make_folders_below(Path(root), path.parent)
+    pq.write_table(table, path)
+
+
+def task_table(tasks: Sequence[tuple[int, str]]) -> pa.Table:
+    """Return tasks, given as index and text, in the form of ``meta/tasks.parquet``.
 
     pandas reads it as a frame with the column ``task_index`` and the index ``task``.
 
@@ -487,10 +494,7 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
         array_of(indices, pa.int64()),
         array_of([text for _, text in ordered], pa.string()),
     ]
-    table = pa.Table.from_arrays(columns, schema=schema)
-    path = Path(root) / TASKS_PATH
-    make_folders_below(Path(root), path.parent)
-    pq.write_table(table, path)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
@@ -655,8 +659,9 @@ def pandas_index(schema: pa.Schema) -> str | None:
 _FORMAT = "leconvert/repairs"
 # Version 1 has fewer fields; the missing ones have the values of an unchanged source. Results with
 # selected episodes have version 3, because older readers would miss the others. Trimmed episodes
-# have version 4, renamed features version 5, cast columns version 6.
-_KNOWN_VERSIONS = (1, 2, 3, 4, 5, 6)
+# have version 4, renamed features version 5, cast columns version 6, v3.0 sources that are read
+# otherwise than they say version 7.
+_KNOWN_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 
 
 def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
@@ -665,6 +670,8 @@ def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
     version = 4 if repairs.trimmed_episodes else version
     version = 5 if repairs.renamed_features else version
     version = 6 if repairs.cast_columns else version
+    reads_v3 = repairs.path_templates or repairs.derived_tables
+    version = 7 if reads_v3 or repairs.assumed_version == V3_VERSION else version
     record = {"format": _FORMAT, "version": version, **repairs.as_record()}
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     (Path(root) / REPAIRS_PATH).write_text(text, encoding="utf-8")
