@@ -78,6 +78,8 @@ from leconvert.workdir.swap import (
     exchange_trees,
     has_mark_of,
     is_converted,
+    is_same_folder,
+    lies_in,
     mark_tree,
     old_dir,
     recover_marked,
@@ -172,9 +174,9 @@ def repair_dataset(
         SourceChangedError: The dataset was changed meanwhile.
     """
     started = time.monotonic()
-    if output is not None and output == root:
+    if output is not None and is_same_folder(output, root):
         raise source_as_output(root)
-    if output is not None and (output.is_relative_to(root) or root.is_relative_to(output)):
+    if output is not None and (lies_in(output, root) or lies_in(root, output)):
         raise UsageError(
             f"One of the two folders lies inside the other: output {output}, dataset {root}.",
             path=str(output),
