@@ -1,4 +1,4 @@
-"""The common flow of commands that make a dataset: fetch, look, preview or run, and report."""
+"""The common flow of commands that make a dataset: download, scan, plan or run, and report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_dataset(
     output, given = options.output, options.work_dir
     if push is not None:
         push.check()
-    if len(datasets) > 1:  # places that cannot be are told before anything is fetched
+    if len(datasets) > 1:  # impossible places are refused before anything is downloaded
         work_dir = work_dir_beside(output.resolve()) if given is None else given.resolve()
         check_all_places([dataset.folder for dataset in datasets], output.resolve(), work_dir)
     with stop_on_signals() as stop:
@@ -58,7 +58,7 @@ def make_dataset(
         target = sources[0] if output is None else output.resolve()
         work_dir = work_dir_beside(target) if given is None else given.resolve()
         report = verified = None
-        # In place the result is the source of the next call: --restart must not trim it again.
+        # In place, the next call has the result as its source: --restart must not trim it again.
         looks = output is None or not conversion.plan.restart
         if looks and WorkDir(work_dir).current_run_id() is None:
             verified = find_finished(sources, target, conversion, control)
@@ -104,7 +104,7 @@ def show_finished(options: argparse.Namespace, target: Path, made: str, verified
     """Say that a result was in place before, and how it was compared now; return the exit code.
 
     Args:
-            made: A name for it, such as ``the v3.0 dataset made from SOURCE``.
+        made: A name for the result, such as ``the v3.0 dataset made from SOURCE``.
     """
     if options.json:
         print(json.dumps({"already_converted": str(target), "verified": verified}))
@@ -120,13 +120,13 @@ def show_finished(options: argparse.Namespace, target: Path, made: str, verified
 def show_outcome(
     report: ConversionReport | None, push: ResultPush | None, *, as_json: bool, quiet: bool
 ) -> int:
-    """Push if that is wanted, print what was done, and return the exit code.
+    """Push if that is wanted, print the outcome, and return the exit code.
 
     Args:
         report: The conversion; None if the result was in place before.
         push: The push; None for a command that does not push.
     """
-    # A conversion whose result could not be measured ends with the probe's code.
+    # If the result could not be measured, the command ends with the code of the probe.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
     if as_json:
         done = {} if report is None else report.as_record()
@@ -200,7 +200,7 @@ def print_report(report: ConversionReport) -> None:
 
 
 def _checked(report: ConversionReport) -> str:
-    """Return how the result was compared with its source, and what would compare more."""
+    """Return how the result was compared with its source, and the command that compares more."""
     because = "" if report.verified_because is None else f": {report.verified_because}"
     if report.verified == "none":
         return f"not compared with the source{because}"
@@ -225,7 +225,7 @@ def _use(report: ConversionReport) -> str:
 
 
 def _print_source(report: ConversionReport) -> None:
-    """Say what became of a source whose place the result took."""
+    """Print what happened to a source that the result replaced."""
     if report.kept_source is not None:
         because = f"; not removed: {report.kept_because}" if report.kept_because else ""
         print(f"  kept          {report.kept_source}, the source{because}")

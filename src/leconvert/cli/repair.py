@@ -75,7 +75,7 @@ _OF_A_RUN = ("engine", "num_workers", "max_workers", "work_dir", "verify", "repo
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repair a dataset, and say what was changed and what is left."""
+    """Repair a dataset, and print the changes and what is left."""
     from leconvert.run.repairing import follows_from_files, repair_dataset
 
     dataset: Path = options.dataset.resolve()

@@ -289,7 +289,7 @@ def handler_of(buffer: bytes, boxes: Mapping[bytes, Span], path: str) -> bytes:
     """Return a track's handler: `VIDEO`, or for example ``soun``."""
     start, stop = boxes.get(b"hdlr", (0, 0))
     if stop - start < 12:
-        raise broken(path, "a track of it has no handler")
+        raise broken(path, "one of its tracks has no handler")
     return buffer[start + 8 : start + 12]
 
 

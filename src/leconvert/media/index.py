@@ -534,7 +534,7 @@ def _timescale(buffer: bytes, span: Span, path: str) -> int:
     start, stop = span
     layout = _MEDIA_HEADER.get(buffer[start]) if stop > start else None
     if layout is None or start + layout.size > stop:
-        raise broken(path, "a media header of it is too short or of an unknown version")
+        raise broken(path, "one of its media headers is too short or of an unknown version")
     timescale: int = layout.unpack_from(buffer, start)[0]
     if not 0 < timescale <= _MAX_TIMESCALE:
         raise broken(path, "its timescale is impossible")

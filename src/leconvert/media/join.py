@@ -730,9 +730,9 @@ def _read_episodes(
 def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:
     """Refuse to cut out samples that need others to decode, or among which others are shown."""
     if not index.keyframes[start]:
-        reason = f"frame {start} begins an episode and is no keyframe"
+        reason = f"frame {start} begins an episode but is not a keyframe"
     elif not (index.can_cut(start) and index.can_cut(stop)):
-        reason = f"other frames are shown among frames {start} to {stop - 1}, which are an episode"
+        reason = f"other frames are shown between frames {start} and {stop - 1} of an episode"
     else:
         return
     raise UnreadableSourceError(

@@ -235,7 +235,9 @@ def _refuse_changing_configuration(path: str) -> None:
         read_clip_index(path)
     except UnsupportedClipError as error:
         if error.reason == CHANGES_MIDWAY:
-            raise broken(path, f"{error.reason}, and a remux would lose the second") from error
+            raise broken(
+                path, f"{error.reason}, and a remux would lose the second configuration"
+            ) from error
     except UnreadableSourceError:
         return  # FFmpeg may read it all the same
 
@@ -385,7 +387,7 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
         if is_depth:
             return grey
         if grey.dtype != np.uint8:
-            raise _no_image("it holds 16-bit grey, but its feature is no depth map")
+            raise _no_image("it holds 16-bit grey, but its feature is not a depth map")
         repeated: npt.NDArray[np.uint8] = np.repeat(grey, 3, axis=2).astype(np.uint8, copy=False)
         return repeated
     if stored.startswith("gray"):

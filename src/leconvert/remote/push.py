@@ -430,8 +430,8 @@ def push_converted(
 def others_change(name: str) -> HubUnavailableError:
     """Return the error of a push that was slower than changes in other folders."""
     return HubUnavailableError(
-        f"{name} was not pushed: other folders of the repository change again and again.",
-        next_step="Run the same command again; what the Hub has is not sent again.",
+        f"{name} was not pushed: other folders of the repo change again and again.",
+        next_step="Run the same command again. Files that the Hub has are not uploaded again.",
     )
 
 
@@ -640,7 +640,7 @@ class DatasetPush:
                 f"{self.name} no longer has the content of {count(len(gone), 'file')} that should "
                 "stay.",
                 path=gone[0],
-                next_step="Convert the present state of the repo.",
+                next_step="Convert the repo again, as it is now.",
                 details=gone[:20],
             )
 

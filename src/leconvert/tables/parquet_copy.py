@@ -140,7 +140,7 @@ def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str]
                 if body + len(begin) > len(buffer):
                     block, start = window(first + body, _SIZE_BYTES)
                 if not block.startswith(begin, start):
-                    return place, "a page is no Snappy block of its size"
+                    return place, "a page is not a Snappy block of its size"
             if is_dictionary and position != data_offset:
                 return place, "its first data page is not where the footer says"
         if position != stop:
@@ -407,8 +407,8 @@ class TableCopier:
             for field in wanted:
                 at = found.get_field_index(field.name)
                 if at < 0 or not found.field(at).equals(field):
-                    return f"column {field.name} is another"
-            return "its columns are others, or in another order"
+                    return f"column {field.name} is missing or has another type"
+            return "it has further columns, or another order of columns"
         if footer.schema.structure != self.writer.schema.structure:
             return "its columns are stored in another way"
         return None

@@ -465,10 +465,10 @@ _READ_DTYPES = NUMBER_DTYPES | _TEXT_DTYPES
 
 def _misplaced(sizes: Sequence[int | None], depth: int) -> str:
     if not sizes:
-        return f"it holds no lists, where arrays of {depth} axes are declared"
+        return f"it holds no lists, but arrays of {depth} axes are declared"
     if not depth:
-        return "it holds lists, where single values are declared"
-    return f"it holds lists of {len(sizes)} axes, where {depth} are declared"
+        return "it holds lists, but single values are declared"
+    return f"it holds lists of {len(sizes)} axes, but {depth} are declared"
 
 
 def _can_be_cast(found: pa.DataType, wanted: str) -> bool:

@@ -703,8 +703,8 @@ def find_work_dir(path: Path) -> Path:
     elif not path.exists():
         helps = f"{path} does not exist. {helps}"
     raise WorkDirError(
-        f"{path} is not a work dir. The folder {path.parent} contains no work dir of a run of "
-        f"{path.name!r} either.",
+        f"{path} is not a work dir, and {path.parent} contains no work dir of a conversion of "
+        f"{path.name!r}.",
         path=str(path),
         next_step=helps,
     )

@@ -1,4 +1,4 @@
-"""A v3.0 dataset looked at alone: what LeRobot would refuse, or load wrongly."""
+"""The check of a v3.0 dataset by itself: what LeRobot would refuse or load wrongly."""
 
 from leconvert.dataset.check.dataset import (
     AS_STORED,

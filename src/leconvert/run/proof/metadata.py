@@ -286,7 +286,9 @@ def compare_repairs(
     )
     if strange:
         said = ", ".join(strange)
-        yield Difference("renamed features", REPAIRS_PATH, "the source's, by new names", said)
+        yield Difference(
+            "renamed features", REPAIRS_PATH, "features of the source with new names", said
+        )
     indices = task_columns(
         read_modality(source.root), _first_schema(source) if declared.task_columns else None
     )

@@ -368,7 +368,7 @@ class Comparer:
                 path, table, file.spans, rules, rows, read_rows=read_rows
             )
         elif begins:
-            what, has = "row groups, one an episode", str(len(table.rows))
+            what, has = "row groups (one for each episode)", str(len(table.rows))
             said = Difference(what, path, str(episodes), has, None, piece.stream)
             compared.differences.append(said)
         if begins:

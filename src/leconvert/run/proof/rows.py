@@ -135,7 +135,9 @@ class DataSchemas:
         for name in found.names:
             if name not in self._features or self._features[name]["dtype"] == "video":
                 what = f"column {name!r}"
-                yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
+                yield Difference(
+                    what, path, "only declared columns", "this column", stream=DATA_STREAM
+                )
 
     def allow(self, found: pa.Schema) -> bool:
         """Return whether episodes of the source give a schema, each column by any of them.

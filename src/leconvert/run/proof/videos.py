@@ -107,7 +107,7 @@ def compare_kept_clip(
     misfit = index.misfit(fps)
     for reason in Misfit:
         if reason in misfit:
-            what, wanted = "a file that LeRobot reads as it is", "one of even frames from 0 on"
+            what, wanted = "a file that LeRobot reads as it is", "even frames from time 0 on"
             said = f"it {MISFIT_SAID[reason]}"
             yield Difference(what, path, wanted, said, span.episode, stream)
     if index.num_samples != span.length:

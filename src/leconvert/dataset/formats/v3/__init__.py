@@ -1,7 +1,7 @@
-"""LeRobot v3.0: ``info.json``, the tables under ``meta/``, statistics, and where files lie.
+"""LeRobot v3.0: ``info.json``, the tables under ``meta/``, statistics, and the places of files.
 
 Everything here takes the dataset's folder and plain values. Nothing is synced to disk: the caller
-does it.
+does that.
 """
 
 from leconvert.dataset.formats.stats import (
