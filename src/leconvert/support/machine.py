@@ -325,11 +325,16 @@ def end_with_parent(number: int, parent: int) -> None:
     import ctypes
 
     library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
+    is_told = hasattr(library, "prctl")
+    if is_told:
         library.prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), number)
-        return
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+    elif not is_told:
+        _watch_parent(number, parent)
+
+
+def _watch_parent(number: int, parent: int) -> None:
     import threading
 
     def watch() -> None:
