@@ -19,6 +19,7 @@ def asked(*_):
     os.write(1, b"asked")
     os._exit(0)
 
+signal.alarm(120)  # so that no failure leaves a process
 signal.signal(signal.SIGTERM, asked)
 sys.stdin.read()
 end_with_parent(signal.SIGTERM, int(sys.argv[1]))
@@ -39,14 +40,16 @@ parent, child, ends_first = sys.argv[1], sys.argv[2], sys.argv[3] == "before"
 (began, begin), (ends, end), (told, tells) = os.pipe(), os.pipe(), os.pipe()
 running = subprocess.Popen(
     [sys.executable, "-c", parent, str(began), str(ends), child],
-    pass_fds=(began, ends), stdout=tells,
+    pass_fds=(began, ends), stdout=tells, stderr=tells,
 )
 for descriptor in (began, ends, tells):
     os.close(descriptor)
 
 def heard():
-    assert select.select([told], [], [], 60)[0], "the child was told nothing"
-    return os.read(told, 100)
+    assert select.select([told], [], [], 30)[0], "the child was told nothing"
+    got = os.read(told, 1000)
+    assert got, said
+    return got
 
 said = b""
 if ends_first:
