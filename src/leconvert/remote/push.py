@@ -29,6 +29,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import batched
@@ -318,8 +319,10 @@ class Uploader:
     # --- the tag -----------------------------------------------------------------------------
 
     def delete_tag(self) -> None:
-        """Delete the tag: the Hub cannot move a tag."""
-        with _pushing(self._repo_id, self._tag):
+        """Delete the tag, if it is still there: the Hub cannot move a tag."""
+        from huggingface_hub.errors import RevisionNotFoundError
+
+        with _pushing(self._repo_id, self._tag), suppress(RevisionNotFoundError):
             self._api.delete_tag(**self._repo, tag=self._tag)
 
     def create_tag(self, commit: str, tag: str | None = None) -> None:
