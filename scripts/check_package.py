@@ -3,11 +3,12 @@
     python scripts/check_package.py [--keep DIR] [--python 3.13] [--extras probe ray ...]
 
 The wheel is installed as a user does it, without this project's pins: once with the newest versions
-of what it requires, once with the lowest that it allows. Both do what decodes a frame, writes a
-table or asks the Hub: convert v2.0 and v2.1, with statistics and quantiles, and back; trim, merge,
-split, repair; verify by bytes and by decoding; load; bring a dataset to the Hub's stand-in of
-``tests/hub`` and back. The loader's torch is the one of this environment, which uv has at hand. The
-command that ``doctor`` prints for a missing extra is run, in the environment and under ``uvx``.
+of what it requires, once with the lowest that it allows and that have wheels. Both do what decodes
+a frame, writes a table or asks the Hub: convert v2.0 and v2.1, with statistics and quantiles, and
+back; trim, merge, split, repair; verify by bytes and by decoding; load; bring a dataset to the
+Hub's stand-in of ``tests/hub`` and back. The loader's torch is the one of this environment, which
+uv has at hand. The command that ``doctor`` prints for a missing extra is run, in the environment
+and under ``uvx``.
 
 ``--extras`` gives each extra that it names an environment of its own, with the newest versions, and
 tries what the extra is for; ``all`` are some 8 GB.
@@ -375,7 +376,8 @@ def main() -> int:
         def install(name: str, *words: object) -> _Installation:
             return _Installation.make(name, folder / name, python, *words)
 
-        lowest = ("--resolution", "lowest-direct", *requirements_of(metadata), wheel)
+        # A newer Python has no wheels of the lowest versions, and their sources do not build there.
+        lowest = ("--no-build", "--resolution", "lowest-direct", *requirements_of(metadata), wheel)
         checks: dict[str, Callable[[], list[str]]] = {
             "newest": lambda: _uses(install("newest", wheel)),
             "lowest": lambda: _uses(install("lowest", *lowest)),

@@ -90,6 +90,7 @@ from leconvert.workdir.swap import (
     META,
     is_converted,
     is_same_folder,
+    lies_in,
     old_dir,
     overlaid_meta,
     result_aside,
@@ -958,7 +959,7 @@ def split_dataset(
         reports: Whether each part gets a report beside it.
     """
     source, folder, progress = root.resolve(), Path(output_dir).resolve(), control.progress
-    if folder.is_relative_to(source):
+    if lies_in(folder, source):
         raise UsageError(
             f"The parts in {folder} would lie inside the source {source}.",
             path=str(folder),

@@ -7,33 +7,44 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-SITE = Path(__file__).with_name("python")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Run Python there, and have it end with 0; temporary files lie behind a link, on a disk."""
+    yield from _running("python", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def decomposing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """As ``plain``, on a file system that lists names in their parts (NFD)."""
+    yield from _running("decomposed", tmp_path_factory)
+
+
+def _running(site: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     if sys.platform != "linux":
         pytest.skip("takes away what Linux has")
     behind = Path(tempfile.mkdtemp(prefix="leconvert-tests-", dir="/var/tmp"))
     link = tmp_path_factory.mktemp("link") / "tmp"
     link.symlink_to(behind)
-    environment = {
+    common = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(SITE), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).with_name(site)), *sys.path]),
         "TMPDIR": str(link),
     }
 
-    def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: object, cwd: Path | None = None, environment: Mapping[str, str] = {}
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, *map(str, arguments)],
-            env=environment, cwd=cwd, capture_output=True, text=True, check=False,
+            env=common | environment, cwd=cwd, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done

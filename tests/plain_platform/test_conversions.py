@@ -75,7 +75,15 @@ OPERATIONS = {
 def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
     plain: Run, leconvert: Leconvert, sets: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:
-    digests = []
+    result, expected = results_of(name, plain, leconvert, sets, tmp_path)
+    assert digest_of(result) == digest_of(expected)
+
+
+def results_of(
+    name: str, plain: Run, leconvert: Leconvert, sets: Mapping[str, Path], tmp_path: Path
+) -> tuple[Path, Path]:
+    """Return the result of an operation on the plain platform, and its result elsewhere."""
+    results = []
     for where in ("plain", "elsewhere"):
         folder = tmp_path / where
         folder.mkdir()
@@ -92,8 +100,8 @@ def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
             plain("-m", "leconvert", *words)
         else:
             leconvert(*words, code=0)
-        digests.append(digest_of(result))
-    assert digests[0] == digests[1]
+        results.append(result)
+    return results[0], results[1]
 
 
 @pytest.mark.slow

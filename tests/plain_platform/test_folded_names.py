@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from leconvert import convert
+from leconvert.support.errors import UsageError
 from tests.disks import mounted_disk
 from tests.plain_platform.conftest import Run
 from tests.trees import digest_of
@@ -70,6 +72,26 @@ def test_in_place_nothing_of_a_users_is_lost_and_the_source_can_be_deleted(
     plain("-m", "leconvert", "convert", "--root", source, "--delete-source", "--no-push")
     assert digest_of(source) == digest_of(small_result)
     assert [path.name for path in disk.iterdir() if not path.name.startswith(".")] == ["Set"]
+
+
+@pytest.mark.parametrize(
+    ("output", "work_dir", "said"),
+    [
+        ("SET/out", "work", "The target .* lies inside the source"),
+        ("out", "SET/work", "The work dir .* lies inside the source"),
+        (None, "SET/work", "The work dir .* lies inside the source"),
+        ("SET", "work", "--output is the source itself"),
+    ],
+)
+def test_places_of_another_case_are_not_mixed(
+    disk: Path, small_source: Path, output: str | None, work_dir: str, said: str
+) -> None:
+    source = Path(shutil.copytree(small_source, disk / "Set"))
+    before = digest_of(source)
+    with pytest.raises(UsageError, match=said):
+        convert(source, output=output and disk / output, work_dir=disk / work_dir)
+    assert digest_of(source) == before
+    assert [path.name for path in disk.iterdir()] == ["Set"]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ leaves out every file that could be private.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shlex
 import stat
@@ -18,9 +19,17 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import CHECK_DISK, denied, storage_errors
 from leconvert.support.text import count, shown
-from leconvert.workdir.swap import META, META_STAGING, TREE_RECORD, kept_meta, overlaid_meta
+from leconvert.workdir.swap import (
+    META,
+    META_STAGING,
+    TREE_RECORD,
+    info_path,
+    kept_meta,
+    overlaid_meta,
+)
 
 CARD_BEGIN = "<!-- leconvert: this part is written anew with every push -->"
 EPISODE_FOLDERS = ("data", "videos")
@@ -81,6 +90,41 @@ class Links:
             if f"{real}{os.sep}".startswith(folder):
                 return real[len(folder) :]
         return None
+
+
+class Spelling:
+    """Spells listed names as ``info.json`` does.
+
+    Some file systems of macOS list an accented letter as its two parts, but find the file by either
+    spelling. The names of cameras come from ``info.json``, and those of files from a listing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._declared: dict[str, str] | None = None
+
+    def of(self, path: str) -> str:
+        """Return the spelling of a listed path in the dataset."""
+        if path.isascii():
+            return path
+        if self._declared is None:
+            self._declared = {folded_name(each): each for each in _declared_names(self._root)}
+        spelled = f"{self._root}/"
+        for part in path.split("/"):
+            declared = self._declared.get(folded_name(part), part)
+            spelled += declared if is_same_path(spelled + part, spelled + declared) else part
+            spelled += "/"
+        return spelled[len(f"{self._root}/") : -1]
+
+
+def _declared_names(root: Path) -> Iterator[str]:
+    """Yield the names of files and folders that ``info.json`` spells."""
+    try:
+        info = json.loads(info_path(root).read_bytes())
+        for path in (*info["features"], info.get("data_path"), info.get("video_path")):
+            yield from str(path).split("/")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return  # other code reports it
 
 
 @contextmanager
@@ -222,14 +266,14 @@ def _names(
     root: Path, folder: str, enter: Callable[[str, os.DirEntry[str]], bool]
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yield every name below a folder that is not entered and no litter, in any order."""
-    folders = [folder]
+    folders, spelling = [folder], Spelling(root)
     while folders:
         folder = folders.pop()
         place = f"{root}/{folder}"[:-1]
         try:
             with os.scandir(place) as entries:
                 for entry in entries:
-                    path = folder + entry.name
+                    path = spelling.of(folder + entry.name)
                     if entry.is_file(follow_symlinks=False):
                         if not _is_litter(entry) and not path.startswith(UPLOAD_CLAIM):
                             yield path, entry

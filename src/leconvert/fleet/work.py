@@ -121,7 +121,7 @@ from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import WorkerReporter, read_workers
-from leconvert.workdir.former import former_target
+from leconvert.workdir.former import former_states, former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
 from leconvert.workdir.locks import (
     Backoff,
@@ -133,7 +133,7 @@ from leconvert.workdir.locks import (
 )
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
-from leconvert.workdir.swap import info_path, old_dir
+from leconvert.workdir.swap import info_path, kept_meta, old_dir
 
 # The record of a fleet: its datasets, the longest first, and its policy.
 
@@ -481,11 +481,13 @@ def clean_fleet(
         WorkDirError: There is no fleet, or its records cannot be used.
     """
     report = CleanReport(dry_run, (), ())
-    for dataset in open_fleet(Path(work_dir).resolve(), only_look=True).datasets:
-        target = dataset.target
-        if target is None or not target.parent.is_dir():
-            continue
-        report += clean_former_states(target, dry_run=dry_run, progress=progress)
+    datasets = open_fleet(Path(work_dir).resolve(), only_look=True).datasets
+    named = (dataset.target for dataset in datasets)
+    targets = [target for target in named if target is not None and target.parent.is_dir()]
+    former = former_states(targets)  # lists each folder once
+    for target in targets:
+        if former[target] or kept_meta(target):
+            report += clean_former_states(target, dry_run=dry_run, progress=progress)
         old = old_dir(target)
         if is_there(old):
             clean = f"leconvert clean --of {shlex.quote(str(target))} --old"

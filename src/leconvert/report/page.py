@@ -42,6 +42,7 @@ from leconvert.support.text import amount, count, duration, shorten, without_sec
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.swap import lies_in
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -567,7 +568,7 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
         UsageError: The path is in one of the datasets, or cannot be written.
     """
     place = path.resolve()
-    within = next((one for one in datasets if place.is_relative_to(one.resolve())), None)
+    within = next((one for one in datasets if lies_in(place, one.resolve())), None)
     if within is not None:
         said = (
             f"{path} is inside the dataset {within}, which must contain only files of the dataset."

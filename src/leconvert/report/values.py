@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from leconvert.dataset.files import Spelling
 from leconvert.dataset.formats import Dataset, open_dataset, v3
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import TARGET_VERSIONS, Batch, Finding
@@ -562,12 +563,13 @@ def measure_tree(dataset: Dataset) -> _Tree:
     """Count the files in a dataset's folder and add up their sizes; no data is read."""
     figures: dict[str | None, tuple[int, int]] = {None: (0, 0)}
     root = dataset.root
+    spelling = Spelling(root)
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, onerror=_raise):
             subfolders.sort()
             for name in names:
                 path = Path(folder, name)
-                owner = dataset.slice_of(path.relative_to(root).as_posix())
+                owner = dataset.slice_of(spelling.of(path.relative_to(root).as_posix()))
                 stream = None if owner is None else owner[0]
                 files, size = figures.get(stream, (0, 0))
                 figures[stream] = files + 1, size + path.stat().st_size

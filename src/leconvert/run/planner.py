@@ -242,18 +242,19 @@ def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) 
             f"{'result needs' if is_target else 'files of the workers need'} about "
             f"{amount(room.bytes_needed)}{why}.",
             path=room.folder,
-            next_step=_free_former(space, target)
+            next_step=_free_former(target)
             + f"Free disk space or choose another {other}. Nothing was written.",
         )
 
 
-def _free_former(space: SpaceNeeded, target: Path) -> str:
-    if not space.former_states:
+def _free_former(target: Path) -> str:
+    former_states, former_bytes = count_former([target])
+    if not former_states:
         return ""
     clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
     return (
         f"`{clean}` removes former states of the result that the result still contains: "
-        f"{count(space.former_states, 'state')}, up to {amount(space.former_bytes)}. "
+        f"{count(former_states, 'state')}, up to {amount(former_bytes)}. "
     )
 
 
@@ -377,7 +378,18 @@ def summarize(run: OpenedRun) -> PlanSummary:
     has_links = run.one_host is None or run.one_host.has_links
     scans = [run.scan.stream(layout.stream)[0] for layout in run.manifest.streams]
     source, root = run.scan.sources(), run.paths.root
-    return _summary(run.manifest, scans, source, run.batches, root, has_links=has_links)
+    summary = _summary(run.manifest, scans, source, run.batches, root, has_links=has_links)
+    return _with_former(summary, Path(run.manifest.target))
+
+
+def _with_former(summary: PlanSummary, target: Path) -> PlanSummary:
+    """Add the former states beside a target to a summary that is shown.
+
+    The folder is listed. A fleet, which has thousands of targets there, counts them all at once.
+    """
+    former_states, former_bytes = count_former([target])
+    space = replace(summary.space, former_states=former_states, former_bytes=former_bytes)
+    return replace(summary, space=space)
 
 
 def _summary(
@@ -389,7 +401,7 @@ def _summary(
     *,
     has_links: bool | None = None,
 ) -> PlanSummary:
-    """Return the summary of a plan, written or not.
+    """Return the summary of a plan, written or not, without former states.
 
     Args:
         manifest: Its head.
@@ -414,7 +426,6 @@ def _summary(
             is_migration=manifest.is_migration,
         )
     )
-    former_states, former_bytes = count_former([target])
     return PlanSummary(
         episodes=manifest.num_episodes,
         frames=manifest.num_frames,
@@ -423,7 +434,7 @@ def _summary(
         kept=kept_files(manifest, batches),
         batches=manifest.num_batches,
         block_align=manifest.block_align,
-        space=replace(space, former_states=former_states, former_bytes=former_bytes),
+        space=space,
         findings=manifest.findings,
         decoded_cameras=decoded_cameras(manifest.streams, manifest.sources),
         decoded_episodes=_decoded_episodes(manifest, source),
@@ -623,7 +634,7 @@ def preview_plan(
     summary = draft.summary
     if summary.moves is None:  # the target of a migration is a temporary folder
         check_room(summary.space, target)
-    return summary
+    return _with_former(summary, target)
 
 
 def scan_sources(

@@ -87,9 +87,10 @@ def clone_range(source: int, target: int, start: int, count: int, target_start: 
     Raises:
         OSError: The file system or the platform cannot share blocks.
     """
-    if sys.platform != "linux":  # another system may give the number another meaning
+    if sys.platform == "linux":  # another system may give the number another meaning
+        fcntl.ioctl(target, _FICLONERANGE, _CLONE_RANGE.pack(source, start, count, target_start))
+    else:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-    fcntl.ioctl(target, _FICLONERANGE, _CLONE_RANGE.pack(source, start, count, target_start))
 
 
 def copy_file(source: str | Path, target: str | Path) -> None:
@@ -130,17 +131,17 @@ _NO_FULL_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 
 def _copy_range(source: int, target: int, start: int, count: int, target_start: int) -> int:
-    if not hasattr(os, "copy_file_range"):
-        return 0
-    return os.copy_file_range(source, target, count, start, target_start)
+    if sys.platform == "linux" and hasattr(os, "copy_file_range"):
+        return os.copy_file_range(source, target, count, start, target_start)
+    return 0
 
 
 def _send(source: int, target: int, start: int, count: int, target_start: int) -> int:
     # On other platforms it can only send to sockets.
-    if sys.platform != "linux" or not hasattr(os, "sendfile"):
-        return 0
-    os.lseek(target, target_start, os.SEEK_SET)
-    return os.sendfile(target, source, start, count)
+    if sys.platform == "linux" and hasattr(os, "sendfile"):
+        os.lseek(target, target_start, os.SEEK_SET)
+        return os.sendfile(target, source, start, count)
+    return 0
 
 
 # Calls that copy in the kernel, the better one first. Each takes the arguments of `clone_range` and
@@ -153,7 +154,7 @@ KERNEL_COPIES: dict[str, Callable[[int, int, int, int, int], int]] = {
 
 def read_ahead(descriptor: int, size_bytes: int) -> None:
     """Let the kernel read the first bytes of a file ahead of their use."""
-    if hasattr(os, "posix_fadvise"):
+    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
@@ -199,7 +200,7 @@ class MemoryFile:
 
     def __init__(self, size_bytes: int = 0) -> None:
         # Files of a stream in the training process are closed only when the stream is collected.
-        if hasattr(os, "memfd_create"):
+        if sys.platform == "linux" and hasattr(os, "memfd_create"):
             self.descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
             # The process id makes the path valid in threads with another view of /proc, too.
             self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
@@ -218,9 +219,10 @@ class MemoryFile:
 
         They read as zeros from now on.
         """
-        if self._memory is None:
-            self._memory = mmap.mmap(self.descriptor, self._size_bytes)
-        self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
+        if sys.platform == "linux":
+            if self._memory is None:
+                self._memory = mmap.mmap(self.descriptor, self._size_bytes)
+            self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
 
     def clear(self) -> None:
         """Free all pages; they read as zeros from now on."""
@@ -239,6 +241,43 @@ def _remove(descriptor: int, path: str | None = None) -> None:
     if path is not None:
         with suppress(OSError):  # the folder for temporary files was cleaned before
             os.unlink(path)  # noqa: PTH108
+
+
+def is_same_path(one: str, other: str) -> bool:
+    """Return whether two spellings are the path of one file or folder that exists.
+
+    File systems of macOS and Windows take ``A`` and ``a`` for one name. On those of macOS, an
+    accented letter is also the same as its two parts, and some of them list the parts even if the
+    name was given with the letter. If both spellings are found but only one of them is listed, they
+    are one name. Inode numbers do not tell: behind FUSE each spelling may have a number of its own.
+    """
+    if one == other:
+        return True
+    if folded_name(one) != folded_name(other):
+        return False
+    if not (os.path.lexists(one) and os.path.lexists(other)):
+        return False
+    folder = ""
+    for mine, others in zip(one.split("/"), other.split("/"), strict=True):
+        if mine != others:
+            wanted = folded_name(mine)
+            try:
+                names = os.listdir(folder or ".")  # noqa: PTH208
+            except OSError:
+                return False
+            if sum(folded_name(name) == wanted for name in names) != 1:
+                return False
+        folder += f"{mine}/"
+    return True
+
+
+def folded_name(name: str) -> str:
+    """Return a text that is equal for all spellings that a file system may take for one name."""
+    if name.isascii():
+        return name.lower()
+    from unicodedata import normalize
+
+    return normalize("NFD", normalize("NFD", name).casefold())
 
 
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -281,15 +281,15 @@ def own_scheduling() -> Iterator[None]:
     and leaves it so. Threads and processes that it starts later inherit this. They starve
     everything on their cores, including threads of the kernel.
     """
-    if not hasattr(os, "sched_getscheduler"):
+    if sys.platform == "linux" and hasattr(os, "sched_getscheduler"):
+        policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+        try:
+            yield
+        finally:
+            if os.sched_getscheduler(0) != policy:
+                os.sched_setscheduler(0, policy, parameters)
+    else:
         yield
-        return
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        if os.sched_getscheduler(0) != policy:
-            os.sched_setscheduler(0, policy, parameters)
 
 
 def keep_freed_memory() -> None:
@@ -315,20 +315,30 @@ def use_large_pages(memory: mmap.mmap) -> None:
             memory.madvise(mmap.MADV_HUGEPAGE)
 
 
-def end_with_parent(number: int) -> None:
-    """Let the kernel send this process a signal when its parent process ends."""
+def end_with_parent(number: int, parent: int) -> None:
+    """Let this process get a signal when its parent process ends, or now if it already has.
+
+    Args:
+        number: The signal.
+        parent: The parent's process id, as the parent itself passed it.
+    """
     import ctypes
 
     library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
+    is_told = hasattr(library, "prctl")
+    if is_told:
         library.prctl(_PR_SET_PDEATHSIG, number)
-        return
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+    elif not is_told:
+        _watch_parent(number, parent)
+
+
+def _watch_parent(number: int, parent: int) -> None:
     import threading
 
-    parent = os.getppid()
-
     def watch() -> None:
-        # Without prctl nothing tells of a parent's end: the only sign is another parent's number.
+        # Without prctl, only the id of another parent shows that the parent has ended.
         while os.getppid() == parent:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         os.kill(os.getpid(), number)

@@ -38,6 +38,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from leconvert.support.errors import LeconvertError, WorkDirError
+from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there
 from leconvert.workdir.records import encode_record, read_record
@@ -156,7 +157,21 @@ def former_states(
     for real in wanted.values():
         if real.parent not in listed:
             listed[real.parent] = _in_folder(real.parent, fs)
-    return {target: listed[real.parent].get(real.name, []) for target, real in wanted.items()}
+    return {
+        target: [
+            replace(state, path=ours)
+            for state in listed[real.parent].get(folded_name(real.name), [])
+            if _is_at(state, ours := former_dir(real, state.run_id))
+        ]
+        for target, real in wanted.items()
+    }
+
+
+def _is_at(state: FormerState, ours: Path) -> bool:
+    """Return whether a state that was listed is at a target's path for it."""
+    return is_same_path(str(state.path), str(ours)) or is_same_path(
+        str(state.record), str(_record_of(ours))
+    )
 
 
 def count_former(targets: Iterable[Path]) -> tuple[int, int]:
@@ -217,6 +232,7 @@ def _record_of(place: Path) -> Path:
 
 
 def _in_folder(folder: Path, fs: FileSystem) -> dict[str, list[FormerState]]:
+    """Return the former states in a folder by `folded_name` of their target's name."""
     try:
         with storage_errors(folder):
             names = set(fs.list_names(folder))
@@ -237,7 +253,7 @@ def _in_folder(folder: Path, fs: FileSystem) -> dict[str, list[FormerState]]:
             state = FormerState(place, matched["run_id"], 0, "", 0, None, is_there=True)
         else:
             continue  # somebody else's file
-        found.setdefault(matched["target"], []).append(state)
+        found.setdefault(folded_name(matched["target"]), []).append(state)
     for states in found.values():
         states.sort(key=lambda state: (-state.number, state.path))
     return found

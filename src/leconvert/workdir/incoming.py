@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from leconvert.support.errors import BusyError, TargetError
+from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import sync_dir, sync_tree
 from leconvert.workdir.locks import hold_lock
@@ -78,6 +79,7 @@ class Incoming:
         for folder in (self.tree, begun):
             folder.mkdir(exist_ok=True)
         parts = {self.part(path) for path in wanted}
+        spelled = {folded_name(path): path for path in wanted if not path.isascii()}
         for path in begun.iterdir():
             if path not in parts:
                 path.unlink()
@@ -85,8 +87,12 @@ class Incoming:
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):  # the folder is not empty
                     path.rmdir()
-            elif path.relative_to(self.tree).as_posix() not in wanted:
-                path.unlink()
+            else:
+                name = path.relative_to(self.tree).as_posix()
+                other = spelled.get(folded_name(name))
+                is_other = other and is_same_path(str(path), str(self.tree / other))
+                if name not in wanted and not is_other:
+                    path.unlink()
 
     def size_bytes(self) -> int:
         """Return the number of bytes that have arrived."""

@@ -55,7 +55,7 @@ from leconvert.support.errors import (
     UsageError,
     WorkDirError,
 )
-from leconvert.support.file_calls import CANNOT_FLAG, is_mount_point
+from leconvert.support.file_calls import CANNOT_FLAG, is_mount_point, is_same_path
 from leconvert.support.machine import may_act_for_owners
 from leconvert.support.storage_errors import lacking_right, raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import (
@@ -203,11 +203,18 @@ def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Pa
 
 def _trees_beside(target: Path, fs: FileSystem) -> list[tuple[str, Path]]:
     real = Path(os.path.realpath(target))
-    name, rest = re.escape(f".{real.name}.leconvert-"), r"\.[0-9]+(?:\.removed)?\Z"
-    pattern = re.compile(name + r"([A-Za-z0-9][A-Za-z0-9_-]*)" + rest)
     with storage_errors(real.parent):
         names = fs.list_names(real.parent)
-    return [(found[1], real.with_name(name)) for name in names if (found := pattern.match(name))]
+    trees = []
+    for name in names:
+        if (found := _TREE_NAME.search(name)) is not None:
+            tree = real.with_name(f".{real.name}{found[0]}")
+            if is_same_path(str(real.with_name(name)), str(tree)):
+                trees.append((found[1], tree))
+    return trees
+
+
+_TREE_NAME = re.compile(r"\.leconvert-([A-Za-z0-9][A-Za-z0-9_-]*)\.[0-9]+(?:\.removed)?\Z")
 
 
 def run_of(tree: Path) -> str:
@@ -1007,7 +1014,7 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
             continue
         if (inner, outer) == ("target", "work dir") and target == WorkDir.migrated(source):
             continue
-        if places[inner].is_relative_to(places[outer]):
+        if lies_in(places[inner], places[outer]):
             raise UsageError(
                 f"The {inner} {places[inner]} lies inside the {outer} {places[outer]}.",
                 path=str(places[inner]),
@@ -1027,10 +1034,18 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
         )
 
 
+def lies_in(inner: Path, outer: Path) -> bool:
+    """Return whether a resolved path is a folder or lies in it, also in another spelling."""
+    if inner.is_relative_to(outer):
+        return True
+    parts = inner.parts[: len(outer.parts)]
+    return is_same_path(str(Path(*parts)), str(outer))
+
+
 def is_same_folder(one: Path, other: Path) -> bool:
     """Return whether two resolved paths are one folder, which may be mounted twice."""
     with suppress(OSError):
-        return one == other or one.samefile(other)
+        return is_same_path(str(one), str(other)) or one.samefile(other)
     return False
 
 

@@ -30,6 +30,7 @@ FOLDERS = ("/proc/", "/sys/")
 MEMORY = "/dev/shm"  # itself: the data of tests may lie in it
 CLONES = frozenset({0x40049409, 0x4020940D})
 OPEN_FILES = 256
+PASS_ON = sys.stdlib_module_names | {"sitecustomize"}  # who calls them asks for the file
 
 
 def is_hidden(path: object) -> bool:
@@ -45,7 +46,7 @@ def is_hidden(path: object) -> bool:
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "").partition(".")[0]
-        if name not in sys.stdlib_module_names or name == "__main__":
+        if name not in PASS_ON or name == "__main__":
             return name in {"leconvert", "__main__"}
         frame = frame.f_back
     return False

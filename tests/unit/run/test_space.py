@@ -21,6 +21,7 @@ from leconvert.run.planner import (
     space_needed,
 )
 from leconvert.support.errors import StorageError
+from leconvert.workdir.former import TreeFacts, former_dir, write_former
 
 VIDEO = "videos/observation.images.top"
 ALIGN = 4096
@@ -141,9 +142,15 @@ def test_too_little_room_is_an_error_that_says_where(
         f"{tmp_path / folder} has only 20.0 MiB free, but {said}"
     )
     assert helps in (caught.value.next_step or "")
+    target = tmp_path / "at" / "out"
+    target.mkdir(parents=True)
+    for run_id in ("one", "two"):
+        facts = TreeFacts(meta_digest="", files_digest="", num_files=1, size_bytes=9 << 19)
+        write_former(target, target, run_id, facts)
+        former_dir(target, run_id).mkdir()
     with pytest.raises(StorageError) as caught:
-        check_room(SpaceNeeded(False, twice, (room,), 2, 9 * MEBIBYTE), tmp_path / "at" / "out")
-    clean = f"`leconvert clean --of {tmp_path / 'at' / 'out'} --old` removes former states"
+        check_room(SpaceNeeded(False, twice, (room,)), target)
+    clean = f"`leconvert clean --of {target} --old` removes former states"
     assert str(caught.value.next_step).startswith(clean)
     assert "2 states, up to 9.0 MiB" in str(caught.value.next_step)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from leconvert.dataset.files import Spelling
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats import PROVENANCE_PATH, read_provenance
 from leconvert.dataset.formats.v2 import left_over_tables
@@ -331,11 +332,12 @@ def provenance_findings(root: Path, num_episodes: int) -> Iterator[Finding]:
 
 
 def _files_below(root: Path, folder: str) -> Iterator[str]:
+    spelling = Spelling(root)
     for place, folders, names in os.walk(root / folder):
         folders.sort()
         relative = Path(place).relative_to(root)
         for name in sorted(names):
-            yield (relative / name).as_posix()
+            yield spelling.of((relative / name).as_posix())
 
 
 def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:

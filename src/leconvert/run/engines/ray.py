@@ -203,9 +203,7 @@ def work_on_this_node(
 
 def _work_tied(parent: int, arguments: Sequence[str]) -> None:
     """Run ``leconvert`` so that it is asked to stop when its parent process ends."""
-    end_with_parent(signal.SIGTERM)
-    if os.getppid() != parent:  # it has already ended
-        sys.exit(130)
+    end_with_parent(signal.SIGTERM, parent)
     sys.argv = ["leconvert", *arguments]
     runpy.run_module("leconvert", run_name="__main__", alter_sys=True)
 

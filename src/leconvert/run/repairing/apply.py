@@ -83,6 +83,7 @@ from leconvert.workdir.swap import (
     check_target,
     exchange_trees,
     has_mark_of,
+    is_same_folder,
     mark_tree,
     old_dir,
     recover_marked,
@@ -177,7 +178,7 @@ def repair_dataset(
         SourceChangedError: The dataset was changed meanwhile.
     """
     started = time.monotonic()
-    if output is not None and output == root:
+    if output is not None and is_same_folder(output, root):
         raise source_as_output(root)
     target = root if output is None else output
     run_id = _IN_PLACE if output is None else _OUTPUT

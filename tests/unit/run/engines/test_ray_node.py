@@ -100,4 +100,4 @@ def test_a_worker_whose_parent_is_gone_already_does_not_begin() -> None:
         [sys.executable, "-m", "leconvert.run.engines.ray", "1", "work", "WORK"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", "")

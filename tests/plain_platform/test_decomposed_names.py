@@ -1,0 +1,156 @@
+"""On a file system that lists names in another normal form than they were given in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from unicodedata import normalize
+
+import pytest
+
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from tests.hub import WRITE_TOKEN, StandIn
+from tests.plain_platform.conftest import Run
+from tests.plain_platform.test_conversions import OPERATIONS, results_of
+from tests.program import Leconvert
+from tests.trees import digest_of
+
+CAMERA = "observation.images.café"
+LISTS = """
+import os, sys
+from pathlib import Path
+here = Path(sys.argv[1])
+(here / "caf\\u00e9").touch()
+assert os.listdir(here) == ["cafe\\u0301"]
+for name in ("caf\\u00e9", "cafe\\u0301"):
+    assert (here / name).is_file()
+    assert os.path.samefile(here / name, here / "caf\\u00e9")
+"""
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The datasets of `test_conversions`, each with a camera whose name is not ASCII."""
+    folder = tmp_path_factory.mktemp("sets")
+    assert normalize("NFC", CAMERA) == CAMERA
+    spec = DatasetSpec(
+        episodes=5,
+        frames=[12, 7, 1, 9, 15],
+        cameras=(CameraSpec(key=CAMERA, width=32, height=32),),
+        extra_files={"résumé.md": "# A dataset\n"},
+    )
+    source = make_dataset(folder / "source", spec)
+    result = folder / "v30"
+    elsewhere("-m", "leconvert", "convert", source, "--output", result)
+    damaged = Path(shutil.copytree(result, folder / "damaged"))
+    info = damaged / "meta" / "info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"total_frames": 7}))
+    return {"SOURCE": source, "V30": result, "DAMAGED": damaged}
+
+
+def test_it_lists_names_in_their_parts_and_finds_both(decomposing: Run, tmp_path: Path) -> None:
+    decomposing("-c", LISTS, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if "MANY" not in OPERATIONS[name]])
+def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
+    decomposing: Run, leconvert: Leconvert, sets: Mapping[str, Path], tmp_path: Path, name: str
+) -> None:
+    result, expected = results_of(name, decomposing, leconvert, sets, tmp_path)
+    assert digest_of(result) == digest_of(expected)
+    if (result / "meta/info.json").is_file():
+        check = ("-m", "leconvert", "check", "--json")
+        found, known = decomposing(*check, result).stdout, elsewhere(*check, expected)
+        assert codes(found) == codes(known)
+
+
+def codes(checked: str) -> list[str]:
+    return [finding["code"] for finding in json.loads(checked)["findings"]]
+
+
+def elsewhere(*words: object) -> str:
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_source_is_deleted_after_its_proof_and_a_kept_one_comes_back(
+    decomposing: Run, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    place = Path(shutil.copytree(sets["SOURCE"], tmp_path / "café"))
+    before, program = digest_of(place), ("-m", "leconvert")
+    kept = place.with_name("café_old")
+    decomposing(*program, "convert", place, "--no-push")
+    decomposing(*program, "verify", place, "--source", kept, "--bytes")
+    decomposing(*program, "undo", place)
+    assert digest_of(place) == before
+    shutil.rmtree(tmp_path / "café_v30")
+    decomposing(*program, "convert", place, "--no-push", "--delete-source")
+    assert digest_of(place) == digest_of(sets["V30"])
+    assert [path.name for path in tmp_path.iterdir()] == ["café"]
+
+
+def test_what_is_pushed_has_the_names_that_its_description_has(
+    decomposing: Run, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with StandIn(tmp_path / "hub") as hub:
+        place = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0",
+            "HF_TOKEN": WRITE_TOKEN,
+        }
+        push = ("-m", "leconvert", "push", sets["V30"], "--push-repo-id", "tester/arm")
+        decomposing(*push, environment=place)
+        repo = hub.repo("tester/arm")
+        names = set(repo.tree(repo.branches["main"]))
+        assert f"videos/{CAMERA}/chunk-000/file-000.mp4" in names
+        fetched = tmp_path / "fetched"
+        fetch = ("-m", "leconvert", "convert", "--repo-id", "tester/arm", "--root", fetched)
+        decomposing(*fetch, environment=place)
+        assert digest_of(fetched / "videos") == digest_of(sets["V30"] / "videos")
+
+
+def test_a_file_that_has_arrived_is_not_fetched_again(decomposing: Run, tmp_path: Path) -> None:
+    decomposing("-c", ARRIVES, tmp_path / "set")
+
+
+ARRIVES = """
+import sys
+from pathlib import Path
+from leconvert.workdir.incoming import incoming
+path = "videos/caf\u00e9/episode.mp4"
+with incoming(Path(sys.argv[1])) as arriving:
+    arriving.keep([path])
+    file = arriving.tree / path
+    file.parent.mkdir(parents=True)
+    file.touch()
+    arriving.keep([path])
+    assert file.exists()
+    arriving.keep(["data/episode.parquet"])
+    assert not file.exists()
+"""
+
+
+def test_a_former_result_is_found_by_the_name_of_its_dataset(
+    decomposing: Run, tmp_path: Path
+) -> None:
+    source, target, program = tmp_path / "set", tmp_path / "out/café", ("-m", "leconvert")
+    target.parent.mkdir()
+    digests = []
+    for episodes in (2, 4):
+        make_dataset(source, DatasetSpec(episodes=episodes, frames=6))
+        append = ["--append"] * (episodes == 4)
+        decomposing(*program, "convert", source, "--output", target, *append)
+        digests.append(digest_of(target))
+        shutil.rmtree(source)
+    (former,) = target.parent.glob("café.former-*")
+    told = decomposing(*program, "clean", "--of", target, "--old", "--dry-run").stdout
+    assert f"would remove former state {former}" in told
+    decomposing(*program, "undo", target)
+    assert digest_of(target) == digests[0] != digests[1]
+    assert not former.exists()
