@@ -16,9 +16,7 @@ from importlib import import_module
 
 CASES = {
     "convert": "LeRobot's converter, ours in several ways, and a plain copy",
-    "clone": "conversions where the file system shares extents",
     "verify": "verification, against hashing both sides",
-    "workers": "one and two workers on the same batches",
     "edit": "deleting, splitting, merging, and back to v2.1, beside other tools",
     "append": "appending episodes, against converting the grown source anew",
     "quantiles": "conversions with and without quantiles",

@@ -33,6 +33,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from os import kill
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,11 @@ from benches import kit
 from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.records import RunPaths, WorkDir
-from storm_driver import LEASE_SECONDS, Member, Storm, digest_of, header, rounds_until, tell
+from storm_driver import LEASE_SECONDS, Member, Storm, header, rounds_until, tell
+
+sys.path.insert(0, str(kit.REPOSITORY))
+
+from tests.trees import digest_of
 
 LONGEST_STOP_SECONDS = 3 * LEASE_SECONDS
 ROUND_SECONDS = 180.0
@@ -258,7 +263,6 @@ def quiet_digests(template: Path, folder: Path) -> tuple[str, str]:
 
 def storms_afterwards(options: argparse.Namespace, folder: Path) -> int:
     """Kill conversions and let something else happen, until enough were killed."""
-    sys.path.insert(0, str(kit.REPOSITORY))
     from tests.faults.afterwards import AFTERWARDS, CASES_AFTERWARDS, Datasets, after_kills
     from tests.faults.trials import CASES, Place, in_a_process, make_templates
     from tests.faults.trials import make_source as make_smallest
@@ -294,10 +298,11 @@ def storms_afterwards(options: argparse.Namespace, folder: Path) -> int:
 
 def storms_over_edits(options: argparse.Namespace, folder: Path) -> int:
     """Kill the commands that edit or begin with v3.0 datasets, until enough were killed."""
-    sys.path.insert(0, str(kit.REPOSITORY))
     from tests.faults.trials import (
         CASES,
+        Case,
         Place,
+        Quiet,
         in_a_process,
         kill_trial,
         make_templates,
@@ -311,18 +316,19 @@ def storms_over_edits(options: argparse.Namespace, folder: Path) -> int:
         if case.command != "convert" or case.begins_with != "template" or case.has_former
     ]
     template = make_templates(make_smallest(folder / "template"), cases)
-    quiet, seconds = {}, {}
-    for case in cases:
-        quiet[case.name] = quiet_run(case, template, folder / f"quiet-{case.name}")
+
+    @cache
+    def undisturbed(case: Case) -> tuple[Quiet, float]:
+        quiet = quiet_run(case, template, folder / f"quiet-{case.name}")
         began = time.monotonic()
         in_a_process(Place(case, template, folder / f"timed-{case.name}"), None)
-        seconds[case.name] = time.monotonic() - began
+        return quiet, time.monotonic() - began
 
     def one_round(chance: random.Random) -> Mapping[str, Any]:
         case = chance.choice(cases)
-        most = seconds[case.name]
+        quiet, most = undisturbed(case)
         kills = [most * chance.betavariate(2, 1.5) for _ in range(chance.randint(1, 6))]
-        row = kill_trial(case, quiet[case.name], kills, template, folder / "round")
+        row = kill_trial(case, quiet, kills, template, folder / "round")
         return {"case": case.name, "kills": row.number, "troubles": list(row.problems)}
 
     return rounds_until(options.kills, options.seed, one_round, options.log)

@@ -6,7 +6,6 @@ Python starts.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -225,13 +224,3 @@ def tell(row: Mapping[str, Any], log: Path | None) -> None:
     if log is not None:
         with log.open("a") as file:
             file.write(json.dumps(row) + "\n")
-
-
-def digest_of(root: Path) -> str:
-    """Return one digest of the names and contents of all files below a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()

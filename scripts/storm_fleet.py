@@ -1,7 +1,7 @@
 """A fleet of made datasets, some broken: its time beside single conversions, and under kills.
 
-`python scripts/storm_fleet.py --datasets 200 --kills 200 --log bench_logs/FILE` makes datasets of
-19 kinds, breaks 15 % of them in the ways of datasets in the wild, adds the datasets of the folder
+`python scripts/storm_fleet.py --datasets 200 --kills 200 --log bench_logs/FILE` makes datasets
+of the kinds of `tests.collection`, 15 % of them unsound, adds the datasets of the folder
 `--recordings` if that is given, and
 
 1. converts each by a `leconvert convert -j 2` of its own, and keeps the digests and the seconds;
@@ -30,196 +30,37 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benches import kit
 from leconvert import WorkerOptions, convert
 from leconvert.fleet import DatasetState, FleetStatus, clean_fleet, fleet_status
 from leconvert.support.errors import BatchesFailedError
-from leconvert.testing import (
-    CameraSpec,
-    DatasetSpec,
-    edit_info,
-    edit_lines,
-    edit_table,
-    make_dataset,
-    with_column,
-)
+from leconvert.testing import edit_info
 from leconvert.workdir.records import WorkDir
-from storm_driver import LEASE_SECONDS, Member, Storm, digest_of, header, tell
+from storm_driver import LEASE_SECONDS, Member, Storm, header, tell
+
+sys.path.insert(0, str(kit.REPOSITORY))
+
+from tests.collection import KINDS
+from tests.trees import digest_of
 
 type Facts = dict[str, Any]
 
 STORM_SECONDS = 1800.0
+SOUND = [name for name in KINDS if name.startswith("sound")]
+UNSOUND = [name for name in KINDS if not name.startswith(("sound", "v3.0"))]
 
 
-def cameras(*names: str, codec: str = "libx264", **options: Any) -> tuple[CameraSpec, ...]:
-    """Return cameras of one codec."""
-    keys = [f"observation.images.{name}" for name in names]
-    return tuple(CameraSpec(key=key, codec=codec, **options) for key in keys)
-
-
-SMALL: Facts = {"width": 64, "height": 48}
-KINDS = (
-    DatasetSpec(episodes=3, frames=20, cameras=()),
-    DatasetSpec(episodes=1, frames=7, cameras=cameras("top", **SMALL), seed=1),
-    DatasetSpec(episodes=5, frames=30, cameras=cameras("top", **SMALL), seed=2),
-    DatasetSpec(episodes=12, frames=15, quantiles=True, seed=3),
-    DatasetSpec(episodes=20, frames=25, cameras=cameras("top", codec="libsvtav1"), seed=4),
-    DatasetSpec(episodes=6, frames=12, cameras=cameras("top", codec="libx265", **SMALL), seed=5),
-    DatasetSpec(episodes=4, frames=9, cameras=cameras("top", codec="mpeg4", **SMALL), seed=6),
-    DatasetSpec(episodes=5, frames=10, cameras=cameras("top", codec="libvpx-vp9", **SMALL), seed=7),
-    DatasetSpec(episodes=6, frames=10, cameras=(), image_keys=("observation.images.png",), seed=8),
-    DatasetSpec(
-        episodes=4, frames=8, image_keys=("observation.images.png",), image_size=(32, 32),
-        cameras=cameras("top", **SMALL), seed=9,
-    ),
-    DatasetSpec(episodes=8, frames=40, codebase_version="v2.0", seed=10),
-    DatasetSpec(episodes=9, frames=11, codebase_version="v2.0", cameras=(), seed=11),
-    DatasetSpec(episodes=60, frames=20, distinct_clips=4, cameras=cameras("a", "b"), seed=12),
-    DatasetSpec(
-        episodes=120, frames=6, distinct_clips=2, cameras=cameras("a", "b", "c", **SMALL), seed=13
-    ),
-    DatasetSpec(episodes=300, frames=5, cameras=(), state_dim=14, action_dim=14, seed=14),
-    DatasetSpec(episodes=25, frames=8, chunks_size=10, cameras=cameras("top", **SMALL), seed=15),
-    DatasetSpec(episodes=6, frames=20, fps="29.97", cameras=cameras("top", **SMALL), seed=16),
-    DatasetSpec(
-        episodes=7, frames=list(range(5, 40, 5)), state_dim=1, matrix_shape=(3, 2), has_done=True,
-        nested_names=True, tasks_per_episode=2, cameras=cameras("top", **SMALL), seed=17,
-    ),
-    DatasetSpec(episodes=3, frames=50, cameras=cameras("top", gop_size=25), seed=18),
-)  # fmt: skip
-_WEIGHTS = (9, 9, 9, 6, 3, 5, 5, 5, 5, 5, 4, 6, 1, 1, 2, 4, 6, 6, 6)
-
-
-def table_of(root: Path) -> Path:
-    return root / "data/chunk-000/episode_000000.parquet"
-
-
-def clips_of(root: Path) -> list[Path]:
-    return sorted(root.rglob("*.mp4"))
-
-
-def cut(path: Path, end: int) -> None:
-    """Cut a file off."""
-    path.write_bytes(path.read_bytes()[:end])
-
-
-def late(root: Path) -> None:
-    """Time all frames of an episode late, as by a wall clock."""
-
-    def change(table: pa.Table) -> pa.Table:
-        times = [value + 0.011 for value in table["timestamp"].to_pylist()]
-        return with_column(table, "timestamp", pa.array(times, pa.float32()))
-
-    edit_table(root, 0, change)
-
-
-def pointers(root: Path) -> None:
-    """Leave Git LFS pointers in place of tables."""
-    said = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 9\n"
-    for path in root.rglob("*.parquet"):
-        path.write_text(said)
-
-
-def binary(root: Path) -> None:
-    """Store bytes in a column of every table."""
-    for path in root.rglob("*.parquet"):
-        table = pq.read_table(path)
-        pq.write_table(with_column(table, "raw", pa.array([b"\0"] * len(table))), path)
-    declare(root, "raw", "binary", 1)
-
-
-def declare(root: Path, name: str, dtype: str, length: int) -> None:
-    """Declare a feature."""
-    feature = {"dtype": dtype, "shape": [length], "names": None}
-    edit_info(root, lambda info: info["features"].update({name: feature}))
-
-
-def doubles(root: Path) -> None:
-    """Store float64 where ``info.json`` declares float32."""
-
-    def change(table: pa.Table) -> pa.Table:
-        values = table["action"].cast(pa.list_(pa.float64()))
-        return with_column(table, "action", values)
-
-    edit_table(root, 0, change)
-
-
-def no_statistics(root: Path) -> None:
-    for path in (root / "meta").glob("*stats*"):
-        path.unlink()
-
-
-def elsewhere(root: Path) -> None:
-    """Move an episode's files to another chunk than the template says."""
-    for path in sorted(root.rglob("episode_000000.*")):
-        there = Path(str(path).replace("chunk-000", "chunk-001"))
-        there.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(there)
-
-
-DEFECTS: Mapping[str, tuple[int, Callable[[Path], object]]] = {
-    "late": (2, late),
-    "lacking": (0, lambda root: table_of(root).unlink()),
-    "torn": (3, lambda root: cut(table_of(root), 200)),
-    "no_info": (0, lambda root: (root / "meta/info.json").write_text("{")),
-    "pointers": (8, pointers),
-    "no_version": (2, lambda root: edit_info(root, lambda info: info.pop("codebase_version"))),
-    "called_v3": (
-        5, lambda root: edit_info(root, lambda info: info.update(codebase_version="v3.0"))
-    ),
-    "no_chunks": (1, lambda root: edit_info(root, lambda info: info.pop("total_chunks"))),
-    "undeclared": (
-        0,
-        lambda root: edit_table(
-            root, 0, lambda table: with_column(table, "force", pa.array([0.5] * len(table)))
-        ),
-    ),
-    "phantom": (2, lambda root: declare(root, "observation.phantom", "float32", 2)),
-    "binary": (0, binary),
-    "doubles": (3, doubles),
-    "no_statistics": (2, no_statistics),
-    "few_statistics": (
-        3, lambda root: edit_lines(root, "episodes_stats", lambda lines: lines.pop())
-    ),
-    "same_task_twice": (
-        0,
-        lambda root: edit_lines(
-            root, "tasks", lambda lines: lines.append({"task_index": 0, "task": "Else."})
-        ),
-    ),
-    "no_task": (2, lambda root: (root / "meta/tasks.jsonl").unlink()),
-    "no_clip": (2, lambda root: clips_of(root)[0].unlink()),
-    "torn_clip": (6, lambda root: cut(clips_of(root)[0], -300)),
-    "other_clip": (17, lambda root: shutil.copy(clips_of(root)[1], clips_of(root)[0])),
-    "wrong_length": (
-        0,
-        lambda root: edit_lines(
-            root, "episodes", lambda lines: lines[0].update(length=lines[0]["length"] + 1)
-        ),
-    ),
-    "stray": (
-        2,
-        lambda root: shutil.copy(
-            table_of(root), table_of(root).with_name("episode_000999.parquet")
-        ),
-    ),
-    "elsewhere": (5, elsewhere),
-}  # fmt: skip
-"""Faults of datasets in the wild: the kind of the fault, and the function that makes it."""
-
-
-def made(folder: Path, kind: int) -> Path:
+def made(folder: Path, kind: str) -> Path:
     """Return a dataset of a kind, to be copied."""
-    root = folder / "kinds" / str(kind)
-    return root if root.exists() else make_dataset(root, KINDS[kind])
+    root = folder / "kinds" / str([*KINDS].index(kind))
+    if not root.exists():
+        KINDS[kind](root, random.Random(kind))
+    return root
 
 
 def make_all(
@@ -229,17 +70,13 @@ def make_all(
     chance = random.Random(seed)
     kinds = {}
     for n in range(number):
-        kind = chance.choices(range(most_kinds), _WEIGHTS[:most_kinds])[0]
-        defect, spoil = "whole", None
+        kind = chance.choice(SOUND[:most_kinds])
         if n % 20 in {3, 10, 17}:
-            defect = [*DEFECTS][(n // 20 * 3 + n % 20 // 7) % len(DEFECTS)]
-            kind, spoil = DEFECTS[defect]
+            kind = UNSOUND[(n // 20 * 3 + n % 20 // 7) % len(UNSOUND)]
         root = folder / "in" / f"lab{n % 9}" / f"set_{n:05d}"
         real = recordings[n] if n < min(len(recordings), number // 20) else None
         shutil.copytree(real or made(folder, kind), root)
-        if spoil is not None and real is None:
-            spoil(root)
-        kinds[f"lab{n % 9}/{root.name}"] = real.name if real else f"{kind} {defect}"
+        kinds[f"lab{n % 9}/{root.name}"] = real.name if real else kind
     return kinds
 
 
@@ -338,27 +175,6 @@ def whole_fleet(folder: Path, wanted: Mapping[str, str | None]) -> dict[str, Any
         "cpu_seconds": round(used, 1),
         **facts,
         "problems": found,
-    }
-
-
-def with_policy(folder: Path) -> dict[str, Any]:
-    """Convert what was set aside with the policy that the fleet suggests."""
-    suggest = [*kit.LECONVERT, "fleet", "suggest", str(folder / "work-quiet")]
-    suggested = subprocess.run(suggest, capture_output=True, check=True).stdout
-    (folder / "policy.toml").write_bytes(suggested)
-    command = [*kit.LECONVERT, *fleet_words(folder, "quiet"), "-j", "2"]
-    began = time.monotonic()
-    done = subprocess.run(
-        [*command, "--policy", str(folder / "policy.toml")], capture_output=True, check=False
-    )
-    status = fleet_status(folder / "work-quiet")
-    return {
-        "step": "policy",
-        "seconds": round(time.monotonic() - began, 1),
-        "rules": suggested.count(b"[[rule]]"),
-        "set_aside": len(status.set_aside),
-        "why": reasons(status),
-        "problems": [] if done.returncode in (0, 8) else [done.stderr.decode()[-300:]],
     }
 
 
@@ -473,7 +289,7 @@ def stormy_changes(
     """Change results, sources, list and policy between runs that are killed; nothing is lost."""
     began, out = time.monotonic(), folder / "out-storm"
     whole = sorted(name for name, digest in wanted.items() if digest is not None)
-    of_kind = {str(kind): digest_of_conversion(folder, kind) for kind in range(options.most_kinds)}
+    of_kind = {kind: digest_of_conversion(folder, kind) for kind in SOUND[: options.most_kinds]}
     hands: dict[Path, str] = {}
     found: list[str] = []
     totals: Counter[str] = Counter()
@@ -490,12 +306,10 @@ def stormy_changes(
                     own_file(own)
                     hands[own] = digest_of(own)
         for name in chance.sample(whole, 2 * few):
-            kind = int(
-                chance.choice([k for k, made_of in of_kind.items() if made_of != wanted[name]])
-            )
+            kind = chance.choice([k for k, made_of in of_kind.items() if made_of != wanted[name]])
             shutil.rmtree(folder / "in" / name)
             shutil.copytree(made(folder, kind), folder / "in" / name)
-            wanted[name] = of_kind[str(kind)]
+            wanted[name] = of_kind[kind]
             totals["sources"] += 1
         names = chance.sample(sorted(wanted), max(1, len(wanted) * 4 // 5))
         (folder / "list.txt").write_text("".join(f"in/{n} --name {n}\n" for n in names))
@@ -541,7 +355,7 @@ def stormy_changes(
     }
 
 
-def digest_of_conversion(folder: Path, kind: int) -> str:
+def digest_of_conversion(folder: Path, kind: str) -> str:
     target = folder / "of-kind"
     convert(made(folder, kind), output=target, workers=WorkerOptions(max_workers=1))
     digest = digest_of(target)
@@ -558,7 +372,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--alone", type=int, default=0, help="how many of a kind; default: all")
     parser.add_argument("--rounds", type=int, default=4, help="runs with changes between them")
-    parser.add_argument("--most-kinds", type=int, default=len(KINDS), help="the first so many")
+    parser.add_argument("--most-kinds", type=int, default=len(SOUND), help="the first sound ones")
     parser.add_argument("--changes-only", action="store_true", help="leave fleets without out")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--recordings", type=Path, help="a folder of further datasets")
@@ -579,8 +393,6 @@ def main(arguments: Sequence[str]) -> int:
         if not options.changes_only:
             rows.append(whole_fleet(folder, wanted))
             tell({**rows[-1], "load": os.getloadavg()}, options.log)
-            rows.append(with_policy(folder))
-            tell(rows[-1], options.log)
             for gone in ("out-quiet", "work-quiet"):
                 shutil.rmtree(folder / gone)
             if options.kills:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,7 +47,7 @@ def _kind(name: str) -> Callable[[Make], Make]:
     return note
 
 
-def _sound(name: str, **changes: object) -> None:
+def _sound(name: str, **changes: Any) -> None:
     def make(root: Path, chance: random.Random) -> None:
         lengths = [chance.randrange(3, 12) for _ in range(chance.randrange(2, 6))]
         spec = DatasetSpec(
@@ -66,6 +67,11 @@ _sound("sound, 29.97 frames a second", fps="29.97")
 _sound("sound, AV1", cameras=(replace(_SMALL, codec="libsvtav1"),))
 _sound("sound, several tasks an episode", tasks_per_episode=2)
 
+
+def _alike(make: Callable[[Path], object]) -> Make:
+    return lambda root, _: make(root)
+
+
 for _name, _make in {
     **IN_THE_WILD,
     **{
@@ -80,7 +86,7 @@ for _name, _make in {
         )
     },
 }.items():
-    KINDS[_name] = lambda root, _, make=_make: make(root)
+    KINDS[_name] = _alike(_make)
 
 
 def _spoiled(name: str) -> Callable[[Callable[[Path], object]], None]:

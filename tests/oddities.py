@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +323,7 @@ def _wild(name: str, **changes: Any) -> Callable[[Callable[[Path], object]], Non
 def each_table(root: Path, change: Callable[[int, pa.Table], pa.Table]) -> None:
     """Change the table of each episode, which has that number."""
     for episode in range(len(list(root.glob("data/*/*.parquet")))):
-        edit_table(root, episode, lambda table, episode=episode: change(episode, table))
+        edit_table(root, episode, partial(change, episode))
 
 
 def lose_clips(root: Path, camera: str, *episodes: int) -> None:

@@ -53,12 +53,13 @@ def marks_of(name: str, *marks: pytest.MarkDecorator) -> list[pytest.MarkDecorat
     return [] if name in LIKE else [pytest.mark.recordings, *marks]
 
 
-def each(*cases: Any) -> list[Any]:
+def each(*cases: Any, slow: bool = False) -> list[Any]:
     """Return each case twice for `pytest.mark.parametrize`: of a made dataset, of the recording.
 
     Args:
         cases: The name of a recording, or several values of which that is the first. The marks of a
             ``pytest.param`` are for the recording alone.
+        slow: Whether recordings run with the slow tests alone, as made datasets show enough in CI.
     """
     found = []
     for case in cases:
@@ -68,7 +69,8 @@ def each(*cases: Any) -> list[Any]:
         name, *others = [values] if isinstance(values, str) else values
         for one in twins(name):
             words = "-".join([one, *(other for other in others if isinstance(other, str))])
-            found.append(pytest.param(one, *others, id=words, marks=marks_of(one, *marks)))
+            more = (*marks, pytest.mark.slow) if slow else marks
+            found.append(pytest.param(one, *others, id=words, marks=marks_of(one, *more)))
     return found
 
 

@@ -4,11 +4,15 @@
     python scripts/bench.py convert big --grid --scratch /mnt/disk
     python scripts/bench.py convert big --layouts
     python scripts/bench.py convert mid --runners default "cp -r" --trees ../before/src src
+    python scripts/bench.py convert big --runners default "cp -r" --sync --scratch /mnt/xfs
 
 Every command is a process of its own, as a user would start it, so importing is part of its time.
 Untimed, before each: the scratch folder of the previous run is removed, dirty pages are written
 back, and a command that works in place, the reference and an overlay, gets a fresh copy of the
 source. The source is read once beforehand, so that every command finds it in the page cache.
+
+With ``--sync`` each command's time has a ``sync -f``, and its row the new space that the file
+system counts: hardly any for video where it shares extents.
 
 CPU time and memory come from ``wait4``, see `benches.kit`. This module imports next to nothing
 before it starts children, as a child's record begins with the memory of its parent.
@@ -25,6 +29,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +67,9 @@ LAYOUT_RUNNERS = (
     Runner("overlay", ("--layout", "overlay"), in_place=True),
     Runner(COPY),
 )
+SETTLE_LOOKS = 3
+SETTLE_SECONDS = 0.2
+LONGEST_SETTLE_SECONDS = 60.0
 GRID_EPISODES = ("25", "50", "75", "100", "auto")
 GRID_WORKERS = ("1", "2", "4", "6")
 
@@ -126,6 +134,7 @@ class Bench:
             SystemExit: The command failed; its output is shown.
         """
         self.prepare(runner)
+        before = used_bytes(self.scratch) if self.sync else 0
         environment = {
             "TMPDIR": str(self.run_dir / "tmp"),
             # A cache that survived would save the reference work that a user's first run has.
@@ -141,6 +150,7 @@ class Bench:
             "runner": runner.name,
             **row,
             "output_bytes": kit.size_of(self.output),
+            **({"new_bytes": used_bytes(self.scratch) - before} if self.sync else {}),
             **({"stage_seconds": json.loads(said.read_bytes())["stage_seconds"]} if ours else {}),
         }
 
@@ -150,6 +160,28 @@ class Bench:
         expected = "v2.1" if runner.name == COPY else "v3.0"
         if info["codebase_version"] != expected:
             raise SystemExit(f"{runner.name} left a dataset of version {info['codebase_version']}")
+
+
+def used_bytes(folder: Path) -> int:
+    """Return the bytes in use once a file system no longer works on what was removed.
+
+    Neither XFS nor btrfs frees the blocks of a removed file at once, and nothing tells when they
+    have; so it is asked until it answers the same a few times.
+
+    Raises:
+        SystemExit: It does not settle.
+    """
+    deadline = time.monotonic() + LONGEST_SETTLE_SECONDS
+    seen: list[int] = []
+    while len(seen) < SETTLE_LOOKS or len(set(seen[-SETTLE_LOOKS:])) > 1:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the space in use did not settle in {LONGEST_SETTLE_SECONDS:.0f} s")
+        if seen:
+            time.sleep(SETTLE_SECONDS)
+        kit.run_quietly(["sync", "-f", str(folder)])
+        state = os.statvfs(folder)
+        seen.append((state.f_blocks - state.f_bfree) * state.f_frsize)
+    return seen[-1]
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -188,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--grid", action="store_true", help="batch sizes against workers instead")
     parser.add_argument("--layouts", action="store_true", help="one runner a layout instead")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
-    parser.add_argument("--sync", action="store_true", help="time `sync -f` with each command")
+    parser.add_argument("--sync", action="store_true", help="time `sync -f` too, count new space")
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
     kit.add_trees(parser)
     options = parser.parse_args(arguments)

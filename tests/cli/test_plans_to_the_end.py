@@ -104,7 +104,16 @@ def test_a_feature_without_a_dtype_leads_to_a_declaration(sound: Path, tmp_path:
     assert (declared["dtype"], declared["shape"]) == ("float32", [6])
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+_BY_CODE = {said.split()[1]: name for name, (said, _) in reversed(DEFECTS.items())}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in _BY_CODE.values() else pytest.mark.slow)
+        for name in DEFECTS
+    ],
+)
 def test_plans_for_every_defect_of_v30_end(name: str, sound: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(sound, tmp_path / "dataset"))
     DEFECTS[name][1](root)

@@ -17,7 +17,7 @@ from leconvert.support.errors import TargetError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.former import former_states
 
-LENGTHS = [9, 6, 7, 5]
+LENGTHS = [4, 2, 3, 2]
 QUANTILES = RepairOptions(quantiles=True)
 APPEND = LayoutOptions(append=True)
 

@@ -229,9 +229,9 @@ def test_the_report_names_the_result(converted: Converted) -> None:
     assert Path(converted.report.output) == converted.ours
 
 
-@pytest.mark.parametrize("depth", ["structure", "bytes"])
-def test_verification_raises_no_false_alarm(converted: Converted, depth: str) -> None:
-    report = verify_pair(converted.ours, converted.source.root, depth=depth)
+def test_verification_raises_no_false_alarm(converted: Converted) -> None:
+    """By bytes; each conversion compared the structure itself."""
+    report = verify_pair(converted.ours, converted.source.root, depth="bytes")
     assert report.differences == ()
     frames = sum(converted.source.lengths)
     assert report.rows == frames

@@ -20,6 +20,7 @@ from tests.drift import drifted, other_timescale
 from tests.mp4_boxes import Box, changed, edit_list
 from tests.oddities import ODDITIES
 from tests.recordings import marks_of, twins
+from tests.trees import snapshot
 
 import leconvert
 from leconvert.model.repairs import RepairOptions
@@ -27,7 +28,7 @@ from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import FindingsError
+from leconvert.support.errors import FindingsError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.testing.defects import edit_table, with_column
@@ -88,14 +89,16 @@ CASES: dict[str, Case] = {
         for name in twins("robot_sim_picknplace_v20")
     },
     "two_cameras": Case(_SMALL, window=3),
-    "more_than_a_chunk": Case(_MANY, window=4, every=8),
+    "more_than_a_chunk": Case(_MANY, window=4, every=16),
 }
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=marks_of(name) if isinstance(case.source, str) else ())
+        pytest.param(
+            name, marks=marks_of(name, pytest.mark.slow) if isinstance(case.source, str) else ()
+        )
         for name, case in CASES.items()
     ],
 )
@@ -258,10 +261,19 @@ UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
 
 
 @pytest.mark.parametrize("kind", UNFIT)
-def test_an_unfit_file_is_written_anew_and_every_frame_loads(kind: str, tmp_path: Path) -> None:
+def test_an_unfit_file_is_no_overlays_but_is_written_anew_and_loads(
+    kind: str, tmp_path: Path
+) -> None:
     make, reasons, kept = UNFIT[kind]
     root = tmp_path / "source"
     make(root)
+    before = snapshot(root)
+    with pytest.raises(UsageError, match=r"needs more than a new meta/ to become v3\.0") as refused:
+        leconvert.convert(root, layout=LayoutOptions(layout="overlay"))
+    named = refused.value.details
+    assert all(reason in text for reason, text in zip(reasons, named, strict=True))
+    assert "--layout episode-files" in str(refused.value.next_step)
+    assert snapshot(root) == before
     report = leconvert.convert(
         root, output=tmp_path / "ours", layout=KEEP, proof=ProofOptions(verify="bytes")
     )
@@ -269,9 +281,10 @@ def test_an_unfit_file_is_written_anew_and_every_frame_loads(kind: str, tmp_path
     assert all(reason in text for reason, text in zip(reasons, said, strict=True)), said
     assert report.kept_files == kept
     source = V21Source.open(root)
+    every = 8 if max(source.lengths) > 100 else 1
     for backend in ("pyav", "torchcodec"):
         # torchcodec cannot show what the source itself has late or uneven: PyAV by order can.
-        loaded = comparison.loaded_windows(tmp_path / "ours", source, backend, 1, 1)
+        loaded = comparison.loaded_windows(tmp_path / "ours", source, backend, 1, every)
         for episode, first, frames in loaded:
             for key, images in frames.items():
                 clip = source.clip_path(key, source.indices[episode])

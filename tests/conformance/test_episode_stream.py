@@ -341,7 +341,7 @@ def test_resuming_after_any_batch_equals_never_stopping(
     assert len(batches) == length
     second = loaded(whole)
     assert whole.epoch == 2
-    for number in range(len(states)):
+    for number in range(0, len(states), 4 if workers else 1):
         again = make()
         again.load_state_dict(states[number])
         assert loaded(again) == batches[number:]

@@ -143,7 +143,7 @@ def test_the_statistics_are_those_of_lerobots_own_merge(tmp_path: Path) -> None:
     assert ours.stats["task_index"]["max"].tolist() == [len(ours.tasks) - 1]
 
 
-@pytest.mark.parametrize("recording", each("g1_inspire_12ep"), indirect=True)
+@pytest.mark.parametrize("recording", each("g1_inspire_12ep", slow=True), indirect=True)
 def test_a_recording_in_two_parts_is_whole_again(recording: Path, tmp_path: Path) -> None:
     root, parts = recording, [tmp_path / "first", tmp_path / "rest"]
     for part, episodes in zip(parts, ("0-6", "7-11"), strict=True):

@@ -30,8 +30,8 @@ REPO = "tester/arm"
     each(
         ("cr5_5ep", "episode-files"),
         ("cr5_5ep", "overlay"),
-        pytest.param("g1_inspire_12ep", "episode-files", marks=pytest.mark.slow),
-        pytest.param("g1_inspire_12ep", "overlay", marks=pytest.mark.slow),
+        ("g1_inspire_12ep", "episode-files"),
+        slow=True,
     ),
     indirect=["recording"],
 )
@@ -61,7 +61,7 @@ def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
         assert digest_of(old / part) == digest_of(source / part)
 
 
-@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
+@pytest.mark.parametrize("recording", each("cr5_5ep", slow=True), indirect=True)
 def test_lerobot_loads_each_frame_of_a_local_overlay_that_was_pushed(
     hub: StandIn, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,9 +259,9 @@ def test_lerobots_own_columns_may_be_undeclared_and_computed_anew(
     pristine: Path, tmp_path: Path, column: str
 ) -> None:
     leconvert.convert(pristine, output=tmp_path / "v30")
-    for source in (pristine, tmp_path / "v30"):
+    both = ["--retime", "--reindex"]
+    for source, computed in ((pristine, [[], both]), (tmp_path / "v30", [both[:1], both[1:]])):
         edit_info(source, lambda info: info["features"].pop(column))
-        computed = [[], ["--retime"], ["--reindex"], ["--retime", "--reindex"]]
         for number, flags in enumerate(computed):
             out = tmp_path / f"{source.name} {number}"
             words = [str(source), str(out), "--declare-features", *flags, "--verify", "bytes"]
@@ -274,9 +274,9 @@ def _cast(column: str, kind: pa.DataType, table: pa.Table) -> pa.Table:
 
 
 def test_whatever_is_converted_loads(pristine: Path, tmp_path: Path) -> None:
-    counts = run(pristine, tmp_path, range(25))
-    assert counts["columns loaded"] > 20
-    assert counts["columns left out"] > 20
+    counts = run(pristine, tmp_path, range(16))
+    assert counts["columns loaded"] > 10
+    assert counts["columns left out"] > 10
 
 
 @pytest.mark.slow

@@ -41,6 +41,8 @@ DTYPES = [
     "utf8", "binary", "large_binary", "timestamp[us]", "date32", "decimal128(5, 2)", "halffloat",
     "int", "str", "object", "json", "language", "",
 ]  # fmt: skip
+# Other names of dtypes that are listed; only the slow test tries them with every type.
+ALIASES = {"float", "double", "bool_", "utf8", "halffloat", "int", "str", "object", "json"}
 SHAPES: list[tuple[int, ...]] = [
     (1,), (2,), (3,), (6,), (1, 1), (2, 3), (3, 2), (6, 1), (2, 2), (1, 2, 3), (1, 1, 1, 1),
     (1, 2, 1, 3, 1), (1, 1, 1, 1, 1, 1), (), (0,), (-2,),
@@ -171,9 +173,10 @@ def test_every_dtype_with_every_type(reader: Reader) -> None:
             (dtype, (1,), a_column(element, (), ""))
             for dtype in DTYPES
             for element in [*NUMBERS, *TEXTS, *OTHERS]
+            if dtype not in ALIASES or element in (pa.float32(), pa.string())
         ),
     )
-    assert read > 400
+    assert read > 300
 
 
 def test_lists_and_arrays_of_every_type(reader: Reader) -> None:
@@ -193,8 +196,7 @@ def test_every_shape_with_every_nesting(reader: Reader) -> None:
     read = compare(
         reader,
         (
-            (dtype, shape, a_column(element, lengths, how))
-            for dtype, element in (("float32", pa.float32()), ("string", pa.string()))
+            ("float32", shape, a_column(pa.float32(), lengths, how))
             for shape in SHAPES
             for lengths, how in NESTINGS
         ),

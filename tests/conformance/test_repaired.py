@@ -34,9 +34,10 @@ def test_every_frame_of_a_drifted_conversion_loads_after_a_repair(tmp_path: Path
     )
     source = make_dataset(tmp_path / "source", spec)
     root = convert_with_reference(source, tmp_path / "reference")
-    errors = [found.code for found in check_dataset(root).findings if found.severity == "error"]
-    assert errors == ["frame-times"]
-    sample = range(0, EPISODES * FRAMES, 37)
+    (error,) = [found for found in check_dataset(root).findings if found.severity == "error"]
+    assert error.code == "frame-times"
+    counted = int(error.message.split("at least ")[1].split(" of ")[0].replace(",", ""))
+    sample = range(0, EPISODES * FRAMES, 97)
 
     def refused(dataset: LeRobotDataset) -> int:
         count = 0
@@ -47,8 +48,14 @@ def test_every_frame_of_a_drifted_conversion_loads_after_a_repair(tmp_path: Path
                 count += 1
         return count
 
-    for backend in DECODERS:
-        assert refused(LeRobotDataset("test/set", root=root, video_backend=backend)) > 0, backend
+    share = {
+        backend: refused(LeRobotDataset("test/set", root=root, video_backend=backend)) / len(sample)
+        for backend in DECODERS
+    }
+    assert share["torchcodec"] > 0
+    # The check counts those that LeRobot refuses; a sample is off by four deviations at most.
+    assert 0 < share["pyav"] < 1
+    assert abs(share["pyav"] - counted / (EPISODES * FRAMES)) < 4 * (0.25 / len(sample)) ** 0.5
     # Elsewhere, since LeRobot keeps decoders of files that it opened, by their paths.
     repaired = tmp_path / "repaired"
     report = repair_dataset(root, output=repaired)

@@ -91,8 +91,8 @@ def repaired_in_place(source: Path, folder: Path) -> Path:
     "made",
     [
         converted,
-        converted_in_the_streaming_layout,
-        merged,
+        pytest.param(converted_in_the_streaming_layout, marks=pytest.mark.slow),
+        pytest.param(merged, marks=pytest.mark.slow),
         merged_of_parts_with_quantiles,
         split_off,
         trimmed,

@@ -18,7 +18,7 @@ from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 
 
-@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
+@pytest.mark.parametrize("recording", each("cr5_5ep", slow=True), indirect=True)
 @pytest.mark.parametrize("layout", ["reference", "streaming"])
 def test_selected_episodes_of_a_recording_load_frame_by_frame(
     recording: Path, tmp_path: Path, layout: str

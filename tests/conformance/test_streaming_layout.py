@@ -78,7 +78,9 @@ def test_files_hold_about_equal_numbers_of_frames(streamed: Streamed) -> None:
 @pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
 def test_every_frame_is_the_sources_frame(streamed: Streamed, backend: str) -> None:
     source = streamed.source
-    compared = comparison.assert_every_frame_is_the_sources(streamed.ours, source, backend)
+    compared = comparison.assert_every_frame_is_the_sources(
+        streamed.ours, source, backend, window=4
+    )
     assert compared == 2 * sum(source.lengths)
 
 

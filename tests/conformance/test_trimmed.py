@@ -117,8 +117,9 @@ PHANTOM = "observation.images.egoview"
     ("recording", "repairs"),
     each(
         ("cr5_5ep", RepairOptions()),
-        pytest.param("g1_inspire_12ep", RepairOptions(), marks=pytest.mark.slow),
+        ("g1_inspire_12ep", RepairOptions()),
         ("robot_sim_picknplace_v20", RepairOptions(retime=True, drop_features=(PHANTOM,))),
+        slow=True,
     ),
     indirect=["recording"],
 )

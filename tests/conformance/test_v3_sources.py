@@ -15,6 +15,7 @@ import pytest
 import torch
 from lerobot.datasets import LeRobotDataset
 from reference import convert_with_reference, record_with_reference
+from tests.trees import digest_of
 
 import leconvert
 from leconvert.api import ConversionReport
@@ -126,12 +127,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def assert_items_are_the_sources(
     result: Path, source: Path, episodes: Sequence[int], *, dropped: frozenset[str] = frozenset()
 ) -> None:
-    """Every item that LeRobot gives of the result is that of its episode and frame."""
+    """Every item that LeRobot gives of the result is that of its episode and frame.
+
+    With PyAV, which opens a file for each of them, those at the ends of episodes.
+    """
     # Times of the source may have drifted: that is one reason to convert it again.
-    original = LeRobotDataset("v3/source", root=source, video_backend="pyav", tolerance_s=0.01)
+    original = LeRobotDataset(
+        "v3/source", root=source, video_backend="torchcodec", tolerance_s=0.01
+    )
     results = [
         LeRobotDataset("v3/result", root=result, video_backend=backend)
-        for backend in ("pyav", "torchcodec")
+        for backend in ("torchcodec", "pyav")
     ]
     row = 0
     for position, episode in enumerate(episodes):
@@ -140,7 +146,8 @@ def assert_items_are_the_sources(
         )
         for frame, number in enumerate(range(begin, end)):
             wanted = original[number]
-            for have in (found[row] for found in results):
+            is_end = number in (begin, end - 1)
+            for have in (found[row] for found in results[: 1 + is_end]):
                 assert set(have) == set(wanted) - dropped
                 assert have["episode_index"].item() == position
                 assert have["frame_index"].item() == frame
@@ -174,7 +181,7 @@ def test_a_dataset_of_any_writer_is_cut_anew(
     assert_items_are_the_sources(tmp_path / "out", source, range(len(LENGTHS)))
 
 
-@pytest.mark.parametrize("maker", ["ours", "reference", "recorded"])
+@pytest.mark.parametrize("maker", ["reference", "recorded"])
 def test_without_the_episodes_of_a_lost_file_the_others_are_whole(
     made: Callable[[str], Path], maker: str, tmp_path: Path
 ) -> None:
@@ -195,7 +202,7 @@ def test_without_the_episodes_of_a_lost_file_the_others_are_whole(
     assert_items_are_the_sources(tmp_path / "out", whole, kept)
 
 
-@pytest.mark.parametrize("maker", ["reference", "trimmed", "images"])
+@pytest.mark.parametrize("maker", ["trimmed", "images"])
 def test_selected_episodes_are_cut_out(
     made: Callable[[str], Path], maker: str, tmp_path: Path
 ) -> None:
@@ -219,7 +226,9 @@ def test_in_place_the_source_is_kept_beside_its_result(
     source = Path(shutil.copytree(whole, tmp_path / "source"))
     report = leconvert.convert(source, layout=ANEW)
     assert (report.output, report.kept_source) == (source, tmp_path / "source_old")
-    assert_items_are_the_sources(source, whole, range(len(LENGTHS)))
+    leconvert.convert(whole, output=tmp_path / "beside", layout=ANEW)
+    assert digest_of(source) == digest_of(tmp_path / "beside")  # whose items are compared above
+    assert digest_of(tmp_path / "source_old") == digest_of(whole)
 
 
 def test_statistics_are_computed_of_parts_of_files(

@@ -117,21 +117,20 @@ def main() -> int:
         datasets: Datasets | None = None
         for case in cases:
             name, root = case.name, Path(folder)
-            quiet = quiet_run(case, template, root / f"quiet-{name}")
-            stages = [*(operation.stage for operation in quiet.operations), "end"]
-            wanted = options.stages.split(",")
-            faults = [
-                fault
-                for fault in faults_of(quiet, options.kinds.split(","))
-                if stages[fault.at] in wanted
-            ][:: options.every]
-            rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
+            kinds, wanted = options.kinds.split(","), options.stages.split(",")
+            if not {*STAGES, "end"}.isdisjoint(wanted):
+                power = "power" in kinds
+                quiet = quiet_run(case, template, root / f"quiet-{name}", with_losses=power)
+                stages = [*(operation.stage for operation in quiet.operations), "end"]
+                faults = [f for f in faults_of(quiet, kinds) if stages[f.at] in wanted]
+                faults = faults[:: options.every]
+                rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
             if _AFTERWARDS in wanted and name in CASES_AFTERWARDS:
                 datasets = datasets or Datasets(root / "datasets", template)
                 quiet = quiet_run(case, template, root / f"own-{name}", own_source=True)
                 trials = list(_trials_afterwards(case, quiet, options.kinds, datasets, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)
-            changes = _OVERWRITTEN in wanted and "change" in options.kinds.split(",")
+            changes = _OVERWRITTEN in wanted and "change" in kinds
             if changes and case.delete_source and not case.exchanges_meta:
                 datasets = datasets or Datasets(root / "datasets", template)
                 quiet = quiet_run(case, template, root / f"changing-{name}", own_source=True)

@@ -119,85 +119,56 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "every", "least"),
+    ("stages", "every", "least"),
     [
-        ("output", CONVERSION, 8, 20),
-        ("in-place", "swap,finish,clean,end", 3, 10),
-        ("deleting", "finish", 2, 10),
-        ("two-renames", "swap", 1, 12),
-        ("copied", "pack", 5, 9),
-        ("one-host", "plan,work", 7, 11),
-        ("one-lock", "work", 5, 8),
-        ("no-locks", "pack", 5, 7),
-        ("from-v3", "swap", 1, 8),
-        ("to-v21", "finish", 2, 4),
-        ("append", "pack,swap", 5, 10),
-        ("renewed", "swap", 1, 7),
-        ("append-renames", "swap", 1, 12),
-        ("back", "swap,finish", 2, 8),
-        ("back-renames", "swap", 1, 12),
-        ("overlay", "pack,finish", 3, 10),
-        ("overlay-renames", "swap", 1, 12),
-        ("overlay-deleting", "finish", 2, 8),
+        (CONVERSION, 16, {"output": 10}),
+        ("swap,finish,clean,end", 6, {"in-place": 5}),
+        ("finish", 4, {"deleting": 5, "overlay-deleting": 4, "to-v21": 2}),
+        ("swap", 1, {"two-renames": 12}),
+        ("swap", 3, {"from-v3": 3, "renewed": 3, "append-renames": 4}),
+        ("swap", 3, {"back-renames": 4, "overlay-renames": 4}),
+        ("swap,finish", 4, {"back": 4}),
+        ("pack", 9, {"copied": 5, "no-locks": 4}),
+        ("pack,swap", 10, {"append": 5}),
+        ("pack,finish", 6, {"overlay": 5}),
+        ("plan,work", 14, {"one-host": 5}),
+        ("work", 10, {"one-lock": 4}),
+        ("plan,work,pack,swap,finish,clean", 71, {"merge": 3, "split": 1, "trim": 1}),
+        ("work,swap,finish", 11, {"repair": 1, "repair-nfs": 1}),
+        ("work,swap,finish", 11, {"repair-order": 1, "repair-out": 1}),
+        ("swap,finish", 11, {"undo": 1, "undo-back": 1, "undo-repair": 1}),
     ],
+    ids=lambda given: "+".join(given) if isinstance(given, dict) else "",
 )
 def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
-    campaign: Campaign, name: str, stages: str, every: int, least: int
+    campaign: Campaign, stages: str, every: int, least: dict[str, int]
 ) -> None:
-    rows = campaign("--case", name, "--kinds", "die", "--stages", stages, "--every", every)
-    assert len(rows) >= least
-    assert [row["number"] for row in rows if row["problems"]] == []
-    assert {row["first"]["stage"] for row in rows if row["first"]["how"] == "died"} == (
-        set(stages.split(",")) - {"end"}
-    )
-
-
-@pytest.mark.parametrize(
-    ("names", "stages", "every", "least"),
-    [
-        (["merge", "split", "trim"], "plan,work,pack,swap,finish,clean", 71, 10),
-        (
-            [
-                "repair",
-                "repair-nfs",
-                "repair-order",
-                "repair-out",
-                "undo",
-                "undo-back",
-                "undo-repair",
-            ],
-            "work,swap,finish",
-            11,
-            12,
-        ),
-    ],
-    ids=["edited", "repaired"],
-)
-def test_a_death_costs_nothing_either_where_a_dataset_is(
-    campaign: Campaign, names: list[str], stages: str, every: int, least: int
-) -> None:
-    cases = [word for name in names for word in ("--case", name)]
+    """Each case is begun at so many operations at least, in every stage if it is tried densely."""
+    cases = [word for name in least for word in ("--case", name)]
     rows = campaign(*cases, "--kinds", "die", "--stages", stages, "--every", every)
-    assert len(rows) >= least
-    assert {row["case"] for row in rows} == set(names)
-    assert {row["first"]["how"] for row in rows} == {"died"}
+    assert [(row["case"], row["number"]) for row in rows if row["problems"]] == []
+    for name, number in least.items():
+        ended = [row["first"] for row in rows if row["case"] == name]
+        assert len(ended) >= number, name
+        died = {first["stage"] for first in ended if first["how"] == "died"}
+        assert every > 6 or died == set(stages.split(",")) - {"end"}, name
 
 
 def test_half_a_write_before_a_death_is_never_taken_for_a_whole_one(campaign: Campaign) -> None:
-    rows = campaign("--case", "output", "--kinds", "tear", "--stages", CONVERSION, "--every", 3)
-    assert len(rows) >= 10
+    rows = campaign("--case", "output", "--kinds", "tear", "--stages", CONVERSION, "--every", 6)
+    assert len(rows) >= 5
     assert {row["first"]["how"] for row in rows} == {"died"}
 
 
 def test_a_write_that_stops_half_way_is_continued(campaign: Campaign) -> None:
-    rows = campaign("--case", "output", "--kinds", "short", "--stages", CONVERSION, "--every", 3)
-    assert len(rows) >= 10
+    rows = campaign("--case", "output", "--kinds", "short", "--stages", CONVERSION, "--every", 6)
+    assert len(rows) >= 5
     assert {row["first"]["how"] for row in rows} == {"succeeded"}
 
 
 @pytest.mark.parametrize(
     ("name", "kinds", "every", "least"),
-    [("output", "fail,last,lie", 97, 20), ("append", "fail", 211, 12)],
+    [("output", "fail,last,lie", 193, 10), ("append", "fail", 421, 6)],
 )
 def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(
     campaign: Campaign, name: str, kinds: str, every: int, least: int
@@ -211,10 +182,10 @@ def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(
 @pytest.mark.parametrize(
     ("name", "stages", "every", "least"),
     [
-        ("in-place", "plan,work,pack", 9, 10),
-        ("in-place", "finish,clean", 2, 15),
-        ("apart", "swap", 1, 19),
-        ("one-lock", "work", 4, 10),
+        ("in-place", "plan,work,pack", 18, 5),
+        ("in-place", "finish,clean", 4, 8),
+        ("apart", "swap", 2, 10),
+        ("one-lock", "work", 8, 5),
     ],
 )
 def test_a_power_failure_loses_nothing_that_was_promised(
@@ -242,9 +213,8 @@ def test_whatever_else_happens_after_a_swap_broke_leaves_old_or_new_whole(
     campaign: Campaign, name: str
 ) -> None:
     """Each change, damage and move at some operations; all of them are in the campaign."""
-    rows = campaign("--case", name, "--stages", "afterwards", "--every", 101)
-    assert len(rows) >= 6
-    assert len({row["afterwards"] for row in rows}) > 3
+    rows = campaign("--case", name, "--stages", "afterwards", "--every", 202)
+    assert len({row["afterwards"] for row in rows}) > 2
     assert {row["ended"].split()[0] for row in rows} >= {"done"}
 
 

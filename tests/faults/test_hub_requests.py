@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,14 @@ def test_a_fault_at_any_request_that_may_be_over_in_a_moment_is_survived(
         assert sum(r.fault is not None for r in hub.log) == 1 + (name == "push")
 
 
-@pytest.mark.parametrize("place", ["/refs", "/tree/", INFO])
-@pytest.mark.parametrize("kind", CODES)
-@pytest.mark.parametrize("name", ["convert", "push"])
+# Either command meets every kind, and every place.
+@pytest.mark.parametrize(
+    ("place", "kind", "name"),
+    [
+        (place, kind, ("convert", "push")[number % 2])
+        for number, (kind, place) in enumerate(product(CODES, ["/refs", "/tree/", INFO]))
+    ],
+)
 def test_an_answer_that_stays_ends_with_the_code_that_it_has_everywhere(
     run: Run, hub: StandIn, name: str, place: str, kind: str,
     capsys: pytest.CaptureFixture[str],
@@ -104,17 +110,23 @@ def test_an_info_json_that_is_changed_on_its_way_is_a_failed_transfer(
 # A gated repo, of which the Hub lets a token that has no access see its name, or its listing too.
 
 
-@pytest.mark.parametrize("gated", ["contents", "all"])
-@pytest.mark.parametrize("token", [OTHER_TOKEN, None])
+GATED = (
+    "convert tester/gated {here}/new --no-push",
+    "convert tester/gated --layout episode-files --dry-run --no-push",
+    "plan tester/gated --output {here}/new --work-dir {here}/work",
+    "merge tester/gated {here}/out --output {here}/both",
+    "verify {here}/out --source hf://datasets/tester/gated",
+    "push {here}/out --push-repo-id tester/gated",
+)
+
+
+# Each command meets both kinds of repo and both tokens.
 @pytest.mark.parametrize(
-    "command",
+    ("command", "gated", "token"),
     [
-        "convert tester/gated {here}/new --no-push",
-        "convert tester/gated --layout episode-files --dry-run --no-push",
-        "plan tester/gated --output {here}/new --work-dir {here}/work",
-        "merge tester/gated {here}/out --output {here}/both",
-        "verify {here}/out --source hf://datasets/tester/gated",
-        "push {here}/out --push-repo-id tester/gated",
+        (command, gated, (OTHER_TOKEN, None)[(number + place) % 2])
+        for number, command in enumerate(GATED)
+        for place, gated in enumerate(("contents", "all"))
     ],
 )
 def test_a_gated_repo_is_told_as_one_and_nothing_is_left_of_it(

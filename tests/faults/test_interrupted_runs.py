@@ -42,7 +42,7 @@ from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.records import default_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 
-KILLS = 12
+KILLS = 6
 
 
 @pytest.mark.parametrize(

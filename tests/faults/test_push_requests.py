@@ -373,12 +373,19 @@ def _contents(result: Path) -> dict[str, str]:
     return {path: sha256 for path, (_, sha256) in known.files.items()}
 
 
-@pytest.mark.parametrize("case", ["asked", "forced", "new repo"])
+@pytest.mark.parametrize(
+    ("case", "every"),
+    [
+        *(("asked", 2), ("forced", 3), ("new repo", 3)),
+        *(pytest.param(case, 1, marks=pytest.mark.slow) for case in ("asked", "forced")),
+        pytest.param("new repo", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_of_two_pushes_at_once_one_is_there_whole_and_the_other_says_so(
-    scene: Callable[..., Scene], api_of: Callable[..., HfApi], other: Path, case: str
+    scene: Callable[..., Scene], api_of: Callable[..., HfApi], other: Path, case: str, every: int
 ) -> None:
     wholes = {}
-    for at in range(1, REQUESTS + 1):
+    for at in range(1, REQUESTS + 1, every):
         here = scene()
         hub, repo_id, result = here.hub, here.repo_id, here.result
         hub.watch = None

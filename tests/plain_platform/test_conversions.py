@@ -13,6 +13,7 @@ import pytest
 
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.plain_platform.conftest import Run
+from tests.program import Leconvert
 from tests.trees import digest_of
 
 OFFERS = """
@@ -72,13 +73,13 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
-    plain: Run, sets: Mapping[str, Path], tmp_path: Path, name: str
+    plain: Run, leconvert: Leconvert, sets: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:
     digests = []
     for where in ("plain", "elsewhere"):
         folder = tmp_path / where
         folder.mkdir()
-        words, result = ["-m", "leconvert"], folder / "out"
+        words, result = list[str](), folder / "out"
         for word in OPERATIONS[name].split():
             if (dataset := sets.get(word.removeprefix("COPY-OF-"))) is None:
                 words.append(str(result) if word == "OUT" else word)
@@ -88,9 +89,9 @@ def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
             else:
                 words.append(str(dataset))
         if where == "plain":
-            plain(*words)
+            plain("-m", "leconvert", *words)
         else:
-            subprocess.run([sys.executable, *words], check=True, capture_output=True)
+            leconvert(*words, code=0)
         digests.append(digest_of(result))
     assert digests[0] == digests[1]
 

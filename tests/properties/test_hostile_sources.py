@@ -115,7 +115,7 @@ def change_one(document: Any, draw: Callable[[st.SearchStrategy[Any]], Any]) -> 
     return changed
 
 
-@settings(max_examples=250, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), table=st.sampled_from(TABLES), drop=st.booleans())
 def test_any_value_may_be_anything(
     pristine: Path, data: st.DataObject, table: str, drop: bool
@@ -133,7 +133,7 @@ def test_any_value_may_be_anything(
         check_outcome(pristine, EVERYTHING if drop else None)
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), table=st.sampled_from(TABLES))
 def test_any_bytes_may_be_any_others(pristine: Path, data: st.DataObject, table: str) -> None:
     path = pristine / table

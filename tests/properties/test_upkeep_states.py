@@ -114,7 +114,7 @@ class Upkeep(RuleBasedStateMachine):
 
 TestUpkeep = Upkeep.TestCase
 TestUpkeep.settings = settings(
-    max_examples=12,
+    max_examples=8,
     stateful_step_count=8,
     deadline=None,
     derandomize=True,

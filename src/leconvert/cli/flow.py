@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import control_of, report_place
-from leconvert.cli.output import print_findings
+from leconvert.cli.output import print_findings, print_planned_repairs
 from leconvert.cli.plan import show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.support.text import amount, count
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leconvert.cli.push import ResultPush
     from leconvert.cli.sources import NamedDataset
     from leconvert.run.conversion import Control, Conversion
-    from leconvert.run.planner import MovedBytes
+    from leconvert.run.planner import MovedBytes, PlannedRepairs
 
 
 def make_dataset(
@@ -29,17 +29,23 @@ def make_dataset(
     datasets: Sequence[NamedDataset],
     conversion: Conversion,
     *,
-    made: str,
+    made: str | None = None,
     push: ResultPush | None = None,
+    repairs: PlannedRepairs | None = None,
 ) -> int:
-    """Make one dataset of one or several, as ``merge`` and ``trim`` do, and return the exit code.
+    """Make one dataset of one or several, as ``merge``, ``trim`` and ``repair`` do.
 
     Args:
         options: The options: where the result goes, what is only shown, and what is kept.
         datasets: The sources, in the order of their episodes.
         conversion: What is asked.
-        made: What the result is called, such as ``the result of this very merge``.
+        made: What the result is called, such as ``the result of this very merge``; None to compare
+            no dataset that is there already.
         push: The push of the result; None where the command does not push.
+        repairs: The repairs that are made, to be shown before the work; else None.
+
+    Returns:
+        The exit code.
     """
     from leconvert.api import find_finished, run_conversion
     from leconvert.run.planner import check_all_places
@@ -60,12 +66,14 @@ def make_dataset(
         report = verified = None
         # In place, the next call has the result as its source: --restart must not trim it again.
         looks = output is None or not conversion.plan.restart
-        if looks and WorkDir(work_dir).current_run_id() is None:
+        if made and looks and WorkDir(work_dir).current_run_id() is None:
             verified = find_finished(sources, target, conversion, control)
-        if verified is not None and (push is None or push.repo_id is None):
-            return show_finished(options, target, made, verified)
+            if verified is not None and (push is None or push.repo_id is None):
+                return show_finished(options, target, made, verified)
         if options.dry_run:
-            return _show_plan(options, sources, target, work_dir, conversion, control)
+            return _show_plan(options, sources, target, work_dir, conversion, control, repairs)
+        if repairs is not None and not (options.json or options.quiet):
+            print_planned_repairs(repairs, with_findings=False)
         if verified is None:
             report = run_conversion(
                 sources,
@@ -87,6 +95,7 @@ def _show_plan(
     work_dir: Path,
     conversion: Conversion,
     control: Control,
+    repairs: PlannedRepairs | None,
 ) -> int:
     from leconvert.run.planner import check_all_places, check_asked, preview_plan
 
@@ -97,7 +106,11 @@ def _show_plan(
     check_asked(sources, target, conversion)
     conversion.check_target(sources[0], target)
     plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
-    return show_preview(options, plan, **told)
+    if repairs is None:
+        return show_preview(options, plan, **told)
+    if options.json or not options.quiet:
+        print_planned_repairs(repairs, as_json=options.json)
+    return 0
 
 
 def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:

@@ -46,7 +46,7 @@ from leconvert.media.clip import BoolArray, ClipIndex, IntArray, as_array
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.file_calls import read_ahead
 from leconvert.support.machine import queued_seconds
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.text import GET_AGAIN_OR_DROP
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
 
@@ -300,8 +300,7 @@ def _fetch(
         raise UnreadableSourceError(
             f"{path} cannot be read: {error.strerror or error}.",
             path=path,
-            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-            "--on-bad-episode drop.",
+            next_step=GET_AGAIN_OR_DROP,
         ) from error
     return None if found is None else StoredIndex(path, found, size_bytes, status)
 

@@ -24,7 +24,7 @@ from leconvert.media.index import TruncatedClipError, read_clip_index
 from leconvert.media.join import frame_ticks
 from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.text import GET_AGAIN, GET_AGAIN_OR_DROP
 
 Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
@@ -85,8 +85,7 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
         raise UnreadableSourceError(
             f"{name} cannot be read by FFmpeg: {getattr(error, 'strerror', None) or error}.",
             path=name,
-            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-            "--on-bad-episode drop.",
+            next_step=GET_AGAIN_OR_DROP,
         ) from error
 
 

@@ -282,7 +282,8 @@ class EngineWatcher(WorkerMonitor):
 
 # The cost of a source file apart from moving its bytes, and the rate of moving.
 _SECONDS_A_FILE = 0.0002
-_SECONDS_A_CLIP_IS_DECODED = 0.2
+_SECONDS_A_FRAME_IS_DECODED = 0.0007
+_SECONDS_A_CLIP_IS_DECODED = 0.2  # of any length, where it is weighed against copied bytes
 _BYTES_A_SECOND = 1e9
 
 _MOST_MOVERS = 4
@@ -325,7 +326,7 @@ def handling_seconds(manifest: Manifest) -> float:
     seconds = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
     cameras = {camera_of(layout.stream) for layout in manifest.streams}
     decoded = cameras.intersection(manifest.computed_stats)
-    return seconds + manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
+    return seconds + manifest.num_frames * len(decoded) * _SECONDS_A_FRAME_IS_DECODED
 
 
 def batch_costs(run: OpenedRun, weights: Mapping[str, int] | None = None) -> list[int]:

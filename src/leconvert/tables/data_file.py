@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.text import GET_AGAIN_OR_DROP
 from leconvert.tables.arrow import (
     innermost_type,
     is_list,
@@ -166,8 +166,7 @@ def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"The parquet file {os.fspath(path)} does not exist.",
         path=os.fspath(path),
-        next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-        "--on-bad-episode drop.",
+        next_step=GET_AGAIN_OR_DROP,
         code="missing-file",
     )
 

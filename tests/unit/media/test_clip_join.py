@@ -121,7 +121,11 @@ def test_joined_clips_keep_their_packets_pixels_and_exact_times(
 
 @pytest.mark.parametrize(
     ("recording", "fps"),
-    each(("g1_inspire_12ep", 30), ("cr5_5ep", 10), ("robot_sim_picknplace_v20", 20)),
+    each(
+        pytest.param("g1_inspire_12ep", 30, marks=pytest.mark.slow),
+        ("cr5_5ep", 10),
+        ("robot_sim_picknplace_v20", 20),
+    ),
     indirect=["recording"],
 )
 def test_joined_recordings_keep_their_packets_pixels_and_exact_times(

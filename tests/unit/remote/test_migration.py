@@ -316,9 +316,17 @@ def test_files_of_which_the_hub_knows_no_hash_are_fetched_and_sent(
     assert whole_clips(hub) == ["episode_000002.mp4"]
 
 
-@pytest.mark.parametrize("moment", ["/refs\\?include_prs", "/commit/main"])
-@pytest.mark.parametrize("words", [[], ["--work-dir", "named"], ["--restart"]])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("moment", "words", "layout"),
+    [
+        ("/refs\\?include_prs", [], LAYOUTS[0]),
+        ("/refs\\?include_prs", ["--work-dir", "named"], LAYOUTS[1]),
+        ("/refs\\?include_prs", ["--restart"], LAYOUTS[0]),
+        ("/commit/main", [], LAYOUTS[1]),
+        ("/commit/main", ["--work-dir", "named"], LAYOUTS[0]),
+        ("/commit/main", ["--restart"], LAYOUTS[1]),
+    ],
+)
 def test_what_changes_on_the_hub_meanwhile_is_converted_by_the_same_command(
     hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     moment: str, words: list[str], layout: str, capsys: pytest.CaptureFixture[str],

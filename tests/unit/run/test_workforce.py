@@ -64,6 +64,14 @@ def test_bytes_are_moved_by_four(planned: OpenedRun) -> None:
     assert [auto_workers(run, Room(any_cores=cores)) for cores in (1, 3, 64)] == [1, 3, 4]
 
 
+def test_decoding_a_short_recording_is_not_worth_processes(planned: OpenedRun) -> None:
+    (source,) = planned.manifest.sources
+    repairs = replace(source.repairs, computed_stats=("observation.images.top",))
+    decoded = replace(planned.manifest, sources=(replace(source, repairs=repairs),))
+    assert handling_seconds(replace(decoded, num_frames=400)) < 0.5
+    assert handling_seconds(replace(decoded, num_frames=40_000)) > 5
+
+
 def test_half_of_the_free_memory_is_left(many_files: OpenedRun) -> None:
     each = worker_bytes(many_files)
     for memory, workers in ((0, 1), (4 * each, 2), (6 * each, 3), (6 * each - 2, 2)):
@@ -75,7 +83,7 @@ IMAGES = DatasetSpec(
     image_size=(240, 320), image_noise_amplitude=60,
 )  # fmt: skip
 LONG = DatasetSpec(episodes=1, frames=200_000, cameras=(), state_dim=14, action_dim=14)
-SHORT = DatasetSpec(episodes=2_000, frames=3, cameras=(), state_dim=14, action_dim=14)
+SHORT = DatasetSpec(episodes=1_000, frames=3, cameras=(), state_dim=14, action_dim=14)
 PICTURES = DatasetSpec(episodes=1, frames=40, cameras=(CameraSpec(width=1280, height=720),))
 COPIED, ANEW = RepairOptions(), RepairOptions(retime=True)
 STATS = RepairOptions(recompute_stats=True, quantiles=True)

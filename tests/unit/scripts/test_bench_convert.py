@@ -6,6 +6,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 SCRIPT = "benches.convert"
 
 
@@ -63,3 +65,21 @@ def test_trees_take_turns_and_what_is_not_ours_runs_once(
         str(trees[0]), str(trees[1]), None,
     ]  # fmt: skip
     assert script.kit.of_trees(script.RUNNERS, [], ()) == list(script.RUNNERS)
+
+
+def test_space_is_counted_once_it_has_settled(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = iter([900, 700, 500, 400, 400, 400, 300])
+
+    class State:
+        f_blocks = 1_000
+        f_frsize = 4_096
+
+        def __init__(self) -> None:
+            self.f_bfree = next(free)
+
+    monkeypatch.setattr(script, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(script.os, "statvfs", lambda _: State())
+
+    assert script.used_bytes(tmp_path) == 600 * 4_096

@@ -173,6 +173,7 @@ def test_a_map_of_other_sources_is_refused(
         script.TestMap(map_of_all, project / "tests")
 
 
+@pytest.mark.slow
 def test_two_suites_meet_the_same_mutants_and_the_stronger_catches_more(
     script: ModuleType, project: Path, map_of_all: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

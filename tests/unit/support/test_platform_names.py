@@ -29,11 +29,15 @@ TEXT = re.compile(
     r"\b(renameat2|copy_file_range|memfd|prctl)\b"
 )
 SYSTEM = {("sys", "platform"), ("platform", "system")}
+ANY = re.compile("|".join([*NAMES, OPTIONS.pattern, TEXT.pattern, r"\bplatform\b"]))
 
 
 def named(path: Path) -> Iterator[tuple[int, str]]:
     """Yield what a module names of one platform alone: attributes, imports and texts."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    if not ANY.search(text):
+        return  # parsing it takes much longer
+    tree = ast.parse(text)
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)

@@ -6,6 +6,7 @@ from leconvert.dataset.check.dataset import (
     NewOrder,
     check_dataset,
     checked,
+    version_to_check,
 )
 from leconvert.dataset.check.files import (
     EpisodeSpans,
@@ -29,4 +30,5 @@ __all__ = [
     "frames_of",
     "spans_findings",
     "spans_of",
+    "version_to_check",
 ]

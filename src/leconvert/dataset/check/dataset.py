@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -121,17 +121,12 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     started = time.monotonic()
     raw = read_info(root)
     refuse_pointers(root)
-    version = raw.get("codebase_version")
-    version = str(version) if version in SOURCE_VERSIONS else version_of_files(root)
-    is_misnamed = says_another_version(root, raw)
-    if version is not None and not is_misnamed:
+    version = version_to_check(root, raw)
+    if version != V3_VERSION:
         scan = scan_source(root, progress=progress)
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
-    elif not is_misnamed and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
-        raise wrong
     else:
-        version = V3_VERSION
         with checked(root, raw, progress) as check:
             pass
         findings, episodes, frames = check.findings, check.episodes, check.frames
@@ -140,6 +135,21 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     kept = sorted(named, key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
+
+
+def version_to_check(root: Path, raw: Mapping[str, Any]) -> str:
+    """Return the version of a dataset's files, whatever its ``info.json`` says.
+
+    Raises:
+        SourceError: It is no version that can be read.
+    """
+    said = raw.get("codebase_version")
+    if says_another_version(root, raw):
+        return V3_VERSION
+    version = str(said) if said in SOURCE_VERSIONS else version_of_files(root)
+    if version is None and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
+        raise wrong
+    return version or V3_VERSION
 
 
 def checked_result(
@@ -156,15 +166,11 @@ def checked_result(
             path=str(result),
             next_step="Convert the dataset first with `leconvert convert`.",
         )
-    findings = (
-        check_dataset(result, progress=progress).findings
-        if version == "v3.0"
-        else scan_source(result, progress=progress).findings
-    )
-    errors = [finding for finding in findings if finding.severity == "error"]
-    if errors:
+    report = check_dataset(result, progress=progress)
+    if number := report.count("error"):
+        errors = [finding for finding in report.findings if finding.severity == "error"]
         raise VerificationError(
-            f"{result} is not a complete {version} dataset: it has {count(len(errors), 'error')}.",
+            f"{result} is not a complete {version} dataset: it has {count(number, 'error')}.",
             path=str(result),
             next_step="`leconvert check` lists the errors. Nothing was uploaded.",
             details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
@@ -372,12 +378,12 @@ class DatasetCheck:
             return
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
+        told = []
         for path, of_stream, episode, message in located.told(raw, wrong):
             code = "path-template" if of_stream is None and nameless else "wrong-files"
-            self.misplaced.append(
-                found(code, message, episode=episode, stream=of_stream, path=path)
-            )
-        self.findings += self.misplaced
+            told.append(found(code, message, episode=episode, stream=of_stream, path=path))
+        self.misplaced += told
+        self.findings += told
 
     def _tell_of_cameras_elsewhere(self) -> None:
         """Report where a camera's videos are, if only those of other cameras fit the template."""
@@ -433,22 +439,16 @@ def checked(
 
     In the block, `DatasetCheck.root` is then a view with these tables.
     """
-    check = None
-    if not says_another_version(root, raw):
-        check = DatasetCheck(root, raw, progress)
-        if not any(each.code in _DERIVED_FOR for each in check.findings):
-            yield check
-            return
-    with derived_meta(root, raw) as derived:
-        if derived is None:
-            assert check is not None
-            yield check
-            return
-        check = DatasetCheck(derived.root, derived.raw, progress)
-        check.derived = derived
-        for path, message in derived.said:
-            check.misplaced.append(found("derivable", message, path=path))
-            check.findings.append(check.misplaced[-1])
+    check = None if says_another_version(root, raw) else DatasetCheck(root, raw, progress)
+    is_derived = check is None or any(each.code in _DERIVED_FOR for each in check.findings)
+    with derived_meta(root, raw) if is_derived else nullcontext() as derived:
+        if derived is not None:
+            check = DatasetCheck(derived.root, derived.raw, progress)
+            check.derived = derived
+            told = [found("derivable", message, path=path) for path, message in derived.said]
+            check.misplaced += told
+            check.findings += told
+        assert check is not None
         yield check
 
 

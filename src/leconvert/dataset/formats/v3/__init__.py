@@ -33,6 +33,7 @@ from leconvert.dataset.formats.v3.episodes import (
     VideoSpans,
     placing_columns,
     read_episode_table,
+    seconds_of,
     stats_of_rows,
     write_episodes,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "routed_files",
     "rows_by_column",
     "says_another_version",
+    "seconds_of",
     "split_findings",
     "stats_of_rows",
     "stream_of",

@@ -105,6 +105,16 @@ class EpisodesReader:
         """Rows of all files."""
         return self._ends[-1] if self._ends else 0
 
+    @cached_property
+    def rows_of_files(self) -> Mapping[str, range]:
+        """The rows of each file, counted over all files."""
+        sizes = [sum(row_group_rows(self._root / path)) for path in self.paths]
+        ends = accumulate(sizes)
+        return {
+            path: range(end - size, end)
+            for path, size, end in zip(self.paths, sizes, ends, strict=True)
+        }
+
     def schema(self, path: str) -> pa.Schema:
         """Return the schema of one of the files."""
         if path not in self._schemas:
@@ -574,13 +584,14 @@ def _routing_columns(
     for spans in records.videos:
         prefix = f"videos/{spans.key}/"
         columns[prefix + "chunk_index"], columns[prefix + "file_index"] = names.indices(spans.file)
-        columns[prefix + "from_timestamp"] = _seconds(spans.from_frame, fps)
-        columns[prefix + "to_timestamp"] = _seconds(spans.to_frame, fps)
+        columns[prefix + "from_timestamp"] = seconds_of(spans.from_frame, fps)
+        columns[prefix + "to_timestamp"] = seconds_of(spans.to_frame, fps)
     return columns
 
 
-def _seconds(frames: IntArray, fps: Fraction) -> FloatArray:
-    if max(int(frames.max()) * fps.denominator, fps.numerator) < _EXACT_BELOW:
+def seconds_of(frames: IntArray, fps: Fraction) -> FloatArray:
+    """Return the exact times of frames, each rounded once, in seconds."""
+    if max(int(frames.max(initial=0)) * fps.denominator, fps.numerator) < _EXACT_BELOW:
         return frames * fps.denominator / fps.numerator
     # Python divides integers exactly and rounds once. NumPy would round the operands first.
     return np.array([frame * fps.denominator / fps.numerator for frame in frames.tolist()])
