@@ -308,7 +308,7 @@ def test_a_v30_dataset_is_kept_even_where_its_removal_is_asked_for(
 ) -> None:
     before = snapshot(joined)
     assert convert(joined, "--delete-source") == 0
-    assert "v2.1 has no place for all" in capsys.readouterr().out
+    assert "v2.1 cannot store everything" in capsys.readouterr().out
     assert snapshot(joined.with_name("v30_old")) == before
 
 

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -158,10 +157,8 @@ def test_a_dry_run_ends_with_the_code_of_the_run(
         def free(*_: object) -> int:
             return max(0, room - sum(size for size, *_ in snapshot(here).values()) + used)
 
-        for place in ("leconvert.run.planner", "leconvert.fleet.overview"):
-            monkeypatch.setattr(f"{place}.free_bytes_of", free)
-        usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free()))
-        monkeypatch.setattr("leconvert.run.repairing.apply.shutil", usage)
+        for place in ("run.planner", "run.repairing.apply", "fleet.overview"):
+            monkeypatch.setattr(f"leconvert.{place}.free_bytes_of", free)
         monkeypatch.setattr("leconvert.run.repairing.apply.can_clone", lambda *_: False)
     before = snapshot(here)
     capsys.readouterr()

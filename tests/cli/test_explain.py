@@ -46,6 +46,7 @@ def test_a_finding_of_both_kinds_of_dataset_is_told_for_both(
     said = capsys.readouterr().out
     assert "missing-file (error) in a source" in said
     assert "→ --drop-feature: leave" in said
+    assert "→ --on-bad-episode drop: leave damaged episodes out\n" in said
     assert "missing-file (error) in a v3.0 dataset" in said
 
 

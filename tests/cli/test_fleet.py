@@ -81,7 +81,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert "2 datasets would be set aside" in dry.stdout
     assert re.search(r"^timestamps +1  --retime$", dry.stdout, re.MULTILINE)
     assert "  late: episode 1: data/chunk-000/episode_000001.parquet: " in dry.stderr
-    assert "    → Write `--retime` after the dataset in LIST." in dry.stderr
+    assert "    → Write `--retime` after the dataset in LIST_FILE." in dry.stderr
     assert not lab.out.exists()
     assert not lab.work.exists()
 
@@ -105,7 +105,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     aside = leconvert("status", lab.work / "datasets/late")
     assert aside.returncode == 0, aside.stderr
     assert "state    set aside" in aside.stdout
-    assert "→ Write `--retime` after the dataset in LIST." in aside.stdout
+    assert "→ Write `--retime` after the dataset in LIST_FILE." in aside.stdout
     one = json.loads(leconvert("status", lab.work / "datasets/late", "--json").stdout)
     assert (one["state"], one["remedies"]) == ("set aside", ["--retime"])
     run = leconvert("status", lab.work / "datasets/good").stdout
@@ -310,7 +310,7 @@ def test_a_report_tells_what_became_of_each_dataset(
     assert len(rows["good"]["source_digest"]) == 64
     assert "timestamps (error, 1)" in rows["<b>late"]["findings"]
     assert rows["<b>late"]["remedies"] == "--retime"
-    assert "after the dataset in LIST" in rows["<b>late"]["next_step"]
+    assert "after the dataset in LIST_FILE" in rows["<b>late"]["next_step"]
     assert rows["<b>late"]["message"].startswith("episode 1: data/chunk-000/episode_000001.parquet")
     assert all(row["next_step"] for row in rows.values() if row["state"] == "set aside")
     page = (tmp_path / "page.html").read_text()
@@ -360,13 +360,16 @@ def test_what_is_alike_is_told_once_and_a_missing_file_by_its_episode(
     lab.list.write_text("in/one\nin/two\nin/late\nin/slow\n")
     dry = leconvert(*lab.command("--dry-run"))
     assert "\n  late, slow: episode 1: " in dry.stderr
-    assert dry.stderr.count("after these datasets in LIST") == 2
+    assert dry.stderr.count("after these datasets in LIST_FILE") == 2
     assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
     told = leconvert("status", lab.work).stdout
     path = "videos/chunk-000/observation.images.top/episode_000000.mp4"
     words = " ".join(told.split())
     assert f"one, two: the video of episode 0, camera top, is missing: {path}. → " in words
-    assert "Or write `--drop-feature observation.images.top` after these datasets in LIST." in words
+    assert (
+        "Or write `--drop-feature observation.images.top` after these datasets in LIST_FILE."
+        in words
+    )
     assert "late, slow: episode 1: " in words
     assert told.count("set aside") == 1, "the head"
 

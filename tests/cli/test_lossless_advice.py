@@ -162,9 +162,9 @@ _DESTROYS = re.compile(
 # What a command does that the user gives, and compares before it does it.
 _HELP = {
     "remove leftovers of finished and discarded runs",
-    "also remove DATASET_old and older kept versions of DATASET; with the WORK_DIR of a "
-    "fleet: those of all its results; a folder is removed only if every byte of the folder is "
-    "proven to be in the result",
+    "also remove DATASET_old and former states of DATASET (replaced results that were "
+    "kept); with the WORK_DIR of a fleet: those of all its results; a folder is removed only "
+    "if every byte of the folder is proven to be in the result",
     "remove the kept source, once every byte is proven to be in the result",
     "after a conversion in place: remove the source if every byte of the source is proven to "
     "be in the result",

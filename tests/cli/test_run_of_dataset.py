@@ -51,7 +51,7 @@ def test_a_damaged_run_of_another_dataset_does_not_stand_in_the_way(source_copy:
 
 
 def test_a_dataset_without_a_run_says_what_to_give(source_copy: Path, leconvert: Leconvert) -> None:
-    with pytest.raises(WorkDirError, match="contains no work dir of a run of"):
+    with pytest.raises(WorkDirError, match="contains no work dir of a conversion of"):
         find_work_dir(source_copy)
     assert leconvert("convert", "--root", source_copy).returncode == 0
     with pytest.raises(WorkDirError) as caught:

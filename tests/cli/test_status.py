@@ -259,5 +259,5 @@ def test_a_status_fits_the_page_before_during_and_after(
 
 def test_a_folder_without_a_run_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:
     refused = leconvert("status", tmp_path, "--watch", "1", code=7)
-    assert "contains no work dir of a run of" in refused.stderr
+    assert "contains no work dir of a conversion of" in refused.stderr
     assert leconvert("status", tmp_path, "--watch", "0").returncode == 2

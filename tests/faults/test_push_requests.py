@@ -347,6 +347,17 @@ def test_a_tag_that_somebody_else_makes_in_the_gap_is_left_alone(
     assert repo.tags["v3.0"] == first
 
 
+def test_a_tag_that_somebody_else_removes_in_the_gap_is_set(scene: Callable[..., Scene]) -> None:
+    here = scene()
+    repo = here.hub.repo(here.repo_id)
+    remove = Fault(
+        "none", method="DELETE", path="/tag/", interfere=lambda: repo.tags.pop("v3.0", None)
+    )
+    here.hub.break_requests(remove)
+    here.push()
+    assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
+
+
 @pytest.fixture(scope="module")
 def other(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another result of the same source: the same names, other contents."""

@@ -12,7 +12,8 @@ from tests.report.stories import HOSTILE
 from tests.report.test_in_a_browser import CONTRASTS, SIZES
 
 STEP = (
-    "Write `--drop-feature observation.images.a_camera_of_a_long_name` after the dataset in LIST."
+    "Write `--drop-feature observation.images.a_camera_of_a_long_name` after the dataset in "
+    "LIST_FILE."
 )
 
 
@@ -47,8 +48,8 @@ def test_what_helps_is_on_the_screen_whatever_its_width(
     assert [row for row in browser.ask(CONTRASTS) if row[1] < 4.5 or row[2] < 1] == []
     for sign in (
         "--drop-feature {camera}",
-        "after these datasets in LIST",
-        ("after the dataset in LIST"),
+        "after these datasets in LIST_FILE",
+        ("after the dataset in LIST_FILE"),
     ):
         places = browser.ask(
             """
@@ -58,7 +59,7 @@ def test_what_helps_is_on_the_screen_whatever_its_width(
             """.replace("arguments[0]", repr(sign))
         )
         assert all(0 <= left < right <= size[0] for left, right in places)
-        assert places or sign == "after the dataset in LIST", sign
+        assert places or sign == "after the dataset in LIST_FILE", sign
 
 
 def test_it_begins_with_how_it_stands_and_links_to_each_section(

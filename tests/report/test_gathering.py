@@ -247,7 +247,7 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     html = page(story)
     for sign in ("error", "lost", "handed-back", "void"):
         assert f'href="#sign-{sign}"' in html
-    assert "done by b 7, try 2" in html
+    assert "done by process 7 on b, attempt 2" in html
     assert html.count("The end is not recorded") == 1
     held = html.partition("<h3>Held by a worker</h3>")[2].partition("</table>")[0]
     assert "2026-03-01 12:00:17 UTC" in held

@@ -228,7 +228,7 @@ def test_what_went_wrong_carries_a_sign_not_only_a_colour(
         for end in (*["again"] * 5, "error", "handed-back", "late", "lost", "void")
     ]
     legend = browser.ask("return document.querySelector('.legend').innerText")
-    for word in ("done", "error", "lost", "given back", "late", "void", "later try"):
+    for word in ("done", "error", "lost", "handed back", "late", "void", "later attempt"):
         assert word in legend
 
 

@@ -554,8 +554,8 @@ class ResampleOptions:
             return replace(self, batch_sizes=fitting or (trajectories,))
         if max(self.batch_sizes) > trajectories:
             raise UsageError(
-                f"A batch of {max(self.batch_sizes)} is more than the {trajectories} trajectories "
-                "of the set.",
+                f"--batch-sizes asks for {max(self.batch_sizes)} trajectories in a batch, but "
+                f"there are only {trajectories}.",
                 next_step="Choose smaller --batch-sizes, or raise --max-trajectories.",
             )
         return self

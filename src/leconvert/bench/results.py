@@ -491,26 +491,27 @@ def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
     tables = (
         (
             "Pipelines, side by side",
-            "Medians over repeats. batched copies the trajectories of a batch together first, "
-            "table takes them from a table that was packed once. The error is against numpy.interp "
-            "in float64.",
+            "Medians over repeats. batched first copies the trajectories of each batch together. "
+            "table takes them from a table that was packed once. The error is the difference "
+            "from numpy.interp in float64.",
             _written(rows, results),
         ),
         (
             "Times as fast as the baseline",
-            "with packing compares everything that is timed on both sides, kernel alone the "
-            "resampling without packing, copies and collation.",
+            '"with packing" compares all timed work. "kernel alone" compares only the resampling, '
+            "without packing, copies and collation.",
             _written(document["speedups"], _WAY | _RATIOS),
         ),
         (
             "Loaders",
-            "In baseline and batched, workers of the processor resample; table has the set on the "
-            "device and resamples there.",
+            "With baseline and batched, worker processes resample on the CPU. With table, all "
+            "trajectories are on the device and are resampled there.",
             _written(document["loaders"] or (), _LOADERS),
         ),
         (
             "Training a small diffusion policy",
-            "Times as fast is the total time against the first path with as many workers.",
+            '"times as fast" compares the total time with that of the first path with the same '
+            "number of workers.",
             _written(document["end_to_end"] or (), _TRAINING),
         ),
     )

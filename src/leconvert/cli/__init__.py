@@ -1,9 +1,9 @@
-"""The command line. A module a command: parse, call one function, render, return a code."""
+"""The command line. Each module is a command: it parses, calls one function and prints."""
 
 import sys
 
-# Ctrl-C may come before there is anything that could turn it into a sentence; and on Windows
-# the imports below fail one after the other.
+# Ctrl-C may come before `main` can report it. On Windows the imports below fail one after the
+# other.
 try:
     from leconvert.cli.main import fail, prepare_output
     from leconvert.support.errors import InstallationError

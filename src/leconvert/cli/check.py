@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan_repairs(root: Path, *, as_json: bool) -> int:
-    """Print the command that makes a dataset right, and what it would leave out and change."""
+    """Print the command that repairs a dataset, and what the command leaves out and changes."""
     from leconvert.run.repairing import choose_repairs
 
     plan = choose_repairs(root, progress=progress_for(quiet=as_json))

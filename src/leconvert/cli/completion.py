@@ -9,7 +9,7 @@ from leconvert.cli.main import build_parser
 from leconvert.support.extras import missing_package
 
 _SHELLS = ("bash", "zsh", "fish")
-# The name of an argument tells the kind of its value.
+# The metavar of an argument tells the kind of its value.
 _FOLDERS = frozenset({
     "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
     "WORK_DIR|DATASET",
@@ -33,13 +33,13 @@ def run(options: argparse.Namespace) -> int:
 def completion_script(shell: str) -> str:
     """Return a script that completes commands, options, their choices, files and folders.
 
-    It holds all it needs, so that completing starts no Python.
+    The script needs no Python when it completes.
     """
     try:
         import shtab
     except ImportError:
         raise missing_package("This needs shtab", "completion") from None
-    # A script outlives the terminal it was made in.
+    # A script is still used in terminals of another width.
     os.environ["COLUMNS"] = "100"
     parser = build_parser()
     for command in parser.declared():

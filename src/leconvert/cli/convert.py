@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from leconvert.api import ConversionReport
     from leconvert.run.conversion import Control, Conversion
 
-# From the options of ``leconvert convert`` to the call that converts.
+# From the options to the conversion.
 
 
 def convert_as_asked(
@@ -49,7 +49,7 @@ def convert_as_asked(
     *,
     for_push: bool,
 ) -> ConversionReport:
-    """Convert, as the options say; a migration is pushed, too."""
+    """Convert as the options say. A migration is also pushed."""
     from leconvert.api import run_conversion
 
     if found.migrates:
@@ -71,7 +71,7 @@ def convert_as_asked(
 _PROBE_SECONDS = 10.0
 
 
-# The same command once more, when its result is in place.
+# The same command again, when its result is in place.
 
 
 def show_if_finished(
@@ -79,17 +79,16 @@ def show_if_finished(
 ) -> int | None:
     """Say that the result of this command is in place already, and return the exit code.
 
-    It is for a command that asks for the result alone. A run under way and a push report their
-    progress themselves.
+    A command that asks for more than the result is not answered here.
 
     Returns:
-        The exit code; None where there is something to do.
+        The exit code; None if there is something to do.
     """
     from leconvert.api import find_finished
 
     layout, proof = conversion.layout, conversion.proof
     asks_more = options.probe or options.report is not None or options.keep_work_dir
-    # How blocks are aligned no result tells; and who wants a source removed has to convert.
+    # No result tells how its blocks are aligned. A source is removed only by a conversion.
     if asks_more or proof.delete_source or layout.block_align is not None or found.migrates:
         return None
     if ConvertPush(options, conversion, found).repo_id is not None or conversion.plan.restart:
@@ -97,7 +96,7 @@ def show_if_finished(
     if _is_under_way(found.work_dir, to_look=options.dry_run):
         return None
     is_outline = bool(found.arrival and found.arrival.outline)
-    if options.dry_run and is_outline:  # the run itself may fetch all of it
+    if options.dry_run and is_outline:  # the run itself may have the whole source
         proof = replace(proof, verify="structure")
     proof.check_source(is_outline=is_outline)
     conversion = replace(conversion, proof=proof)
@@ -109,7 +108,7 @@ def show_if_finished(
 
 
 def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
-    """Tell whether a run goes on; who only looks takes one whose swap began for finished."""
+    """Return whether a run is unfinished; ``to_look``: if its swap began, it counts as finished."""
     from leconvert.run.packer import swap_has_begun
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.run import open_run
@@ -146,11 +145,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert, and say what was done."""
+    """Convert, and print the outcome."""
     take_arguments(options)
     if options.probe_seconds is not None and not options.probe:
         raise UsageError("--probe-seconds works only with --probe.", next_step="Add --probe.")
-    # Contradictions of the options of a push are told before anything is read or fetched.
+    # Contradictory options of a push are refused before anything is read or downloaded.
     conversion = conversion_options(options)
     push_target(options, conversion.layout, None)
     progress = progress_for(quiet=options.json or options.quiet)

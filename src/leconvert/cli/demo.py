@@ -1,4 +1,4 @@
-"""``leconvert demo``: a dataset that the package makes itself, converted and proven, in seconds."""
+"""``leconvert demo``: make a small dataset, convert it, and compare every byte."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DemoReport:
 def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
     """Make a v2.1 dataset with two cameras, convert it, and compare every byte.
 
-    Interrupted, or where the disk is full, it leaves an empty folder.
+    If it is interrupted or the disk is full, an empty folder is left.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TargetError(
@@ -67,7 +67,7 @@ def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
         conversion = convert(source, output=folder / "demo_v30", progress=progress)
         verification = verify_pair(conversion.output, source, depth="bytes", progress=progress)
     except (KeyboardInterrupt, StorageError, OSError):
-        # Half a demo tells nobody anything, and the same command would refuse its folder.
+        # Half a demo is of no use, and the same command would refuse the folder.
         for made in folder.iterdir():
             rmtree(made, ignore_errors=True)
         raise
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo, and say what happened and where."""
+    """Run the demo, and print the outcome and the places."""
     report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
     proof = report.verification
     if options.json:

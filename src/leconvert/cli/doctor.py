@@ -1,6 +1,6 @@
-"""``leconvert doctor``: what a machine has and lacks, and what a file system promises.
+"""``leconvert doctor``: what is installed and what is missing, and what a file system promises.
 
-``leconvert check-fs`` is the older name of the part that tests a file system.
+``leconvert check-fs`` is the older name of the test of a file system.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.text import aligned, amount, shorten
 from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder
 
-# Looks at everything that leconvert needs or can use, one thing at a time.
+# Everything that leconvert needs or can use, one thing at a time.
 
 
 _LIMIT_SECONDS = 60.0
@@ -41,16 +41,16 @@ _LAST_WORDS = 300
 
 
 class NoAnswerError(Exception):
-    """Why a process gave no answer."""
+    """The reason why a process gave no answer."""
 
 
 def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> str:
-    """Run a command and return what it says; what it loads may crash, or hang for ever.
+    """Run a command and return its output. The command may crash or never end.
 
-    A process that a driver holds in the kernel survives being killed; it is not waited for.
+    A process that hangs in a driver survives a kill; this function does not wait for it.
 
     Raises:
-        NoAnswerError: It did not end well, or not within the limit.
+        NoAnswerError: The command failed, or did not end within the limit.
     """
     try:
         process = subprocess.Popen(
@@ -74,10 +74,10 @@ def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> str
 
 
 def probe_diagnosis() -> dict[str, Any]:
-    """Return what `leconvert probe diagnose` finds.
+    """Return the outcome of `leconvert probe diagnose`.
 
     Raises:
-        NoAnswerError: It found nothing.
+        NoAnswerError: The command gave no outcome.
     """
     said = ask([sys.executable, "-P", "-m", "leconvert", "probe", "diagnose", "--json"])
     try:
@@ -90,16 +90,16 @@ def probe_diagnosis() -> dict[str, Any]:
 
 
 def library_loads(name: str) -> bool:
-    """Tell whether the dynamic loader finds a shared library, such as a driver's."""
+    """Return whether the dynamic loader finds a shared library, such as one of a driver."""
     code = f"import ctypes; ctypes.CDLL({name!r}); print('loads')"
     with suppress(NoAnswerError):
         return bool(ask([sys.executable, "-P", "-c", code], limit_seconds=20.0))
     return False
 
 
-# The module to import for packages whose own module loads nothing or has another name.
+# The module to import, if that of the package loads nothing or has another name.
 _MODULES = {"huggingface-hub": "huggingface_hub.hf_api", "pyyaml": "yaml"}
-# Their loading is the diagnosis' part, which takes seconds.
+# The diagnosis loads these; that takes seconds.
 _DIAGNOSED = frozenset({"torch", "torchcodec"})
 _IMPORT_ALL = """
 import importlib, json, sys
@@ -115,7 +115,7 @@ print(json.dumps(troubles))
 
 
 def import_troubles(modules: Sequence[str]) -> dict[str, str]:
-    """Import modules in a process of their own; return why each that does not load does not."""
+    """Import modules in a process of their own; return the trouble of each that fails."""
     if not modules:
         return {}
     try:
@@ -126,7 +126,7 @@ def import_troubles(modules: Sequence[str]) -> dict[str, str]:
     else:
         found: dict[str, str] = json.loads(said.splitlines()[-1])
         return found
-    # One of them ended the process: each in a process of its own.
+    # A module ended the process: import each in a process of its own.
     return {name: said for one in modules for name, said in import_troubles([one]).items()}
 
 
@@ -135,24 +135,24 @@ _OURSELVES = "leconvert"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One package that leconvert or an extra of it wants."""
+    """A package that leconvert or one of its extras requires."""
 
-    name: str  # its name
-    wants: str  # which versions, such as ``>=14``; empty for any
-    extras: tuple[str, ...]  # the extras that want it; empty where every installation does
-    version: str | None  # the one that is installed; None if it is missing.
-    fits: bool  # whether that version is wanted
-    # Why it does not load, in one line; None where it does, or is missing.
+    name: str
+    wants: str  # the versions, such as ``>=14``; empty for any
+    extras: tuple[str, ...]  # the extras that require it; empty if every installation does
+    version: str | None  # the installed version; None if it is missing
+    fits: bool  # whether that version is one of ``wants``
+    # Why it cannot be imported, in one line; None if it can, or is missing.
     trouble: str | None = None
 
     @property
     def is_needed(self) -> bool:
-        """Whether nothing can be converted without it."""
+        """Whether every conversion needs it."""
         return not self.extras
 
     @property
     def remedy(self) -> str | None:
-        """The command that installs it; None where it is there, fits and loads."""
+        """The command that installs it; None if nothing is wrong with it."""
         if self.fits and self.trouble is None:
             return None
         if self.extras and not self.fits:
@@ -163,7 +163,7 @@ class Package:
     def wrong(self) -> str | None:
         """The fault and its remedy in one sentence; None if there is no fault.
 
-        A package of an extra that was not installed is no fault.
+        A missing package is no fault if the extra that requires it was not installed.
         """
         if self.fits and self.trouble is not None:
             said = (
@@ -186,9 +186,9 @@ class Package:
 
 
 def declared_requirements() -> tuple[list[str], list[str]]:
-    """Return what the installed leconvert requires, and its extras; nothing if it is not installed.
+    """Return the requirements and the extras of the installed leconvert.
 
-    It is not installed where it runs from its sources alone.
+    Both are empty if it runs from its sources without being installed.
     """
     try:
         about = metadata.metadata(_OURSELVES)
@@ -202,7 +202,7 @@ def packages_of(
     extras: Sequence[str],
     version_of: Callable[[str], str | None],
 ) -> tuple[Package, ...]:
-    """Return the packages that requirements name: needed ones first, else in their order."""
+    """Return the packages that requirements name: needed ones first, otherwise in their order."""
     from packaging.requirements import Requirement
 
     wants: dict[str, str] = {}
@@ -210,11 +210,11 @@ def packages_of(
     for text in requirements:
         requirement = Requirement(text)
         marker = requirement.marker
-        # The empty name stands for every installation.
+        # The empty name stands for the requirements of every installation.
         by = [
             extra for extra in ("", *extras) if marker is None or marker.evaluate({"extra": extra})
         ]
-        if by:  # else it is for another platform or Python
+        if by:  # otherwise it is for another platform or Python
             wants.setdefault(requirement.name, str(requirement.specifier))
             wanted_by.setdefault(requirement.name, []).extend(by)
     found = [
@@ -231,7 +231,7 @@ def _package(name: str, wants: str, extras: tuple[str, ...], version: str | None
     return Package(name, wants, extras, version, fits)
 
 
-# The driver's own library for decoding, which torchcodec and FFmpeg load.
+# The driver's library for decoding, which torchcodec and FFmpeg load.
 _NVDEC = "libnvcuvid.so.1"
 
 
@@ -241,21 +241,21 @@ class Examination:
 
     # The requirements of leconvert; empty if it runs without being installed.
     packages: tuple[Package, ...]
-    # ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``: that it does not load or decode, and why.
+    # ``ffmpeg`` and ``decodes`` of PyAV; or ``trouble``, if it does not load or decode.
     video: dict[str, Any]
     # Abilities of torch and torchcodec here: ``torch``, ``torchcodec`` and ``ffmpeg`` (versions, or
     # None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
     loading: dict[str, Any]
-    # ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
+    # ``cpu``, its ``memory_bytes``, and the part that this process may use: ``cores`` and
     # ``free_memory_bytes``; or ``trouble``.
     machine: dict[str, Any]
-    hub: dict[str, Any]  # ``endpoint``, ``token`` (where one is), ``is_offline``; or ``trouble``
-    engines: dict[str, str | None]  # what can start workers, by name; None, or why it cannot.
-    file_system: CheckReport | None = None  # of the folder; None if none was given.
+    hub: dict[str, Any]  # ``endpoint``, ``token`` (its place), ``is_offline``; or ``trouble``
+    engines: dict[str, str | None]  # what can start workers, by name: None, or why it cannot
+    file_system: CheckReport | None = None  # of the folder; None if none was given
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Things that a conversion needs and that are missing here, a sentence each."""
+        """Missing things that every conversion needs, a sentence each."""
         needed = sorted((p for p in self.packages if p.is_needed), key=lambda p: p.fits)
         lacking = [package.wrong for package in needed if package.wrong is not None]
         pyav = next((package for package in self.packages if package.name == "av"), None)
@@ -269,7 +269,7 @@ class Examination:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Packages that are installed and do not work, a sentence each, besides `lacks`."""
+        """Installed packages that do not work, a sentence each, besides those of `lacks`."""
         others = sorted((p for p in self.packages if not p.is_needed), key=lambda p: not p.fits)
         found = [package.wrong for package in others if package.wrong is not None]
         client = next(
@@ -287,7 +287,7 @@ class Examination:
 
     @property
     def can_use_folder(self) -> bool:
-        """Whether a work dir may lie in the folder; true where none was given."""
+        """Whether a work dir may be in the folder; true if no folder was given."""
         return self.file_system is None or self.file_system.fitness is not Fitness.NONE
 
     def as_record(self) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def examine(
     version_of: Callable[[str], str | None] = package_version,
     imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
 ) -> Examination:
-    """Look at this machine, and at a folder's file system."""
+    """Examine this machine, and the file system of a folder."""
     return Examination(
         _packages(version_of, imports),
         _video(),
@@ -335,7 +335,7 @@ def _packages(
 ) -> tuple[Package, ...]:
     try:
         packages = packages_of(*declared_requirements(), version_of)
-    except ImportError:  # what reads the requirements is one of them
+    except ImportError:  # the package that reads requirements is one of them
         return (Package("packaging", "", (), None, False),)
     modules = {
         package.name: _MODULES.get(package.name.replace("_", "-"), package.name.replace("-", "_"))
@@ -363,7 +363,7 @@ def _video() -> dict[str, Any]:
 
 
 def _decode_a_frame() -> None:
-    """Make a clip in memory and find a frame of it, as trimming and comparing do."""
+    """Make a clip in memory and find a frame in it, as trimming and comparing do."""
     from leconvert.media import decode_shown
     from leconvert.support.file_calls import MemoryFile
     from leconvert.testing import FrameLabel, draw_frame, read_label
@@ -371,7 +371,7 @@ def _decode_a_frame() -> None:
 
     labels = [FrameLabel(1, 2, frame) for frame in range(3)]
     with closing(MemoryFile()) as clip:
-        # Every FFmpeg has this encoder and its decoder.
+        # Every FFmpeg has an encoder and a decoder for this codec.
         frames = (draw_frame(label, 64, 64) for label in labels)
         encode_clip(clip.path, frames, fps=Fraction(30), codec="mpeg4")
         ((_, picture),) = decode_shown(clip.path, [1])
@@ -385,7 +385,7 @@ def _loading(
     version_of: Callable[[str], str | None],
 ) -> dict[str, Any]:
     if version_of("torch") is None:
-        # Nothing to start a process for, and no GPU can be used.
+        # There is nothing to load in a process, and no GPU can be used.
         return {"torch": None, "torchcodec": version_of("torchcodec"), "gpus": [], "missing": []}
     try:
         found = diagnose()
@@ -438,10 +438,10 @@ def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
     return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}
 
 
-# Promises of the file system of a folder, alone or between two hosts.
+# The promises of a folder's file system, alone or between two hosts.
 
 
-# Draws what ``leconvert check-fs`` found.
+# Prints the outcome of ``leconvert check-fs``.
 
 
 _NOTE_WIDTH = 58
@@ -475,7 +475,7 @@ def _tested_with(outcome: Mapping[str, Any]) -> str:
 
 
 def _promises(findings: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """Return a table, with what was seen below a promise where the terminal is narrow."""
+    """Return a table; in a narrow terminal the observation is below its promise."""
     rows: list[list[object]] = [["promise", "holds", "observed, or what leconvert does instead"]]
     for found in findings:
         note = found["note"]
@@ -530,7 +530,7 @@ def add_check_fs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_peer_options(parser: argparse.ArgumentParser) -> None:
-    """Add how two hosts test one file system together; ``doctor`` takes them too."""
+    """Add the options to test a file system from two hosts; ``doctor`` has them, too."""
     parser.add_argument(
         "--peer", action="store_true",
         help="be the second host: wait for `leconvert doctor DIR --wait S` on the first host",
@@ -542,7 +542,7 @@ def add_peer_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_check_fs(options: argparse.Namespace) -> int:
-    """Probe, and say which promise holds and what follows where one does not."""
+    """Test, and print which promises hold and what follows if one does not."""
     folder = options.folder.resolve()
     if not folder.is_dir():
         raise StorageError(
@@ -593,7 +593,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, and say what is there and what is missing."""
+    """Examine this machine, and print what is there and what is missing."""
     if options.peer or options.wait is not None:
         if options.folder is None:
             raise UsageError("--peer and --wait need DIR, the folder that two hosts share.")
@@ -614,7 +614,7 @@ def run(options: argparse.Namespace) -> int:
     return InstallationError.exit_code if found.lacks or found.broken else 0
 
 
-# Sentences of ``leconvert doctor`` for each part of a machine.
+# Sentences of ``leconvert doctor`` about each part of a machine.
 
 
 _CAN = {
@@ -626,7 +626,7 @@ _CAN = {
 
 
 def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each line as the name of a part, empty on its further lines, and a text."""
+    """Yield each line as the name of its part and a text; the name is empty on further lines."""
     machine = record["machine"]
     yield "leconvert", f"{record['leconvert']}, Python {record['python']}, {record['platform']}"
     if "trouble" in machine:
@@ -701,7 +701,7 @@ def _file_system_said(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "so", _CAN[str(found["fitness"])]
 
 
-# Draws what ``leconvert doctor`` found: a name on the left, what was seen wrapped beside it.
+# Prints the outcome of ``leconvert doctor``: a name on the left, the wrapped text beside it.
 
 
 _NAME_WIDTH = 12
@@ -730,16 +730,16 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _packages_lines(packages: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """Return a table, and below it the commands that bring what is missing.
+    """Return a table, and below it the commands that install missing packages.
 
-    A command stays on one line, to be copied. Narrow terminals have no room for the last column.
+    A command stays on one line, so that it can be copied. Narrow terminals get no last column.
     """
     rows = [("package", "wants", "here", "extra")]
     rows += [
         (p["name"], p["wants"] or "any", p["version"] or "missing", ", ".join(p["extras"]))
         for p in packages
     ]
-    # The first extra that wants a package is the one whose command brings it.
+    # The command of the first extra that requires a package installs the package.
     lacking = {p["extras"][0]: p["remedy"] for p in packages if p["remedy"] and p["extras"]}
     lines = aligned(rows if width >= _WIDE else [row[:3] for row in rows])
     if lacking:

@@ -1,4 +1,4 @@
-"""``leconvert merge``, ``split`` and ``trim``: they say sources or episodes in their own way."""
+"""``leconvert merge``, ``split`` and ``trim``, which name sources or episodes in their own ways."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def add_merge_arguments(parser: Parser) -> None:
 
 
 def run_merge(options: argparse.Namespace) -> int:
-    """Merge, and say what was done."""
+    """Merge, and print the outcome."""
     from leconvert.api import check_several
 
     check_several(options.datasets)
@@ -127,7 +127,7 @@ def add_split_arguments(parser: Parser) -> None:
 
 
 def run_split(options: argparse.Namespace) -> int:
-    """Split, and say what was done."""
+    """Split, and print the outcome."""
     from leconvert.api import split_dataset
     from leconvert.model.selection import parse_parts
 
@@ -158,7 +158,7 @@ def run_split(options: argparse.Namespace) -> int:
 
 
 def _show_sums(plans: Sequence[PlanSummary]) -> None:
-    """Say what all parts come to: each one's plan knows the room that it alone takes."""
+    """Print the totals of all parts. The plan of each part knows only the room of that part."""
     needed: Counter[str] = Counter()
     for plan in plans:
         for room in plan.space.rooms:
@@ -224,7 +224,7 @@ def add_trim_arguments(parser: Parser) -> None:
 
 
 def run_trim(options: argparse.Namespace) -> int:
-    """Trim, and say what was done."""
+    """Trim, and print the outcome."""
     from leconvert.model.selection import EpisodeSelection, parse_frames
 
     selection = EpisodeSelection(frames=parse_frames(options.episode, options.frames))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WIDTH_WITHOUT_TERMINAL = 100
 _INDENT = "  "
 _DEFAULT = re.compile(r" \(default: [^)]*\)$|; may be given several times$")
-_CODE_COLUMN = 31  # two beside each other fit into 80
+_CODE_COLUMN = 31  # two columns fit into 80 characters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def _exit_codes() -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print cause and remedy of one code."""
+    """Print the meaning and the remedy of one code."""
     record = explained(options.code)
     if options.json:
         print(json.dumps(record, indent=2))
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def explained(code: str) -> dict[str, Any]:
-    """Return what is known of an exit code, an error's name or a finding's code."""
+    """Return the facts about an exit code, an error's name or a finding's code."""
     names = _errors_by_code()
     wanted = {name: str(number) for number, found in names.items() for name in found}.get(
         code, code
@@ -96,7 +96,7 @@ def _errors_by_code() -> dict[int, list[str]]:
 
 
 def _findings() -> dict[str, list[dict[str, Any]]]:
-    """Return what both catalogues say of each code."""
+    """Return the entries of a code in both catalogues."""
     from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE
 
     does = _option_helps()
@@ -132,12 +132,14 @@ def _remedies(kind: Kind, does: Mapping[str, str]) -> Iterator[dict[str, str | N
 
 
 def _for_value(does: str | None, value: str) -> str | None:
-    """Return what an option's help says of one of its values, without the default."""
-    return does and _DEFAULT.sub("", does.removeprefix(f"{value}: "))
+    """Return the part of an option's help about one value, without the default."""
+    parts = _DEFAULT.sub("", does or "").split("; ")
+    about = [part.removeprefix(f"{value}: ") for part in parts if part.startswith(f"{value}: ")]
+    return does and "; ".join(about or parts)
 
 
 def _option_helps() -> dict[str, str]:
-    """Return what the help of ``convert`` says of each of its options."""
+    """Return the help of each option of ``convert``."""
     from leconvert.cli.main import build_parser
 
     convert = build_parser("convert").commands["convert"]

@@ -1,4 +1,4 @@
-"""``leconvert fleet``: commands of its own below it; ``convert`` is meant where none is named."""
+"""``leconvert fleet`` and its commands; ``convert`` is the default."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 # Name and one line of help.
 _COMMANDS = (
     ("convert", "convert all datasets of a list; the word convert may be left out"),
-    ("report", "write an HTML page and a CSV file about each dataset of a fleet"),
+    ("report", "write one HTML page and one CSV file about all datasets of a fleet"),
     ("find", "list the datasets below a folder, and what is wrong with each"),
     ("suggest", "print a policy for datasets that were not converted; no option in it loses data"),
 )
@@ -125,7 +125,7 @@ def add_convert_arguments(parser: Parser) -> None:
 
 
 def run_convert(options: argparse.Namespace) -> int:
-    """Convert all datasets that can be, and say which were set aside."""
+    """Convert all datasets that can be converted, and print which were set aside."""
     from leconvert.fleet import (
         FleetObserver,
         Policy,
@@ -177,7 +177,7 @@ def run_convert(options: argparse.Namespace) -> int:
 
 
 def _code(status: FleetStatus, failures: Sequence[str]) -> int:
-    """Say on stderr what is left to do, and return the exit code."""
+    """Print on stderr what is left to do, and return the exit code."""
     if not status.is_settled:
         print_sentence("leconvert: Some datasets are not finished yet.", margin="  ")
         for line in failures:
@@ -201,7 +201,7 @@ def _code(status: FleetStatus, failures: Sequence[str]) -> int:
 
 
 def summary_lines(status: FleetStatus) -> list[str]:
-    """Return how many datasets became what, and what set datasets aside."""
+    """Return the number of datasets in each state, and the reasons of those set aside."""
     counts = {state.value: number for state, number in status.counts.items() if number}
     total = sum(one.source_bytes for one in status.datasets if one.state.value == "converted")
     said = ", ".join(f"{number:,} {state}" for state, number in counts.items())
@@ -213,11 +213,11 @@ def summary_lines(status: FleetStatus) -> list[str]:
     return lines
 
 
-# The options of one line, on top of those of the command line; and flags of a policy.
+# Options after a dataset in the list, in addition to those of the command line; flags of a policy.
 
 
 class _LineReader:
-    """Reads the words of a line of the list."""
+    """Parses a line of the list."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -237,14 +237,15 @@ class _LineReader:
 
         if len(words) == 1 and not words[0].startswith("-"):
             return Line(words[0], None, self._usual)
-        # An option of the line adds to a list of values; any other replaces the common value.
+        # A list option of the line extends the common list; any other option replaces the common
+        # value.
         given = argparse.Namespace(**vars(self._options))
         found = self._parser.parse_args(words, given)
         return Line(found.dataset, found.name, _options_of_each(found))
 
 
 def _options_of_each(options: argparse.Namespace) -> Conversion:
-    """Return what is made of a dataset, and where that is pushed."""
+    """Return the conversion of each dataset, with its push."""
     from leconvert.dataset.findings import check_accepted
     from leconvert.model.selection import EpisodeSelection
     from leconvert.run.conversion import Conversion, ProofOptions
@@ -270,11 +271,11 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
     return repairs
 
 
-# The price of a fleet.
+# The estimate for a fleet.
 
 
 def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
-    """Show what a fleet comes to; return the exit code that its run would end with."""
+    """Print the estimate for a fleet; return the exit code that its run would have."""
     if options.json:
         print(json.dumps(price.as_record(), indent=2))
     elif not options.quiet:
@@ -338,7 +339,7 @@ def _price_lines(price: FleetPrice) -> list[str]:
         )
     if unseen:
         lines.append(
-            f"{count(len(unseen), 'dataset')} on the Hub: each is checked when it is fetched, not "
+            f"{count(len(unseen), 'dataset')} on the Hub: each is checked after its download, not "
             "now. Each worker needs local disk space of twice its largest dataset: up to "
             f"{amount(2 * max(one.source_bytes for one in unseen))}."
         )
@@ -381,7 +382,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_report(options: argparse.Namespace) -> int:
-    """Write the page and the CSV, and say where they are."""
+    """Write the page and the CSV file, and print their places."""
     from leconvert.fleet import fleet_status, write_fleet_report
 
     page = options.output.resolve()
@@ -413,9 +414,9 @@ def add_find_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "root", type=path_or_url, metavar="FOLDER",
-        help="where to look for datasets: a folder, hf://ORG for those of a user or an "
-        "organisation on the Hub, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
-        "folders of a repository, or the address of such a page",
+        help="where to look for datasets: a folder; or on the Hub hf://ORG (a user or an "
+        "organisation), hf://collections/ORG/SLUG (a collection), hf://datasets/ORG/NAME (the "
+        "folders of a repo), or the address of one of these pages",
     )  # fmt: skip
     parser.add_argument(
         "--no-scan", action="store_false", dest="scan",
@@ -426,7 +427,7 @@ def add_find_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_find(options: argparse.Namespace) -> int:
-    """Print a list that `leconvert fleet` takes; everything else is printed as comments."""
+    """Print a list for `leconvert fleet`. Everything that cannot be converted is a comment."""
     from leconvert.fleet import find_datasets, find_on_hub, look_at_datasets
 
     if isinstance(options.root, str):
@@ -464,16 +465,16 @@ def _group(url: str) -> HubGroup | HubName:
         raise UsageError(
             f"{url} is not an address of datasets on the Hub.",
             path=url,
-            next_step="Pass hf://ORG, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
-            "folders of a repository, or the address of such a page.",
+            next_step="Give hf://ORG, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
+            "folders of a repo, or the address of one of these pages.",
         )
     return group
 
 
 def _found_lines(found: FoundDataset) -> list[str]:
-    """Return the dataset's line, and below it what was seen.
+    """Return the line of a dataset, and below it the findings.
 
-    The name in the fleet is the path below the folder, which is that of no other dataset.
+    The name in the fleet is the path below the folder. No other dataset has it.
     """
     words = [found.name]
     if isinstance(found.source, Path):
@@ -530,7 +531,7 @@ def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str
     else:
         yield f"# {number} set aside (not converted)."
         yield "# leconvert knows no policy that converts one of them without a loss of data."
-    yield "# Run the command of the fleet again with --policy and the name of this file."
+    yield "# To use this file, run the command of the fleet again with --policy and its name."
     for rule in suggestion.policy.rules[:number_given]:
         yield from ("", "# This rule is from the fleet's present policy.", *_rule_lines(rule))
     for one in suggestion.rules:
@@ -559,7 +560,7 @@ def _said_of(one: SuggestedRule) -> tuple[str, str]:
 
 
 def _rule_lines(rule: PolicyRule) -> Iterator[str]:
-    """Return the rule as TOML, whose strings are those of JSON."""
+    """Yield the lines of the rule in TOML. JSON's strings are also TOML strings."""
     yield "[[rule]]"
     if rule.datasets != ("*",):
         yield f"datasets = {json.dumps(rule.datasets)}"

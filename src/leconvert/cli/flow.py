@@ -1,4 +1,4 @@
-"""The common flow of commands that make a dataset: fetch, look, preview or run, and report."""
+"""The common flow of commands that make a dataset: download, scan, plan or run, and report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import control_of, report_place
-from leconvert.cli.output import print_findings
+from leconvert.cli.output import print_findings, print_planned_repairs
 from leconvert.cli.plan import show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.support.text import amount, count
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leconvert.cli.push import ResultPush
     from leconvert.cli.sources import NamedDataset
     from leconvert.run.conversion import Control, Conversion
-    from leconvert.run.planner import MovedBytes
+    from leconvert.run.planner import MovedBytes, PlannedRepairs
 
 
 def make_dataset(
@@ -29,17 +29,23 @@ def make_dataset(
     datasets: Sequence[NamedDataset],
     conversion: Conversion,
     *,
-    made: str,
+    made: str | None = None,
     push: ResultPush | None = None,
+    repairs: PlannedRepairs | None = None,
 ) -> int:
-    """Make one dataset of one or several, as ``merge`` and ``trim`` do, and return the exit code.
+    """Make one dataset of one or several, as ``merge``, ``trim`` and ``repair`` do.
 
     Args:
         options: The options: where the result goes, what is only shown, and what is kept.
         datasets: The sources, in the order of their episodes.
         conversion: What is asked.
-        made: What the result is called, such as ``the result of this very merge``.
+        made: What the result is called, such as ``the result of this very merge``; None to compare
+            no dataset that is there already.
         push: The push of the result; None where the command does not push.
+        repairs: The repairs that are made, to be shown before the work; else None.
+
+    Returns:
+        The exit code.
     """
     from leconvert.api import find_finished, run_conversion
     from leconvert.run.planner import check_all_places
@@ -49,7 +55,7 @@ def make_dataset(
     output, given = options.output, options.work_dir
     if push is not None:
         push.check()
-    if len(datasets) > 1:  # places that cannot be are told before anything is fetched
+    if len(datasets) > 1:  # impossible places are refused before anything is downloaded
         work_dir = work_dir_beside(output.resolve()) if given is None else given.resolve()
         check_all_places([dataset.folder for dataset in datasets], output.resolve(), work_dir)
     with stop_on_signals() as stop:
@@ -58,14 +64,16 @@ def make_dataset(
         target = sources[0] if output is None else output.resolve()
         work_dir = work_dir_beside(target) if given is None else given.resolve()
         report = verified = None
-        # In place the result is the source of the next call: --restart must not trim it again.
+        # In place, the next call has the result as its source: --restart must not trim it again.
         looks = output is None or not conversion.plan.restart
-        if looks and WorkDir(work_dir).current_run_id() is None:
+        if made and looks and WorkDir(work_dir).current_run_id() is None:
             verified = find_finished(sources, target, conversion, control)
-        if verified is not None and (push is None or push.repo_id is None):
-            return show_finished(options, target, made, verified)
+            if verified is not None and (push is None or push.repo_id is None):
+                return show_finished(options, target, made, verified)
         if options.dry_run:
-            return _show_plan(options, sources, target, work_dir, conversion, control)
+            return _show_plan(options, sources, target, work_dir, conversion, control, repairs)
+        if repairs is not None and not (options.json or options.quiet):
+            print_planned_repairs(repairs, with_findings=False)
         if verified is None:
             report = run_conversion(
                 sources,
@@ -87,6 +95,7 @@ def _show_plan(
     work_dir: Path,
     conversion: Conversion,
     control: Control,
+    repairs: PlannedRepairs | None,
 ) -> int:
     from leconvert.run.planner import check_all_places, check_asked, preview_plan
 
@@ -97,14 +106,18 @@ def _show_plan(
     check_asked(sources, target, conversion)
     conversion.check_target(sources[0], target)
     plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
-    return show_preview(options, plan, **told)
+    if repairs is None:
+        return show_preview(options, plan, **told)
+    if options.json or not options.quiet:
+        print_planned_repairs(repairs, as_json=options.json)
+    return 0
 
 
 def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:
     """Say that a result was in place before, and how it was compared now; return the exit code.
 
     Args:
-            made: A name for it, such as ``the v3.0 dataset made from SOURCE``.
+        made: A name for the result, such as ``the v3.0 dataset made from SOURCE``.
     """
     if options.json:
         print(json.dumps({"already_converted": str(target), "verified": verified}))
@@ -120,13 +133,13 @@ def show_finished(options: argparse.Namespace, target: Path, made: str, verified
 def show_outcome(
     report: ConversionReport | None, push: ResultPush | None, *, as_json: bool, quiet: bool
 ) -> int:
-    """Push if that is wanted, print what was done, and return the exit code.
+    """Push if that is wanted, print the outcome, and return the exit code.
 
     Args:
         report: The conversion; None if the result was in place before.
         push: The push; None for a command that does not push.
     """
-    # A conversion whose result could not be measured ends with the probe's code.
+    # If the result could not be measured, the command ends with the code of the probe.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
     if as_json:
         done = {} if report is None else report.as_record()
@@ -200,7 +213,7 @@ def print_report(report: ConversionReport) -> None:
 
 
 def _checked(report: ConversionReport) -> str:
-    """Return how the result was compared with its source, and what would compare more."""
+    """Return how the result was compared with its source, and the command that compares more."""
     because = "" if report.verified_because is None else f": {report.verified_because}"
     if report.verified == "none":
         return f"not compared with the source{because}"
@@ -225,7 +238,7 @@ def _use(report: ConversionReport) -> str:
 
 
 def _print_source(report: ConversionReport) -> None:
-    """Say what became of a source whose place the result took."""
+    """Print what happened to a source that the result replaced."""
     if report.kept_source is not None:
         because = f"; not removed: {report.kept_because}" if report.kept_because else ""
         print(f"  kept          {report.kept_source}, the source{because}")

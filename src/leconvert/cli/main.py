@@ -32,10 +32,10 @@ from leconvert.support.errors import (
 from leconvert.support.storage_errors import storage_error
 from leconvert.support.text import without_credentials
 
-# Every command of the program, and the parser that knows them.
+# Every command of the program, and its parser.
 
 
-# By what people come for: name and one line of help.
+# By purpose: name and one line of help.
 COMMANDS = {
     "convert and edit": (
         ("convert", "convert a dataset, or a part of it"),
@@ -68,7 +68,7 @@ COMMANDS = {
         ("doctor", "show missing packages, and test a file system"),
         ("completion", "print a script that completes command lines"),
     ),
-    # Not listed: `doctor DIR` and `push RESULT URL` do the same.
+    # Not listed: `doctor DIR` and `push RESULT URL` are the same.
     None: (
         ("check-fs", "test whether hosts can share a file system; the same as doctor DIR"),
         ("mirror", "upload a v3.0 dataset to a URL; the same as push RESULT URL"),
@@ -85,7 +85,7 @@ _BESIDE_OTHERS = {
     "trim": "edit:trim",
     "undo": "upkeep:undo",
 }
-# Commands that start workers, and what these import.
+# Commands that start workers, and the modules that these import.
 _FORKED_MODULES = dict.fromkeys(
     ("convert", "merge", "split", "trim"), ("leconvert.api", "leconvert.cli.work")
 ) | {"fleet": ("leconvert.fleet", "leconvert.cli.work")}
@@ -97,7 +97,7 @@ _MORE_HELP = """
 def build_parser(wanted: str | None = None) -> Parser:
     """Return the parser of the whole program.
 
-    A command's options are declared when it parses; ``declared()`` declares all of them.
+    The options of a command are declared when it parses. ``declared()`` declares them all.
     """
     parser = Parser(
         prog="leconvert",
@@ -113,7 +113,7 @@ def build_parser(wanted: str | None = None) -> Parser:
 
 
 def _meant(words: Sequence[str], commands: Collection[str]) -> str | None:
-    """Return the commands that are meant by a dataset without one; None for any other mistake."""
+    """Return commands for a line that begins with a dataset; None for any other mistake."""
     first, *others = words or [""]
     if first.startswith("-") or first in commands or nearest(first, [*commands]):
         return None
@@ -128,22 +128,22 @@ def _meant(words: Sequence[str], commands: Collection[str]) -> str | None:
 
 
 def command_place(name: str) -> str:
-    """Return where the command is that declares its options and runs; see `command_at`."""
+    """Return the place of a command's module; see `command_at`."""
     return f"leconvert.cli.{_BESIDE_OTHERS.get(name, name)}"
 
 
-# Messages of a failed program, which are printed without fail.
+# Messages of a failed program. Printing them never fails.
 
 
 def prepare_output() -> None:
-    """Let nothing that is said fail: a name of any bytes, a terminal without UTF-8, no output.
+    """Let no output fail: not for names of any bytes, a terminal without UTF-8, or a closed pipe.
 
-    On stdout are results, and who cannot have them is told; on stderr is what goes on meanwhile,
-    and a run does not end because nobody reads that any more.
+    stdout has results: a reader that cannot get them must learn it. stderr has only progress: a run
+    goes on even if nobody can read it.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever called
+        if stream is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -152,7 +152,7 @@ def prepare_output() -> None:
 
 
 def _heard_or_not(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """Return a stream to the same place whose writes do not fail."""
+    """Return a stream to the same place whose writes never fail."""
     return io.TextIOWrapper(
         io.BufferedWriter(_Unfailing(stream.fileno())),
         encoding=stream.encoding,
@@ -162,7 +162,7 @@ def _heard_or_not(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 class _Unfailing(io.RawIOBase):
-    """A descriptor that takes whatever is written, and loses what the system refuses."""
+    """A descriptor that accepts all writes, and drops those that the system refuses."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -179,15 +179,15 @@ class _Unfailing(io.RawIOBase):
     def write(self, data: Buffer) -> int:
         try:
             return os.write(self._descriptor, data)
-        except OSError:  # a pipe without a reader, a full disk, a terminal that was closed
+        except OSError:  # a pipe without a reader, a full disk, a closed terminal
             return memoryview(data).nbytes
 
 
 def undecodable_path(error: UnicodeEncodeError) -> LeconvertError:
     """Return the error for a path that is not UTF-8, which a library cannot open.
 
-    In the C locale Python reads names as UTF-8 nevertheless (PEP 540), unless it is told otherwise.
-    In a locale of another encoding it does not. The name may be good then.
+    In the C locale Python reads names as UTF-8 (PEP 540) unless told otherwise. In a locale with
+    another encoding it does not: the name itself may be right.
     """
     shown = ascii(error.object)[1:-1]
     encoding = sys.getfilesystemencoding()
@@ -214,9 +214,9 @@ def _is_utf_8(path: str) -> bool:
 
 
 def fail(error: LeconvertError, *, as_json: bool) -> int:
-    """Tell an error on stderr, and as a record on stdout if that is asked; return its code.
+    """Print an error on stderr, with ``--json`` a record on stdout; return the exit code.
 
-    A URL that the user gave may hold a password, and both end up in logs.
+    A URL from the user may contain a password, and both streams end up in logs.
     """
     if as_json:
         print(json.dumps(_public(error.as_record()), indent=2))
@@ -238,7 +238,7 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
 
 
 def _public(value: object) -> object:
-    """Return a record with secrets taken out of its texts."""
+    """Return a record without the secrets in its texts."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, dict):
@@ -248,17 +248,17 @@ def _public(value: object) -> object:
     return value
 
 
-# The entry point: finds the command, and turns errors into sentences and exit codes.
+# Run a command.
 
 
 def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
     """Run one command.
 
     Args:
-        forks: This process is the program's own, which may be forked.
+        forks: Whether this process is the program's own, so that workers may be forked from it.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    # The words after `--` are not ours.
+    # The words after `--` belong to another program.
     ours = given.index("--") if "--" in given else len(given)
     arguments = [*map(with_hyphens, given[:ours]), *given[ours:]]
     as_json = "--json" in arguments
@@ -278,7 +278,7 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
         return fail(error, as_json=as_json)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            # Whoever read our output went away; a flush at exit would complain again.
+            # The reader of our output ended. A flush at exit would complain again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         return fail(storage_error(error), as_json=as_json)
@@ -296,7 +296,7 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
             as_json=as_json,
         )
     except Exception:  # noqa: BLE001 - whatever is left is a bug, and its code says so
-        import traceback  # no other command pays for it
+        import traceback  # no other command pays for this import
 
         traceback.print_exc()
         print("leconvert: This is a bug.", file=sys.stderr)
@@ -308,39 +308,40 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
 def program() -> NoReturn:
     """Run as a program: like `main`, then end at once.
 
-    Taking NumPy's and Arrow's modules apart takes 30 ms, a tenth of a small conversion, and frees
-    what the system frees anyway. Nothing of ours waits for the interpreter's end.
+    Unloading NumPy and Arrow takes 30 ms, a tenth of a small conversion. The system frees the
+    memory anyway, and nothing of ours waits for the interpreter's end.
     """
-    # Python's own helpers, such as those of torch's DataLoader, would look for modules in the
-    # current folder, where anything may lie.
+    # Python's own helper processes, such as those of torch's DataLoader, would otherwise look for
+    # modules in the current folder, which may contain anything.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
-    # NumPy would start a thread for each core to multiply matrices, and they spin: a tenth of a
-    # second of CPU time. Only what a probe trains multiplies any.
+    # NumPy would start a spinning thread for each core to multiply matrices: a tenth of a second of
+    # CPU time. Only the training of a probe multiplies matrices.
     if "probe" not in sys.argv:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        # Arrow would start a thread that looks after an allocator which it does not use, and a
-        # process is forked only where it has no second thread.
+        # Arrow would start a thread for an allocator that it does not use. A process can be forked
+        # only if it has a single thread.
         os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-        # Parsed JSON is many lists and hardly a cycle: looking for these took a twentieth.
+        # Parsed JSON has many lists and hardly a cycle. The search for cycles took a twentieth of
+        # the time.
         gc.set_threshold(100_000)
     prepare_output()
     code = main(forks=True)
     if forkserver := sys.modules.get("leconvert.support.forkserver"):
         forkserver.end_server()
     if helpers := sys.modules.get("multiprocessing.util"):
-        # Semaphores of spawned workers have names, which Python would remove at its own end. Left
-        # to its resource tracker they are called leaked.
+        # Semaphores of spawned workers have names, which Python removes when it ends normally.
+        # Otherwise its resource tracker reports them as leaked.
         helpers._run_finalizers(0)  # noqa: SLF001
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        code = code or 120  # as Python ends where what it said cannot be written
+        code = code or 120  # Python does the same if it cannot write its output
     os._exit(code)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace | None:
-    """Return the options, or None where help or the version was asked for, and printed."""
+    """Return the options; None if help or the version was asked for and printed."""
     if arguments[:1] == ["help"]:  # `leconvert help COMMAND` is `leconvert COMMAND --help`
         arguments = [*arguments[1:], "--help"]
     try:
@@ -352,7 +353,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace | None:
 
 
 def _refuse_empty_paths(arguments: Sequence[str], options: argparse.Namespace) -> None:
-    """Refuse ``--root "$DATASET"`` where DATASET is not set: as a path, nothing is this folder."""
+    """Refuse ``--root "$DATASET"`` with an unset DATASET: an empty path is the current folder."""
     empty = "" in arguments or any(
         word.startswith("--") and word.endswith("=") for word in arguments
     )
@@ -365,14 +366,14 @@ def _refuse_empty_paths(arguments: Sequence[str], options: argparse.Namespace) -
 
 
 def with_hyphens(argument: str) -> str:
-    """Return ``--data-file-size-in-mb`` for ``--data_file_size_in_mb``, others as they are."""
+    """Return ``--data-file-size-in-mb`` for ``--data_file_size_in_mb``, other words unchanged."""
     if not argument.startswith("--"):
         return argument
     name, equals, value = argument.partition("=")
     return name.replace("_", "-") + equals + value
 
 
-# Signals that ask a run to stop: the batch in hand goes back, and the run can be resumed.
+# Signals that stop a run: its current batches go back, and the run can be resumed.
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -382,9 +383,9 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def stop_on_signals() -> Iterator[threading.Event]:
     """Yield an event that SIGINT, SIGTERM and SIGUSR1 set.
 
-    A SIGINT after any of them, and a second SIGTERM, raise KeyboardInterrupt: whoever sends it does
-    not want to wait. One SIGTERM behind another signal does not: Ctrl-C in a terminal reaches a
-    worker, and so does the SIGTERM of the command that started it.
+    A SIGINT after any of these signals, and a second SIGTERM, raise KeyboardInterrupt: the sender
+    does not want to wait. A single SIGTERM after another signal does not. Ctrl-C in a terminal
+    reaches a worker directly, and then the command that started the worker sends SIGTERM.
     """
     stop = threading.Event()
     came: set[int] = set()
@@ -403,9 +404,10 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def end_on_signals(stop: threading.Event | None = None) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGUSR1 end the block at once, also while it waits for an answer.
+    """Let SIGINT, SIGTERM and SIGUSR1 end the block at once, even while it waits for an answer.
 
-    It is for what goes on where it broke off, such as fetching a dataset. ``stop`` is set, too.
+    The block must be able to continue later where it stopped, as a download does. ``stop`` is also
+    set.
     """
 
     def end(_number: int) -> None:
@@ -421,7 +423,7 @@ def _set_aside(stop: threading.Event) -> None:
     """Set an event in a thread of its own.
 
     A signal may come while this thread holds the event's lock, such as at the beginning of a wait.
-    Setting the event in this thread would then wait for ever.
+    If this thread then set the event itself, it would wait for ever.
     """
     _thread.start_new_thread(stop.set, ())
 

@@ -1,7 +1,7 @@
-"""The options that commands share: each flag is declared once, and fills one options object.
+"""The options that commands share. Each flag is declared once, and fills one options object.
 
-A flag's ``dest`` is the name of its field. What is not given is left out of the namespace, so that
-the object's own default holds; `filled` makes the object of what is there.
+The ``dest`` of a flag is the name of its field. A flag that is not given is absent from the
+namespace, so the default of the object holds. `filled` makes the object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
     from leconvert.run.engines.options import Site
 
-# From what was parsed to the objects that the options travel as.
+# From the parsed arguments to options objects.
 
 
 def add_flags(
@@ -60,7 +60,7 @@ def add_flags(
     Args:
         first: The field whose flag comes first.
         without: Fields whose flags are left out.
-        said: Help of a field's flag that differs from its own here.
+        said: Other help for the flags of these fields.
     """
     added = []
     for told in sorted(flags_of(kind), key=lambda told: told.field != first):
@@ -79,7 +79,7 @@ def add_flags(
 
 
 def hide(*actions: argparse.Action) -> None:
-    """Accept options without listing them: another option says the same."""
+    """Accept options without listing them. Another option does the same."""
     for action in actions:
         action.help = argparse.SUPPRESS
 
@@ -91,19 +91,19 @@ def _add_group(
     about: str | None = None,
     **how: Any,
 ) -> argparse._ArgumentGroup:
-    """Add the flags of a class below a heading; one that is not given leaves nothing behind."""
+    """Add the flags of a class below a heading. A flag that is not given sets no attribute."""
     group = parser.add_argument_group(title, about, argument_default=argparse.SUPPRESS)
     add_flags(group, kind, **how)
     return group
 
 
 def as_typed(options: argparse.Namespace, flag: str) -> str:
-    """Return ``--slurm nodes`` for ``--nodes`` if it was given in this way."""
+    """Return the flag as the user typed it: ``--slurm nodes`` for ``--nodes``."""
     return str(getattr(options, "typed", {}).get(flag, flag))
 
 
 def given_flags(options: argparse.Namespace, kind: type[DataclassInstance]) -> list[str]:
-    """Return the names of a class's flags that were given."""
+    """Return the flags of a class that were given."""
     return [told.name for told in flags_of(kind) if hasattr(options, told.field)]
 
 
@@ -113,7 +113,7 @@ def filled[Options: DataclassInstance](
     """Return an options object with every field that was given on the command line.
 
     Args:
-        otherwise: Fields where neither the command line nor the object says what is wanted here.
+        otherwise: Fields that get another value here if they are not given.
     """
     given = {
         field.name: tuple(value) if isinstance(value, list) else value
@@ -126,11 +126,11 @@ def filled[Options: DataclassInstance](
 _NOT_GIVEN = object()
 
 
-# How a dataset is cut into files and batches: the options, and what they come to.
+# The layout: how a dataset is cut into files and batches.
 
 
 def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = True) -> None:
-    """Add the version to write, sizes, alignment and the kind of layout."""
+    """Add the version, the sizes, the alignment and the kind of layout."""
     from leconvert.model.values import LayoutOptions
 
     left_out = () if may_append else ("append",)
@@ -138,7 +138,7 @@ def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = Tr
 
 
 def layout_options(options: argparse.Namespace) -> LayoutOptions:
-    """Return what decides the layout."""
+    """Return the options of the layout."""
     from leconvert.model.values import LayoutOptions
 
     layout = filled(LayoutOptions, options)
@@ -154,14 +154,14 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    """Add which episodes are converted; see docs/howto/select-episodes.md."""
+    """Add the selection of episodes; see docs/howto/select-episodes.md."""
     from leconvert.model.selection import EpisodeSelection
 
     about = "episode numbers are those of the source"
     _add_group(parser, "selection", EpisodeSelection, about)
 
 
-# Repairs that the user allows: the options and their values.
+# Repairs that the user allows.
 
 
 # Options without use for a v3.0 dataset, whose own tables name the files.
@@ -169,7 +169,7 @@ _OF_V2 = ("locate_files", "tasks_from", "assume_version", "fetch_unfit")
 
 
 def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) -> None:
-    """Add what the user allows a conversion to change; see docs/findings.md."""
+    """Add the repairs that the user may allow; see docs/findings.md."""
     from leconvert.model.repairs import RepairOptions
 
     when = "nothing is repaired or changed without one of these options"
@@ -182,7 +182,7 @@ def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) 
 
 
 def repair_options(options: argparse.Namespace) -> RepairOptions:
-    """Return what the user allows a conversion to change."""
+    """Return the repairs that the user allows."""
     from leconvert.model.repairs import RepairOptions
 
     return filled(RepairOptions, options)
@@ -202,7 +202,7 @@ def add_revision(parser: argparse.ArgumentParser) -> None:
 
 
 def local_root(options: argparse.Namespace) -> Path:
-    """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist."""
+    """Return the folder that ``--root`` or ``--repo-id`` names. It need not exist."""
     if options.repo_id is None and getattr(options, "revision", None) is not None:
         raise UsageError(
             "--revision works only with --repo-id.",
@@ -234,23 +234,23 @@ def dataset_root(options: argparse.Namespace) -> Path:
 
 
 def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
-    """Refuse an ``--output`` that is the source: beside it, the source is never touched."""
+    """Refuse an ``--output`` that is the source: with ``--output``, the source never changes."""
     if options.output is not None and is_same_folder(Path(options.output).resolve(), local):
         raise source_as_output(local)
 
 
-# Options of the local folder for files that workers fetch from the Hub.
+# The local folder for files that workers download from the Hub.
 
 
 def add_scratch_options(parser: argparse.ArgumentParser) -> None:
-    """Add where, and how much, workers keep of a source that they fetch batch by batch."""
+    """Add the folder and its size limit for files that workers download batch by batch."""
     from leconvert.transfer.options import ScratchOptions
 
-    _add_group(parser, "files fetched from the Hub", ScratchOptions)
+    _add_group(parser, "files downloaded from the Hub", ScratchOptions)
 
 
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
-    """Refuse a scratch folder where no worker fetches anything."""
+    """Refuse a scratch folder if no worker downloads files."""
     from leconvert.transfer.options import ScratchOptions
 
     flag = next(iter(given_flags(options, ScratchOptions)), None)
@@ -269,7 +269,7 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
     )
 
 
-# Options of those who work on a run: their leases, versions and patience.
+# Options of workers: leases, versions and patience.
 
 
 def add_version_option(parser: argparse._ActionsContainer) -> None:
@@ -279,12 +279,12 @@ def add_version_option(parser: argparse._ActionsContainer) -> None:
     add_flags(parser, PlanOptions, without=("restart", "one_host"))
 
 
-# Nobody watches workers on other hosts: they wait so long for a disk or a mount that fails.
+# Nobody watches workers on other hosts: they keep trying for this long if a disk or a mount fails.
 UNWATCHED_SECONDS = 120.0
 
 
 def add_lease_options(parser: argparse.ArgumentParser, *, trouble: bool) -> None:
-    """Add what governs leases."""
+    """Add the options of leases."""
     from leconvert.run.conversion import LeaseOptions
 
     _add_group(parser, "leases", LeaseOptions, without=() if trouble else ("trouble_seconds",))
@@ -293,17 +293,17 @@ def add_lease_options(parser: argparse.ArgumentParser, *, trouble: bool) -> None
 def lease_options(
     options: argparse.Namespace, *, trouble_seconds: float = UNWATCHED_SECONDS
 ) -> LeaseOptions:
-    """Return what governs leases."""
+    """Return the options of leases."""
     from leconvert.run.conversion import LeaseOptions
 
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
 
-# Sources that are named by a URL: a revision on the Hub, or a folder in a store.
+# Sources with a URL: a revision on the Hub, or a folder in other storage.
 
 
 def path_or_url(text: str) -> Path | str:
-    """Return a path, or a URL as it is: as a path it would lose a slash."""
+    """Return a path, or a URL unchanged: as a path, it would lose a slash."""
     return text if "://" in text else Path(text)
 
 
@@ -311,14 +311,14 @@ def local_path(text: str) -> Path:
     """Return a path, and refuse a URL where a folder is needed."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is a URL, not a folder; convert into a folder, then send it with `leconvert "
+            f"{text} is a URL, not a folder; convert into a folder, then upload it with `leconvert "
             "push`"
         )
     return Path(text)
 
 
 def name_on_the_hub(options: argparse.Namespace) -> None:
-    """Make ``--repo-id`` and ``--revision`` of ``--root hf://datasets/ORG/NAME@REV``."""
+    """Turn ``--root hf://datasets/ORG/NAME@REV`` into ``--repo-id`` and ``--revision``."""
     if not isinstance(options.root, str) or not _is_of_the_hub(options.root):
         return
     repo_id, revision = _on_the_hub(options.root)
@@ -332,7 +332,7 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
 
 
 def _is_of_the_hub(url: str) -> bool:
-    """Tell whether a URL is one of the Hub's client, or the address of a dataset's page."""
+    """Return whether a URL is one of the Hub's client, or the address of a dataset's page."""
     return url.startswith("hf://") or HubName.parse(url, bare=False) is not None
 
 
@@ -342,8 +342,8 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
         raise UsageError(
             f"{url} is not an address of a dataset on the Hub.",
             path=url,
-            next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV, "
-            "in a folder of a repository hf://datasets/ORG/NAME/path/to/dataset@REV.",
+            next_step="Write hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV; for a folder of "
+            "a repo, write hf://datasets/ORG/NAME/path/to/dataset@REV.",
         )
     return found.repo_id, found.revision or None
 
@@ -355,7 +355,7 @@ def source_at(
     progress: Progress = NO_PROGRESS,
     stop: threading.Event | None = None,
 ) -> Iterator[Path]:
-    """Provide a source for the block; one that a URL names is fetched, and goes again."""
+    """Provide a source for the block. A source with a URL is downloaded, and removed afterwards."""
     if isinstance(place, Path):
         yield place.resolve()
         return
@@ -374,16 +374,17 @@ def source_at(
             yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
 
 
-# Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them.
+# Options of a plan, for ``plan`` and ``convert``: source, target and layout.
 
 
 def take_arguments(options: argparse.Namespace) -> None:
-    """Make ``--root`` or ``--repo-id``, and ``--output``, of the arguments DATASET and OUTPUT.
+    """Turn DATASET and OUTPUT into ``--root`` or ``--repo-id``, and ``--output``.
 
     A URL of the Hub becomes ``--repo-id`` and ``--revision``.
 
-    DATASET is a URL where ``://`` is in it, a folder where it exists or is not of the form
-    ORG/NAME or ORG/NAME/path, and else a name on the Hub, unless both readings make sense.
+    DATASET is a URL if it contains ``://``. It is a folder if it exists, or if it is not of the
+    form ORG/NAME or ORG/NAME/path. Otherwise it is a name on the Hub. If both make sense, it is
+    refused.
     """
     if options.result is not None:
         if options.output is not None and options.output.resolve() != options.result.resolve():
@@ -410,7 +411,7 @@ def take_arguments(options: argparse.Namespace) -> None:
 
 
 def hub_dataset(given: str) -> tuple[str, str | None] | None:
-    """Return the name on the Hub and the revision that DATASET means; None for any other."""
+    """Return the name on the Hub and the revision that DATASET means; None for another place."""
     if _is_of_the_hub(given) and "://" in given:
         return _on_the_hub(given)
     return (given, None) if _is_hub_name(given) else None
@@ -450,19 +451,19 @@ def _two_sources(given: str, option: str) -> UsageError:
 
 
 def add_place_of_run(parser: argparse.ArgumentParser, **more: Any) -> None:
-    """Add the work dir of a run, or the dataset that stands for it; ``more`` goes to argparse."""
+    """Add the work dir of a run, or a dataset of the run; ``more`` goes to argparse."""
     parser.add_argument(
         "work_dir",
         type=Path,
         metavar="WORK_DIR|DATASET",
-        help="the work dir of a run; for a run without --work-dir also its source or result in the "
-        "same folder",
+        help="the work dir of a run; or, for a run without --work-dir, its result, or its source "
+        "if that is in the same folder as the result",
         **more,
     )
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which dataset goes where, and how it is cut; see `take_arguments`."""
+    """Add source, target and layout; see `take_arguments`."""
     parser.add_argument(
         "dataset", nargs="?", metavar="DATASET",
         help="the dataset: a folder, ORG/NAME on the Hub, or a URL",
@@ -474,8 +475,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repo-id",
         metavar="ORG/NAME",
-        help="the dataset's name on the Hub, or ORG/NAME/PATH; its folder is $HF_LEROBOT_HOME/"
-        "ORG/NAME, or that of --root, where it is downloaded to if it is not there",
+        help="the dataset's name on the Hub; ORG/NAME/PATH for a dataset in a folder of a repo; "
+        "its folder here is --root (default: $HF_LEROBOT_HOME/ORG/NAME); if that does not exist, "
+        "the dataset is downloaded to it",
     )
     add_revision(parser)
     parser.add_argument(
@@ -502,7 +504,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_work_dir(parser: argparse.ArgumentParser, beside: str = "target") -> None:
-    """Add ``--work-dir``, which `add_plan_options` has, too."""
+    """Add ``--work-dir``, as `add_plan_options` does."""
     parser.add_argument(
         "--work-dir",
         type=Path,
@@ -513,19 +515,19 @@ def add_work_dir(parser: argparse.ArgumentParser, beside: str = "target") -> Non
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add whether a run under way is joined, and who may work on it."""
+    """Add what happens to an unfinished run, and which hosts may work on the run."""
     from leconvert.run.conversion import PlanOptions
 
     _add_group(parser, "runs", PlanOptions)
 
 
-# Options of what is proven before the swap, and of what becomes of the source after it.
+# The comparison before the swap, and what happens to the source afterwards.
 
 
 def add_proof_options(
     parser: argparse.ArgumentParser, *, may_delete: bool = True, may_wait: bool = False
 ) -> None:
-    """Add what is proven before the swap, and what it may replace and remove."""
+    """Add the depth of the comparison, and whether a result or a source may be replaced."""
     from leconvert.run.conversion import ProofOptions
 
     left_out = {"delete_source": may_delete, "max_wait_seconds": may_wait}
@@ -547,7 +549,7 @@ def add_proof_options(
     hide(group.add_argument("--no-verify", action="store_const", const="none", dest="verify"))
 
 
-# ``--report``, and where its page goes.
+# ``--report``, and the place of its page.
 
 
 def add_report_option(parser: argparse.ArgumentParser) -> None:
@@ -561,9 +563,9 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _is_page(word: str) -> bool:
-    """Tell whether the word behind ``--report`` is the page, and not a dataset or a place for one.
+    """Return whether the word after ``--report`` is the page, not a dataset or output folder.
 
-    Taken for the wrong one, it would decide where a dataset goes.
+    A wrong guess would decide where a dataset goes, so an unclear word is refused.
     """
     if word.lower().endswith((".html", ".htm")):
         return True
@@ -579,7 +581,7 @@ def _is_page(word: str) -> bool:
 
 
 def report_place(given: Path | None, target: Path) -> Path | None:
-    """Return where ``--report`` wants the page, or None where it was not given."""
+    """Return the place for the page of ``--report``; None if it was not given."""
     if given is None:
         return None
     from leconvert.report import default_report_place
@@ -604,17 +606,17 @@ def add_json(parser: argparse._ActionsContainer) -> None:
     )
 
 
-# Options for workers that SLURM starts, spelled and explained once.
+# Options of SLURM jobs, declared once.
 
 
-# Flags that Ray is told, too.
+# Flags that Ray has, too.
 _OF_RAY_TOO = ("--nodes", "--workers-per-node", "--cpus-per-task", "--mem")
 
 
 def add_slurm_worker_options(
     parser: argparse.ArgumentParser, *, title: str = "SLURM", of_ray: bool = False
 ) -> None:
-    """Add what workers ask SLURM for, and Ray."""
+    """Add the resources that workers get from SLURM, and Ray."""
     from leconvert.run.engines.options import Site, SlurmOptions
 
     group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
@@ -632,14 +634,14 @@ def add_slurm_worker_options(
 
 
 def slurm_options(options: argparse.Namespace) -> SlurmOptions:
-    """Return what workers ask SLURM for, as given or from the environment."""
+    """Return the resources that workers get from SLURM, as given or from the environment."""
     from leconvert.run.engines.options import SlurmOptions
 
     return filled(SlurmOptions, options, site=site(options))
 
 
 def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
-    """Fail if SLURM is told something where it starts no workers; some of it Ray is told too."""
+    """Refuse options of SLURM if it starts no workers. Ray has some of them, too."""
     from leconvert.run.engines.options import Site, SlurmOptions
 
     for name in (*given_flags(options, SlurmOptions), *given_flags(options, Site)):
@@ -656,14 +658,14 @@ def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
             )
 
 
-# Options of the commands that hand workers to Ray, spelled and explained once.
+# Options of Ray, declared once.
 
 
 _NAMES = ("ray-address", "ray-resource", "ray-runtime-env", "ray-ship-package")
 
 
 def _add_ray_options(group: argparse._ArgumentGroup) -> list[argparse.Action]:
-    """Add what workers ask Ray for, besides what they ask SLURM for too."""
+    """Add the resources that workers get from Ray only."""
     return [
         group.add_argument(
             "--ray-address", default=None, metavar="ADDRESS",
@@ -686,7 +688,7 @@ def _add_ray_options(group: argparse._ArgumentGroup) -> list[argparse.Action]:
 
 
 def ray_options(options: argparse.Namespace) -> RayOptions:
-    """Return what workers ask Ray for."""
+    """Return the options of Ray."""
     from leconvert.run.engines import RayOptions
 
     return RayOptions(
@@ -703,7 +705,7 @@ def ray_options(options: argparse.Namespace) -> RayOptions:
 
 
 def refuse_ray_options(options: argparse.Namespace) -> None:
-    """Fail if Ray is told something where it starts no workers."""
+    """Refuse options of Ray if it starts no workers."""
     for name in _NAMES:
         if getattr(options, name.replace("-", "_")) and options.engine != "ray":
             typed = as_typed(options, f"--{name}")
@@ -743,11 +745,11 @@ def _runtime_env(text: str | None) -> dict[str, Any]:
     return environment
 
 
-# Options of engines from other packages, and the engines that take them.
+# Options of engines from other packages.
 
 
 def add_added_options(parser: argparse.ArgumentParser) -> None:
-    """Add what engines of other packages are told."""
+    """Add the options of engines from other packages."""
     parser.add_argument(
         "--engine-option", action="append", default=[], metavar="KEY=VALUE",
         help="an option of an engine that a separate Python package adds; may be given several "
@@ -756,7 +758,7 @@ def add_added_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_whose_options(options: argparse.Namespace) -> None:
-    """Fail if an engine is told what is another one's."""
+    """Refuse an option that belongs to another engine."""
     if options.engine != "slurm":
         refuse_slurm_worker_options(options)
     if options.engine_option and options.engine in (None, *BUILT_IN):
@@ -770,11 +772,11 @@ def check_whose_options(options: argparse.Namespace) -> None:
         )
 
 
-# Options of the commands that hand workers to an engine, spelled and explained once.
+# Options of all engines, declared once.
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Add who starts the workers of a conversion, and how many."""
+    """Add the engine of a conversion, and the number of workers."""
     from leconvert.run.conversion import WorkerOptions
 
     parser.add_argument(
@@ -788,7 +790,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def worker_options(options: argparse.Namespace) -> WorkerOptions:
-    """Return who works on a conversion."""
+    """Return the engine and the workers of a conversion."""
     from leconvert.run.conversion import WorkerOptions
 
     check_whose_options(options)
@@ -816,7 +818,7 @@ def _engine(options: argparse.Namespace) -> Engine | None:
 
 
 def _in_processes(options: argparse.Namespace) -> bool | None:
-    """Return whether processes work, or threads; None where nothing says so."""
+    """Return whether the options ask for processes or threads; None if they do not say."""
     asked: bool | None = options.orchestrate
     word = "--no-orchestrate" if asked is False else "--orchestrate"
     if options.engine is not None:
@@ -845,7 +847,7 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     return asked
 
 
-# Options of the commands that send jobs to SLURM, spelled and explained once.
+# Options of commands that submit jobs to SLURM, declared once.
 
 
 _RESOURCES = (
@@ -858,7 +860,7 @@ _RESOURCES = (
 
 
 def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
-    """Add what a job asks for and who asks."""
+    """Add the resources of a job, and its account."""
     from leconvert.run.engines.options import Site
 
     group = parser.add_argument_group("SLURM", argument_default=argparse.SUPPRESS)
@@ -877,7 +879,7 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
         actions=asked,
         help="a resource of a SLURM job",
     )
-    # Without --submit a training starts on GPUs of this machine.
+    # Without --submit, a training starts on GPUs of this machine.
     hide(*(each for each in asked if named or each.dest != "gpus"))
     group.add_argument(
         "--dry-run", action="store_true", default=False,
@@ -893,12 +895,12 @@ def site(options: argparse.Namespace) -> Site:
 
 
 def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """Return the options for the resources of jobs, by resource."""
+    """Return the values that were given for the resources of jobs, by resource."""
     return {name: getattr(options, name) for name, *_ in _RESOURCES}
 
 
 def refuse_slurm_options(options: argparse.Namespace) -> None:
-    """Fail if resources are asked for where nothing is submitted."""
+    """Refuse resources if nothing is submitted."""
     for name, *_ in _RESOURCES:
         if getattr(options, name):
             raise UsageError(f"--{name} works only with --submit.")
@@ -923,11 +925,11 @@ def passed_on(
     return tuple(words)
 
 
-# Options of a push, and the push that they ask for; ``convert`` and ``push`` share them.
+# Options of a push, for ``convert`` and ``push``.
 
 
 def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None:
-    """Add whether to push at all; ``back``: by default a source from the Hub is pushed back."""
+    """Add whether to push at all. ``back``: by default, push to the repo of the source."""
     usual = "yes, if the source came from the Hub" if back else "no push"
     parser.add_argument(
         "--push-to-hub", action=OptionalValue, looks_right=_is_wish, otherwise="true",
@@ -938,7 +940,7 @@ def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None
 
 
 def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = False) -> None:
-    """Add where to and how to push."""
+    """Add the place and the manner of a push."""
     from leconvert.remote.options import PushOptions
 
     group = parser.add_argument_group("push", "see docs/hub.md", argument_default=argparse.SUPPRESS)
@@ -951,11 +953,11 @@ def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = Fals
 
 
 def push_of_each(options: argparse.Namespace) -> PushOptions | None:
-    """Return how each dataset of a fleet is pushed, None for not at all."""
+    """Return the push of each dataset of a fleet; None for no push."""
     wish = _push_wish(options)
     asked = wish == "true" or options.push_repo_id is not None or hasattr(options, "create_pr")
     if options.no_push or wish == "false":
-        # After the name of a dataset it cancels the option that holds for all.
+        # After a dataset in the list, this cancels the option of the command line.
         if wish == "true":
             raise UsageError(
                 "--no-push and --push-to-hub exclude each other.", next_step="Give one of them."
@@ -981,7 +983,7 @@ def _push_wish(options: argparse.Namespace) -> str | None:
 def push_target(
     options: argparse.Namespace, layout: LayoutOptions, origin: Origin | None
 ) -> str | None:
-    """Return the repo to push to, or None for not at all."""
+    """Return the repo to push to; None for no push."""
     wish = _push_wish(options)
     opens_pull_request = getattr(options, "create_pr", False)
     asked = wish == "true" or options.push_repo_id is not None or opens_pull_request
@@ -1018,12 +1020,12 @@ def push_target(
         raise UsageError(
             "The repo for the push is not given.", next_step="Add --push-repo-id ORG/NAME."
         )
-    push_options(options, str(found))  # what contradicts itself is told before any work
+    push_options(options, str(found))  # refuse contradictions before any work
     return str(found)
 
 
 def named_push_target(options: argparse.Namespace) -> str | None:
-    """Return the repo to push to, for commands that push only if a repo is named."""
+    """Return the repo to push to, for a command that pushes only to a named repo."""
     if options.push_repo_id is None:
         _refuse_push_options(options)
         return None
@@ -1042,20 +1044,20 @@ def _refuse_push_options(options: argparse.Namespace) -> None:
 
 
 def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOptions:
-    """Return where and how to push."""
+    """Return the place and the manner of a push."""
     from leconvert.remote.options import PushOptions
 
-    # The repo of the source exists, or is a mistake: only a repo that is named is created.
+    # The repo of the source exists, or its name is a mistake: only a named repo is made.
     named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
-    # The flag --repo-id names the source.
+    # Here --repo-id is the name of the source.
     return replace(filled(PushOptions, options, create=named), repo_id=repo_id)
 
 
-# Options of the commands that say sources or episodes in their own way, and then convert.
+# Options of commands that convert, but name sources or episodes in their own ways.
 
 
 def add_conversion_options(parser: argparse.ArgumentParser, *, may_append: bool = False) -> None:
-    """Add how a conversion is done; `conversion_options` reads it."""
+    """Add the options of a conversion; `conversion_options` reads them."""
     add_layout_options(parser, may_append=may_append)
     add_repair_options(parser)
     add_run_options(parser)
@@ -1067,7 +1069,7 @@ def add_conversion_options(parser: argparse.ArgumentParser, *, may_append: bool 
 def conversion_options(
     options: argparse.Namespace, selection: EpisodeSelection | None = None
 ) -> Conversion:
-    """Return all that is asked of a conversion; what a command does not declare is the default."""
+    """Return all options of a conversion. An option that a command does not have is the default."""
     from leconvert.model.selection import EpisodeSelection
     from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions, WorkerOptions
     from leconvert.transfer.options import ScratchOptions
@@ -1088,7 +1090,7 @@ def conversion_options(
 
 
 def control_of(options: argparse.Namespace, stop: threading.Event, progress: Progress) -> Control:
-    """Return how the command is stopped and watched."""
+    """Return how the command is stopped and how it shows progress."""
     from leconvert.run.conversion import Control
 
     return Control(stop=stop, progress=progress, command=options.command_line)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def table(rows: Iterable[Sequence[object]]) -> str:
-    """Return rows as aligned columns; numbers stand right."""
+    """Return rows as aligned columns. Numbers are aligned on the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     if not cells:
         return ""
@@ -34,17 +34,17 @@ def table(rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-# Sentences: lines that fit a terminal, and one line each for `grep`.
+# Sentences: broken to fit a terminal, on one line for `grep`.
 
 
-# Text between backticks is copied by the user: a terminal that folds it copies one line.
+# Users copy text in backticks. If the terminal itself folds a line, copying gives one line.
 _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")
 
 
 def print_sentence(text: str, *, margin: str) -> None:
-    """Print on stderr; on a terminal break lines between words and indent the rest by the margin.
+    """Print on stderr. On a terminal, break lines between words and indent all but the first.
 
-    If stderr is not a terminal, every line stays whole, so that `grep` finds its words.
+    If stderr is not a terminal, every line stays whole for `grep`.
     """
     for line in text.splitlines():
         if not sys.stderr.isatty():
@@ -55,7 +55,7 @@ def print_sentence(text: str, *, margin: str) -> None:
 
 
 def folded(line: str, width: int, margin: str) -> list[str]:
-    """Return a line as lines of at most ``width``, longer only where one word is."""
+    """Break a line into lines of at most ``width``. Only a longer word makes a longer line."""
     if len(line) <= width:
         return [line]
     pieces = [line[: len(line) - len(line.lstrip())]]
@@ -74,14 +74,14 @@ def folded(line: str, width: int, margin: str) -> list[str]:
 
 _SHOWN_OF_A_CODE = 5
 _ORDER = ("error", "repaired", "warning", "info")
-# Remarks that are answers to what was asked for.
+# Findings that answer an option.
 _ALWAYS_SHOWN = frozenset({"rewritten-file"})
 _HEADINGS = ("severity", "finding", "episode", "stream", "what is wrong, and what helps")
 _NARROWEST_MESSAGE = 40
 
 
 def print_findings(findings: Sequence[Finding], root: object = "DATASET") -> None:
-    """Print findings about a dataset on stderr; nothing where there are none."""
+    """Print the findings about a dataset on stderr, if there are any."""
     shown = [
         finding
         for finding in findings
@@ -93,10 +93,10 @@ def print_findings(findings: Sequence[Finding], root: object = "DATASET") -> Non
 
 
 def findings_lines(findings: Sequence[Finding], width: int, root: object = "DATASET") -> list[str]:
-    """Return a table of findings, the gravest first; of those that are alike one, with a count."""
+    """Return a table of findings, the gravest first; similar ones share a row with a count."""
     if not findings:
         return []
-    from leconvert.dataset.findings import grouped  # `--help` does without
+    from leconvert.dataset.findings import grouped  # `--help` does not need it
 
     ordered = sorted(grouped(findings), key=lambda finding: _ORDER.index(finding.severity))
     total: Counter[tuple[str, str]] = Counter()
@@ -136,7 +136,7 @@ def findings_lines(findings: Sequence[Finding], width: int, root: object = "DATA
 
 
 def _helping(finding: Finding, root: object) -> list[str]:
-    """Return what helps and loses nothing, then a line for each flag, with what it keeps."""
+    """Return the remedy that loses nothing, then a line for each flag, with what it keeps."""
     from leconvert.dataset.findings import lossless_remedy, named
 
     is_error = finding.severity == "error"
@@ -147,10 +147,10 @@ def _helping(finding: Finding, root: object) -> list[str]:
 
 
 def said_extent(keeps: Extent, of: Extent) -> str:
-    """Return what is kept of a dataset."""
+    """Return how much of a dataset is kept."""
     if keeps == of:
         return "keeps everything"
-    from dataclasses import asdict  # `--help` does without
+    from dataclasses import asdict  # `--help` does not need it
 
     left, total = asdict(keeps), asdict(of)
     parts = [
@@ -182,14 +182,14 @@ def print_planned_repairs(
 
 
 def _with_short_path(finding: Finding) -> str:
-    """Name the file relative to the dataset, which the table's reader knows."""
+    """Write the path relative to the dataset, which the reader of the table knows."""
     if not finding.path:
         return finding.message
     return re.sub(r"/\S*" + re.escape("/" + finding.path), finding.path, finding.message)
 
 
 def _stacked(rows: Sequence[tuple[tuple[str, str, str, str], list[str]]], width: int) -> list[str]:
-    """Return the same for a narrow terminal: what it is above what was seen."""
+    """Return the table for a narrow terminal: the message is below its head."""
     lines = []
     for (severity, code, episode, stream), said in rows:
         place = f", episode {episode}" if episode else ""
@@ -204,14 +204,14 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    if text.startswith("→"):  # commands stay whole: they are to be copied
+    if text.startswith("→"):  # commands stay whole, so that they can be copied
         return folded(text, width, "")
     # Paths stay whole where they fit.
     return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
 def former_line(number: int, size_bytes: int) -> str:
-    """Return a line about former states and the room that they take."""
+    """Return a line about former states and the disk space that they take."""
     return (
         f"{count(number, 'former state')} of the result are kept beside it, up to "
         f"{amount(size_bytes)}; `leconvert clean --old` removes those that the result "

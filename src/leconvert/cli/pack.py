@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
-    """Tell how many batches have no result yet: without workers none ever will."""
+    """Print how many batches are not done. Without workers they would never be."""
     from leconvert.run.conversion import LeaseOptions
     from leconvert.run.worker_pool import WorkerPool
 
@@ -57,7 +57,7 @@ def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Pack, and say where the result is."""
+    """Pack, and print the place of the result."""
     from leconvert.remote.provenance import note_result
     from leconvert.report import report_on_exit
     from leconvert.run.conversion import ProofOptions

@@ -1,4 +1,4 @@
-"""The parser behind every command: lazy, without abbreviations, and with errors as sentences."""
+"""The parser of every command: lazy, without abbreviations, and with errors as sentences."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from leconvert.support.errors import UsageError
 
-# Examples that end the help of each command: what is wanted, and the line that does it.
+# Examples at the end of each command's help: a purpose, and the command line for it.
 
 
-# By the program's words, such as ``leconvert probe run``. A line ends before column 80.
+# By program, such as ``leconvert probe run``. A line ends before column 80.
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert": (
         ("try leconvert on a small dataset that it makes", "leconvert demo"),
@@ -266,11 +266,11 @@ def examples_text(prog: str) -> str:
     return "\n".join(["examples:", *lines]) + "\n"
 
 
-# How the help of a command is laid out, where argparse's own way does not serve.
+# The form of the help, where argparse's own does not fit.
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Fills a text of one line, breaking between words alone; leaves one of several as it is."""
+    """Fills a text of one line, with breaks between words only; keeps a text of several lines."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         words = " ".join(text.split())
@@ -293,7 +293,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class _CommandGroup(argparse.Action):
-    """A heading of the help with commands below it."""
+    """A heading of the help with its commands."""
 
     def __init__(self, heading: str, commands: Sequence[argparse.Action]) -> None:
         super().__init__([], dest="", metavar=f"{heading}:")
@@ -304,14 +304,14 @@ class _CommandGroup(argparse.Action):
 
 
 class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001
-    """Commands, and the headings below which the help shows them."""
+    """Commands, and their headings in the help."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.groups: list[_CommandGroup] = []
 
     def gather(self, heading: str) -> None:
-        """Put the commands that were added since the last heading below this one."""
+        """Put the commands since the last heading below this one."""
         shown = sum(len(group.commands) for group in self.groups)
         self.groups.append(_CommandGroup(heading, self._choices_actions[shown:]))
 
@@ -326,15 +326,15 @@ class _HelpAll(argparse.Action):
         values: Any,  # noqa: ARG002
         option_string: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Print the help, and end."""
+        """Print the help, and exit."""
         assert isinstance(parser, Parser)
         parser.usual_options = None
         parser.print_help()
         parser.exit()
 
 
-# Options that `--help` of a command with many options lists; `--help-all` lists all that are not
-# hidden. An editing command lists these and its own.
+# Options that `--help` lists for a command with many; `--help-all` lists all that are not hidden.
+# An editing command lists these and its own.
 EDITING_OPTIONS = frozenset({
     "--dry-run", "--engine", "--force-conversion", "--help", "--help-all", "--json",
     "--num-workers", "--output", "--quiet", "--report", "--restart", "--verify", "--work-dir",
@@ -348,7 +348,7 @@ _USAGE_COLUMNS = 53
 
 
 def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
-    """Return the usage with the required options alone."""
+    """Return the usage with only the required options."""
     words = []
     for action in arguments:
         name = str(action.metavar or action.dest)
@@ -365,11 +365,11 @@ def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     return "\n".join(lines)
 
 
-# Faults of a command line and suggestions; pure functions.
+# Mistakes in a command line, and suggestions. Pure functions.
 
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-# Messages of argparse and our wording, tried in this order.
+# Messages of argparse and our wording, in the order in which they are tried.
 _WORDED = tuple(
     (re.compile(pattern), said)
     for pattern, said in (
@@ -387,17 +387,17 @@ _WORDED = tuple(
 
 
 def translate_argparse_error(message: str) -> str:
-    """Return what argparse says as a sentence of ours."""
+    """Return a message of argparse in our wording."""
     for pattern, said in _WORDED:
         message = pattern.sub(said, message)
     return message if message.endswith(("?", ".")) else f"{message}."
 
 
 def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str]:
-    """Yield the names of options that are not known, up to a ``--``."""
+    """Yield the unknown options, up to a ``--``."""
     for word in takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
-        # As argparse has it: a word with a space in it is a value.
+        # As in argparse: a word that contains a space is a value.
         if not word.startswith("-") or word == "-" or " " in name or name in known:
             continue
         if _NEGATIVE_NUMBER.fullmatch(word):
@@ -407,21 +407,21 @@ def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return ``; did you mean NAME?`` for a name that was misspelled or cut short, or nothing."""
+    """Return ``; did you mean NAME?`` for a misspelled or shortened name, otherwise nothing."""
     near = [(edits(word, name), name) for name in known]
     found = [name for number, name in sorted(near) if number <= _edits_allowed(name)][:1]
-    # A name that was cut short.
+    # A shortened name.
     found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _edits_allowed(name: str) -> int:
-    """Return how many letters may be wrong in a name: one in four, one at least."""
+    """Return how many letters of a name may be wrong: one in four, at least one."""
     return max(1, len(name.lstrip("-")) // 4)
 
 
 def edits(one: str, other: str) -> int:
-    """Count letters to add, to leave out, to change or to swap that make one word of another."""
+    """Return the number of letters to add, remove, change or swap to turn one word into another."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for place, letter in enumerate(one):
@@ -442,7 +442,7 @@ _RESUMES = "--restart", "begins a new run. Without it, the same command resumes 
 _WORKERS = "--num-workers", "is the number of worker processes"
 _OUTPUT = "--output", "is the folder for the result"
 _SOURCE = "--root", "is the dataset's folder or URL"
-# Words of other programs: the option that is meant here, and what that does.
+# Words of other programs: the option here, and what it does.
 _MEANT = {
     "--overwrite": _REPLACES,
     "--force": _REPLACES,
@@ -463,7 +463,7 @@ _MEANT = {
     "--jobs": _WORKERS,
     "--processes": _WORKERS,
 }
-# Suggested only for a misspelling of their own name: these options take a safeguard away.
+# Suggested only for a misspelling of their own name: these options remove a safeguard.
 _SAFEGUARDS = (
     "--accept",
     "--allow-mixed-versions",
@@ -476,7 +476,7 @@ _SAFEGUARDS = (
 
 
 def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
-    """Return how an unknown option is answered: what may be meant, and what that does."""
+    """Return the answer to an unknown option: a suggestion, and what it does."""
     option, does = _MEANT.get(name, ("", ""))
     if option in known:
         if (option, does) == _RESUMES:
@@ -488,17 +488,17 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
     return nearest(name, offered), None
 
 
-# Options whose value may be left out.
+# Options with an optional value.
 
 
 class OptionalValue(argparse.Action):
-    """An option whose value may be left out; behind it a dataset may follow.
+    """An option with an optional value; a dataset may follow it.
 
-    The next word is its value only where it looks like one. Behind ``=`` anything is.
+    The next word is the value only if it looks like one. A word after ``=`` always is.
 
     Args:
-        looks_right: Whether a word looks like a value.
-        otherwise: The value where none is given, as text.
+        looks_right: Returns whether a word looks like a value.
+        otherwise: The value if none is given, as text.
     """
 
     def __init__(
@@ -521,15 +521,15 @@ class OptionalValue(argparse.Action):
         values: Any,
         option_string: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Keep the value."""
+        """Store the value."""
         setattr(namespace, self.dest, values)
 
 
-# One option in place of many.
+# One option that stands for many.
 
 
 class Settings(argparse.Action):
-    """``--slurm KEY=VALUE`` says ``--KEY=VALUE``, of options that are accepted but not listed.
+    """``--slurm KEY=VALUE`` means ``--KEY=VALUE``, an option that is accepted but not listed.
 
     Args:
         actions: The options.
@@ -557,7 +557,7 @@ class Settings(argparse.Action):
         self.help = f"{help}; may be given several times; {keys}: {', '.join(self.actions)}"
 
     def spelled(self, key: str) -> str:
-        """Return a key with what stands for its value."""
+        """Return a key with the metavar of its value."""
         action = self.actions[key]
         return key if action.nargs == 0 else f"{key}={action.metavar}"
 
@@ -568,7 +568,7 @@ class Settings(argparse.Action):
         values: Any,
         option_string: str | None = None,  # noqa: ARG002 - argparse's signature
     ) -> None:
-        """Do what the option of this key does."""
+        """Perform the option of this key."""
         key, equals, value = values.partition("=")
         key = key.replace("_", "-")
         action = self.actions.get(key)
@@ -587,7 +587,7 @@ class Settings(argparse.Action):
 
 
 def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) -> Iterator[str]:
-    """Yield the words of a command line, with the values that were left out."""
+    """Yield the words of a command line; an optional value that was left out is added."""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         action = options.get(word)
         if word == "--":
@@ -598,10 +598,10 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
             yield word
 
 
-# The parser behind every command: lazy, without abbreviations, and with errors as sentences.
+# The parser itself.
 
 
-_LONGEST_USAGE = 240  # characters; a longer one hides what matters
+_LONGEST_USAGE = 240  # characters; a longer value hides the message
 
 
 class Command(NamedTuple):
@@ -612,7 +612,7 @@ class Command(NamedTuple):
 
 
 def command_at(place: str) -> Command:
-    """Import a command: ``MODULE``, or ``MODULE:NAME`` where a module has several."""
+    """Import a command: ``MODULE``, or ``MODULE:NAME`` if a module has several."""
     module, _, name = place.partition(":")
     found = import_module(module)
     if not name:
@@ -623,14 +623,14 @@ def command_at(place: str) -> Command:
 class Parser(argparse.ArgumentParser):
     """A command's parser.
 
-    It imports its command's module when it first parses, so that only the command that runs pays.
-    An option is accepted by its whole name alone: an abbreviation would come to mean something else
-    with the next option. Every fault of a command line raises `UsageError`.
+    The module of a command is imported when it first parses, so that no command pays for another.
+    Only the whole name of an option is accepted: an abbreviation could get another meaning with the
+    next option. Every mistake in a command line raises `UsageError`.
 
     Attributes:
         usual_options: The options that the help lists; None for all.
         commands: The parsers of the commands below this one, by name.
-        advice: Returns the next step for words that do not parse where it is known, else None.
+        advice: Returns the next step for words that do not parse; None if it knows none.
     """
 
     def __init__(self, *, place: str | None = None, **options: Any) -> None:
@@ -649,7 +649,7 @@ class Parser(argparse.ArgumentParser):
         *,
         usual: Callable[[Sequence[str]], str | None] = lambda _: None,
     ) -> None:
-        """Add commands below this one, by the headings that the help shows them below.
+        """Add commands below this one, by their headings in the help.
 
         Commands below None are not listed: another command does the same. ``usual`` returns the
         command for words that name none.
@@ -662,14 +662,14 @@ class Parser(argparse.ArgumentParser):
         for heading, group in commands.items():
             for name, line in group:
                 named = {"description": f"{line[0].upper()}{line[1:]}.", "place": place_of(name)}
-                if heading is not None:  # a command without a line of help is not listed
+                if heading is not None:  # a command without help is not listed
                     named["help"] = line
                 self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
             if heading:
                 below.gather(heading)
 
     def declare(self) -> None:
-        """Declare the options and examples, unless that was done."""
+        """Declare the options and examples, if that was not done."""
         if self._place is None:
             return
         place, self._place = self._place, None
@@ -693,7 +693,7 @@ class Parser(argparse.ArgumentParser):
             yield from command.declared()
 
     def format_help(self) -> str:
-        """Return the help: of the usual options, where the command has many others."""
+        """Return the help; for a command with many options, only the usual ones."""
         usual = self.usual_options
         if usual is None:
             return super().format_help()
@@ -720,7 +720,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[Any, list[str]]:
-        """Declare the options, then parse; nothing unknown is left over."""
+        """Declare the options, then parse; every word must be known."""
         self.declare()
         words = sys.argv[1:] if args is None else list(args)
         usual = None
@@ -747,11 +747,11 @@ class Parser(argparse.ArgumentParser):
         return options, left
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found, as an error of ours."""
+        """Raise an error of argparse as one of ours."""
         raise UsageError(translate_argparse_error(message), next_step=self._help_step())
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print; unlike argparse's own, let the caller know where that cannot be done."""
+        """Print. Unlike argparse's own, this raises an error if it cannot print."""
         (file or sys.stderr).write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -785,7 +785,7 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse_words(self, words: Sequence[str], options: argparse.Namespace) -> NoReturn:
         takes = [action for action in self._actions if not action.option_strings]
-        # argparse fills all arguments with the first group of words that stand together.
+        # argparse fills all arguments from the first group of adjacent words.
         if any(
             action.nargs in ("*", "+") or getattr(options, action.dest, None) is None
             for action in takes

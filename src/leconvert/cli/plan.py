@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leconvert.run.conversion import Conversion
     from leconvert.run.planner import MovedBytes, PlanSummary
 
-# Faults at the target of a plan: the user should read them before the work, not from the packer.
+# Refuse a bad target in the plan, so that the user learns of it before the work.
 
 
 def replaced_target(
@@ -38,11 +38,11 @@ def replaced_target(
 ) -> str | None:
     """Refuse a target that the packer would refuse, unless a run is under way here.
 
-    The target of a run under way is its packer's: it may be in the middle of the swap.
+    The packer of a run under way owns the target: it may be in the middle of the swap.
 
     Returns:
-        The folder that keeps the v3.0 dataset at the target, if the packer is told
-        ``--force-conversion`` or the plan appends; else None.
+        The folder that will keep the v3.0 dataset at the target, with ``--force-conversion`` or
+        ``--append``; otherwise None.
     """
     from leconvert.run.planner import check_asked
     from leconvert.workdir.former import former_dir
@@ -60,10 +60,10 @@ def replaced_target(
     return f"{former_dir(target, 'RUN_ID')}" if layout.append else str(old_dir(target))
 
 
-# Says what a plan comes to: files, batches, and the room and time that they take.
+# Prints a plan: files, batches, disk space and time.
 
 
-# A cautious rate for the estimate: one worker copies at least so much on an ordinary disk.
+# A cautious rate for the estimate: one worker copies at least this much on an ordinary disk.
 _BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
 
 
@@ -83,19 +83,19 @@ _OF_STREAMING = (
 
 
 def plan_record(plan: PlanSummary, **told: object) -> dict[str, object]:
-    """Return a plan as ``--json`` prints it, behind what else is told."""
+    """Return a plan for ``--json``, after the other fields."""
     return {**told, **asdict(plan), "estimated_worker_seconds": _estimated_seconds(plan)}
 
 
 def print_plan(plan: PlanSummary, *, quiet: bool = False) -> None:
-    """Print what was found and, unless it shall be quiet, what a plan comes to."""
+    """Print the findings, and the plan unless the command is quiet."""
     print_findings(plan.findings)
     if not quiet:
         print("\n".join(_lines(plan)))
 
 
 def show_preview(options: argparse.Namespace, plan: PlanSummary, **told: object) -> int:
-    """Show what a dry run came to, and return its exit code."""
+    """Show the outcome of a dry run, and return its exit code."""
     if options.json:
         print(json.dumps(plan_record(plan, **told), indent=2))
         return 0
@@ -106,7 +106,7 @@ def show_preview(options: argparse.Namespace, plan: PlanSummary, **told: object)
 
 
 def _estimated_seconds(plan: PlanSummary) -> float | None:
-    """Return about how long one worker takes; nobody knows how long decoding does."""
+    """Return the time that one worker needs, about; None with decoding, whose time is unknown."""
     return None if plan.decoded_cameras else plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
 
 
@@ -148,7 +148,7 @@ def _lines(plan: PlanSummary) -> list[str]:
         lines += _OF_AN_OVERLAY
     if plan.layout == "streaming" and max(plan.files.values()) > 1:
         lines.append(_OF_STREAMING)
-    # For a migration this is shown by a dry run only, whose folder is gone by now.
+    # Only the dry run of a migration shows this; its folder is gone by now.
     for room in plan.space.rooms if plan.moves is None else ():
         free = "unknown" if room.free_bytes is None else amount(room.free_bytes)
         lines.append(
@@ -206,7 +206,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plan, and show what workers will find."""
+    """Plan, and print the plan."""
     take_arguments(options)
     return show_plan(options, conversion_options(options))
 
@@ -218,12 +218,12 @@ def show_plan(
     replaces: bool = True,
     finished: Callable[[Places], int | None] = lambda _: None,
 ) -> int:
-    """Plan, and show what workers will find; or only what they would find.
+    """Write a plan and print it; or only print it.
 
     Args:
-        replaces: Whether the packer may be told to replace a dataset at the target.
-        finished: Called with the places of a dry run: says that the result is in place already, and
-            returns the exit code; None where it is not.
+        replaces: Whether the packer may replace a dataset at the target.
+        finished: Called with the places of a dry run. Says that the result is in place already, and
+            returns the exit code; None if it is not.
     """
     from leconvert.run.planner import is_outline, open_or_plan, preview_plan, summarize
     from leconvert.workdir.activity import record_invocation
@@ -233,7 +233,7 @@ def show_plan(
     progress = progress_for(quiet=options.json or options.quiet)
     with ExitStack() as cleanup:
         given = options.work_dir
-        if options.dry_run:  # what is fetched to plan with goes again
+        if options.dry_run:  # files that were downloaded for the plan are removed
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
             options.work_dir = Path(begun) / "work"
         found = places(options, conversion, stream=True, migrate=options.dry_run, progress=progress)

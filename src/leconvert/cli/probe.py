@@ -1,4 +1,4 @@
-"""``leconvert probe``: commands of its own below it."""
+"""``leconvert probe`` and its commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COMMANDS = (
     ("train", "train an example model from a stream, and continue a training"),
     ("train-lerobot", "run LeRobot's own training program on a stream"),
 )
-# These never load a decoder, so FFmpeg need not be found for them.
+# These never load a decoder, so they do not need FFmpeg.
 _WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 
@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _usual_command(words: Sequence[str]) -> str | None:
-    """Return the command of a benchmark as it was proposed: ``--scenarios`` sends its jobs."""
+    """Return the command for the options of a proposed benchmark: ``--scenarios`` submits jobs."""
     return "submit" if any(word.startswith("--scenarios") for word in words) else None
 
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _runs_as_program() -> bool:
-    """Tell whether this process is ours, so that it may be replaced by a new one."""
+    """Return whether this process is the program's own, so that a new one may replace it."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     started_as_module = spec is not None and spec.name == "leconvert.__main__"
@@ -79,11 +79,11 @@ def _place(command: str) -> str:
     return _ELSEWHERE.get(command, f"leconvert.cli.probe:{command}")
 
 
-# The options of a measurement and of a training, which are also handed on to SLURM jobs.
+# Options of a measurement and of a training, which SLURM jobs also get.
 
 
 _DATASET = ("repo_id", "root", "data_files_root", "revision")
-# The options of a run below their headings; a training shares the loader's.
+# Options of a run by heading; a training has those of the loader, too.
 _LOADER = (
     "batch_size", "num_workers", "prefetch_factor", "episode_pool_size", "max_buffer_input_shards",
     "video_decoder_cache_size", "video_fetch_workers", "device", "decode_device",
@@ -106,7 +106,7 @@ _OF_TRAINING_DATA = {
     "loader": _LOADER,
 }  # fmt: skip
 
-# Options that `--help` of a measurement and of a training lists; `--help-all` lists the rest.
+# Options that `--help` lists for a measurement and a training; `--help-all` lists the rest.
 USUAL_OPTIONS = frozenset({
     "--batch-size", "--check", "--decode-device", "--deltas", "--duration-s",
     "--episode-pool-size", "--help", "--help-all", "--json", "--loader", "--max-episodes", "--mode",
@@ -116,7 +116,7 @@ USUAL_OPTIONS = frozenset({
 DEFAULT_OUT_DIR = "probe-results"
 """The folder of results."""
 
-# Options of the command itself; everything else is an option of the measurement.
+# Options of the command itself. Everything else is an option of the measurement.
 _OF_THE_COMMAND = frozenset({"out_dir", "plots", "json", "command", "probe_command"})
 
 
@@ -133,7 +133,7 @@ def add_fields(
 
 
 def add_dataset_options(parser: argparse._ActionsContainer) -> None:
-    """Add what says which dataset is looked at."""
+    """Add the dataset to measure."""
     from leconvert.bench import RunOptions
 
     add_fields(parser, RunOptions, _DATASET)
@@ -154,7 +154,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
-    """Return the options of the measurement; what was left out keeps the library's default."""
+    """Return the options of the measurement; others have the library's defaults."""
     from leconvert.bench import RunOptions
 
     known = {told.field for told in flags_of(RunOptions)}
@@ -177,7 +177,7 @@ _OF_TRAINING = ("steps", "learning_rate", "log_every", "save_every", "resume_fro
 
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
-    """Add every option but those of the job that ``--submit`` sends."""
+    """Add every option except those of the job of ``--submit``."""
     from leconvert.bench import RunOptions
 
     said = {
@@ -236,7 +236,7 @@ def add_run_arguments(parser: Parser) -> None:
 
 
 def run_run(options: argparse.Namespace) -> int:
-    """Measure, write the result, and say what it is."""
+    """Measure, write the result, and print it."""
     from leconvert.bench import (
         draw_plots,
         failure_of,
@@ -270,7 +270,7 @@ def run_run(options: argparse.Namespace) -> int:
 
 
 def _measured_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return what a person wants to know of a result."""
+    """Return the main figures of a result."""
     asked, cache = document["options"], document["video_decoder_cache"]
 
     def shown(key: str, pattern: str) -> str:
@@ -338,7 +338,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_limit(options: argparse.Namespace) -> int:
-    """Measure, write the result, and show the rates."""
+    """Measure, write the result, and print the rates."""
     from leconvert.bench import dataset_place, run_limit, write_document
 
     if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
@@ -382,7 +382,7 @@ def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_diagnose(options: argparse.Namespace) -> int:
-    """Look, and say what is there and what is missing."""
+    """Examine this machine, and print what is there and what is missing."""
     from leconvert.bench import dataset_place, diagnose_decoding
 
     named = options.root is not None or options.repo_id is not None
@@ -459,7 +459,7 @@ def add_summarize_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_summarize(options: argparse.Namespace) -> int:
-    """Write ``summary.csv`` and the plots into the folder, and show the table."""
+    """Write ``summary.csv`` and the plots into the folder, and print the table."""
     import importlib.util
 
     from leconvert.bench import draw_plots, results_below, summarize, write_table

@@ -95,7 +95,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def resample_options(options: argparse.Namespace) -> ResampleOptions:
-    """Return the options of the measurement; what was left out keeps the library's default."""
+    """Return the options of the measurement; others have the library's defaults."""
     from dataclasses import fields
 
     from leconvert.bench import ResampleOptions
@@ -116,7 +116,7 @@ def resample_options(options: argparse.Namespace) -> ResampleOptions:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write the result, and show it."""
+    """Measure, write the result, and print it."""
     import importlib.util
 
     from leconvert.bench import (

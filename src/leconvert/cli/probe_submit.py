@@ -26,7 +26,7 @@ _OF_THE_MATRIX = {"source", "mode", "decode_device"}
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the options: those of ``probe run``, which every job gets, and its own."""
+    """Declare the options: its own, and those of ``probe run``, which every job gets."""
     parser.usual_options = USUAL_OPTIONS | {
         "--devices", "--dry-run", "--modes", "--root-of", "--scenarios", "--slurm", "--sources",
     }  # fmt: skip
@@ -38,7 +38,8 @@ def add_arguments(parser: Parser) -> None:
     )
     group.add_argument(
         "--sources", metavar="A,B,…",
-        help="measure a matrix instead of scenarios, with these sources: local, hub, bucket, "
+        help="measure all combinations of --sources, --modes and --devices (a matrix) instead of "
+        "scenarios; sources: local, hub, bucket, "
         "warmed_bucket",
     )  # fmt: skip
     group.add_argument(
@@ -61,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Submit the chain, or print the script that would."""
+    """Submit the chain of jobs, or print the script that would."""
     from leconvert.bench import chain_script, submit_chain
 
     out_dir = str(options.out_dir or DEFAULT_OUT_DIR)
@@ -112,6 +113,6 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
             named, places=places, passed_on=shared, resources=given_resources(options)
         )
     for job in jobs:
-        # Refuse what `probe run` would refuse, before a job has waited in a queue.
+        # Refuse what `probe run` would refuse, before a job waits in a queue for it.
         run_options(of_run.parse_args(job.arguments[len(_RUN) :]))
     return jobs if options.no_summary else (*jobs, summary_job(out_dir))

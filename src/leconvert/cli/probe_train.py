@@ -50,7 +50,7 @@ def add_train_arguments(parser: Parser) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train here, or send a job that does."""
+    """Train here, or submit a job that does."""
     if options.submit or options.dry_run:
         return _submit(options)
     if options.gpus:
@@ -95,7 +95,8 @@ def _start_one_a_gpu(options: argparse.Namespace) -> int:
         raise UsageError("--gpus needs --device cuda.", next_step="Add --device cuda.")
     if find_rank(options.rank, options.world_size)[1] > 1:
         raise UsageError(
-            "--gpus cannot be used inside a distributed launch: it starts the processes itself.",
+            "--gpus starts a process for each GPU, but this process is already one of several "
+            "ranks (from torchrun, accelerate, SLURM or --world-size).",
             next_step="Leave --gpus out.",
         )
     if not 1 <= gpus <= usable_gpus():
@@ -119,7 +120,7 @@ def _given(options: argparse.Namespace, *, without: Sequence[str] = ()) -> tuple
 def _submit(options: argparse.Namespace) -> int:
     from leconvert.bench import chain_script, submit_chain, training_job
 
-    run_options(options)  # what would be refused is refused before it has waited in a queue
+    run_options(options)  # refuse mistakes before a job waits in a queue
     out_dir = options.out_dir or DEFAULT_TRAIN_DIR
     job = training_job(
         _given(options, without=("json", "out_dir", "resume_from")),

@@ -1,4 +1,4 @@
-"""Progress on a terminal as bars, elsewhere as a plain line now and then. All on stderr."""
+"""Progress on stderr: bars on a terminal, otherwise a plain line now and then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Self, TextIO
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.text import amount, duration
 
-# A clock beside a stage: what does not move for minutes looks dead.
+# A clock beside a stage: without it, a stage that takes minutes for a step looks dead.
 
 
 class Clock:
-    """Ticks in a thread from `start` to `stop`."""
+    """Calls back in a thread, again and again, from `start` to `stop`."""
 
     def __init__(self, every_seconds: float, tick: Callable[[], None]) -> None:
         self._every_seconds = every_seconds
@@ -24,11 +24,11 @@ class Clock:
         self._thread = threading.Thread(target=self._run, name="leconvert-progress", daemon=True)
 
     def start(self) -> None:
-        """Begin; once only."""
+        """Begin; call it once only."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after a tick under way."""
+        """End, after the call under way."""
         self._stopped.set()
         self._thread.join()
 
@@ -37,7 +37,7 @@ class Clock:
             self._tick()
 
 
-# The time left, which is a guess at first: shown once it is one that means something.
+# The time left, shown once it is more than a guess.
 
 
 _TELLING_SHARE = 0.1
@@ -57,7 +57,7 @@ _SHORTENED_FROM = 100_000
 _WITHOUT_TIME_LEFT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}]"
 _SHARE_ALONE = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 _SHARE_WITHOUT_TIME_LEFT = "{l_bar}{bar}| [{elapsed}]"
-# Units that pass by themselves, or of which nobody asks how many a second.
+# Units whose rate nobody wants to know.
 _WITHOUT_RATE = frozenset({"%", "s"})
 _ROUNDED_FROM = 10
 
@@ -126,7 +126,7 @@ _LINE_EVERY_SECONDS = 5.0
 
 
 class LineProgress:
-    """A line at the start and the end of each stage and every few seconds between."""
+    """A line at the beginning and the end of each stage, and every few seconds between."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -195,11 +195,11 @@ def _amount(value: float, unit: str) -> str:
     return amount(value) if unit == "B" else f"{value:,.0f} {unit}"
 
 
-# Progress on a terminal as bars, elsewhere as a plain line now and then. All on stderr.
+# The choice between both.
 
 
 def progress_for(stream: TextIO | None = None, *, quiet: bool = False) -> Progress:
-    """Return what fits the stream: bars on a terminal, lines elsewhere, nothing if ``quiet``."""
+    """Return bars on a terminal, lines elsewhere, nothing if ``quiet``."""
     if quiet:
         return NO_PROGRESS
     stream = stream or sys.stderr

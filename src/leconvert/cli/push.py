@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from leconvert.run.conversion import Conversion
 
 
-# Output for a push; ``convert`` and ``push`` share it.
+# The output of a push, for ``convert`` and ``push``.
 
 
 _KEPT_SHOWN = 5
 
 
 def show_push(report: PushReport) -> None:
-    """Print what a push did, or would do."""
+    """Print what a push did or would do."""
     from leconvert.remote.options import MAIN
 
     if report.dry_run:
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "result",
         type=Path,
         metavar="RESULT",
-        help="the v3.0 dataset's folder, or one with several datasets in it",
+        help="the folder of a v3.0 dataset, or a folder with several datasets in it",
     )
     parser.add_argument(
         "url", nargs="?", metavar="URL",
@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Push, and say what was done."""
+    """Push, and print the outcome."""
     from leconvert.remote.push import push
 
     if options.url is not None:
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         return run_mirror(options)
     if options.create_bucket:
         raise UsageError(
-            "--create-bucket works only with the URL of a store.",
+            "--create-bucket works only with a URL.",
             next_step="Give a URL such as s3://BUCKET/NAME, or leave --create-bucket out.",
         )
     how = push_options(options, options.push_repo_id)
@@ -126,14 +126,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _datasets_below(folder: Path) -> dict[Path, str]:
-    """Return the datasets below a folder that is none, and their paths in it."""
+    """Return the datasets below a folder that is not a dataset itself, with their paths in it."""
     from leconvert.fleet import find_datasets
     from leconvert.workdir.swap import info_path
 
     if not folder.is_dir() or info_path(folder).exists():
         return {}
     found = [path for path in find_datasets(folder) if info_path(path).exists()]
-    # A source that a conversion in place kept is not its result.
+    # The source that a conversion in place kept is not a result.
     kept = {old_dir(path) for path in found}
     return {path: path.relative_to(folder).as_posix() for path in found if path not in kept}
 
@@ -141,7 +141,7 @@ def _datasets_below(folder: Path) -> dict[Path, str]:
 def _push_folders(
     options: argparse.Namespace, datasets: Mapping[Path, str], how: PushOptions
 ) -> int:
-    """Push datasets in one commit, to below the folder that is named or where they came from."""
+    """Push datasets in one commit, to below the given repo or to where they came from."""
     from leconvert.remote.provenance import noted_origin
     from leconvert.remote.push_folders import push_folders
     from leconvert.transfer.names import in_folder
@@ -151,9 +151,10 @@ def _push_folders(
         origin = noted_origin(path)
         if how.repo_id is None and origin is None:
             raise UsageError(
-                f"It is not known where {path} came from.",
+                f"No record says which repo {path} came from.",
                 path=str(path),
-                next_step="Pass --push-repo-id ORG/NAME; each dataset goes to its path in that.",
+                next_step="Add --push-repo-id ORG/NAME. In that repo, each dataset gets the path "
+                "that it has below RESULT.",
             )
         name = in_folder(how.repo_id, place) if how.repo_id else origin.repo_id if origin else ""
         named[name] = path.resolve()
@@ -184,16 +185,16 @@ def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
     flags += ["--dry-run"] * options.dry_run
     for flag in flags:
         raise UsageError(
-            f"{flag} works only for the Hub; {options.url} is in another store.",
+            f"{flag} works only for the Hub, but {options.url} is not on the Hub.",
             next_step=f"Leave {flag} or the URL out.",
         )
 
 
-# The push that follows a conversion, also where only the push is left to do.
+# The push after a conversion, also if only the push is left to do.
 
 
 class ResultPush:
-    """The push of a result that a command makes.
+    """The push of a command's result.
 
     Args:
         options: The command's options.
@@ -218,7 +219,7 @@ class ResultPush:
             check_can_push(self.repo_id)
 
     def run(self) -> PushReport | None:
-        """Push, if that is wanted and was no part of the conversion."""
+        """Push, if that is wanted and the conversion did not."""
         if self.repo_id is None or self.done is not None:
             return self.done
         from leconvert.remote.push import push_converted
@@ -232,7 +233,7 @@ class ResultPush:
             show_push(report)
 
     def as_record(self) -> tuple[dict[str, Any] | None, int]:
-        """Push, and return the outcome for ``--json`` with an exit code."""
+        """Push, and return the outcome for ``--json`` and an exit code."""
         try:
             report = self.run()
         except LeconvertError as error:
@@ -251,7 +252,7 @@ class ConvertPush(ResultPush):
         super().__init__(options, places.target, repo_id)
 
     def is_alone_left(self) -> bool:
-        """Tell whether an earlier call of this command has put the result in its place."""
+        """Return whether an earlier call of this command has put the result in place."""
         from leconvert.remote.provenance import read_provenance
         from leconvert.workdir.records import WorkDir
         from leconvert.workdir.swap import is_converted, old_dir
@@ -260,14 +261,15 @@ class ConvertPush(ResultPush):
         if self.repo_id is None or not is_converted(self._target, to):
             return False
         if WorkDir(self._places.work_dir).current_run_id() is not None:
-            return False  # the run knows better how far it is
+            return False  # the records of the run are more exact
         known = read_provenance(self._target)
         if known is None:
             return False
         force = self._conversion.proof.force_conversion
         differences = [*self._other_source(known), *_other_options(self._conversion, known)]
         if not differences:
-            # --force-conversion converts a pushed result again; a result that waits is pushed.
+            # --force-conversion converts a pushed result again. A result that is not pushed yet is
+            # pushed.
             return not (known.pushed and force)
         if force:
             return False
@@ -290,7 +292,7 @@ class ConvertPush(ResultPush):
         return self._places.source == self._target
 
     def _other_source(self, known: Provenance) -> list[str]:
-        """Say how this command's source differs from the one that the result was made of."""
+        """Return how this command's source differs from the source of the result."""
         from leconvert.remote.provenance import facts_of
 
         if self._is_in_place:
@@ -316,7 +318,7 @@ class ConvertPush(ResultPush):
 
 
 def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
-    """Tell whether an earlier call left a result there that it was to push, and did not."""
+    """Return whether an earlier call left a result there, but did not push it."""
     from leconvert.remote.provenance import noted_origin, read_provenance
 
     known = read_provenance(target)
@@ -328,7 +330,7 @@ def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: 
 
 
 def _origin(places: Places) -> Origin | None:
-    """Return where on the Hub the source came from; None for a local one."""
+    """Return the place on the Hub that the source came from; None for a local source."""
     from leconvert.remote.provenance import noted_origin, read_origin
     from leconvert.workdir.records import WorkDir
 
@@ -336,8 +338,7 @@ def _origin(places: Places) -> Origin | None:
         return places.arrival.origin
     if places.source != places.target:
         return None
-    # The source is not there any more, or may not be: the run under way knows, or the result's
-    # record.
+    # The source may have been replaced. The run under way knows its origin, or the result's record.
     work = WorkDir(places.work_dir)
     run_id = work.current_run_id()
     if run_id is not None:
@@ -350,7 +351,7 @@ def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
 
 
 def _other_options(conversion: Conversion, known: Provenance) -> list[str]:
-    """Say how options that decide the result's bytes differ from those that it was made with."""
+    """Return the differences between options that decide the bytes of a result, then and now."""
     from leconvert.remote.provenance import decisive_options
 
     now = decisive_options(conversion.result_record())
@@ -364,7 +365,7 @@ def _other_options(conversion: Conversion, known: Provenance) -> list[str]:
     ]
 
 
-# A place in a store instead of the Hub; the older name is ``leconvert mirror``.
+# A URL instead of the Hub; ``leconvert mirror`` is its older name.
 
 
 def add_mirror_arguments(parser: argparse.ArgumentParser) -> None:
@@ -384,7 +385,7 @@ def _add_create_bucket(parser: argparse.ArgumentParser) -> None:
 
 
 def run_mirror(options: argparse.Namespace) -> int:
-    """Send a dataset to a store, and say what was sent."""
+    """Upload a dataset to other storage, and print the outcome."""
     from leconvert.remote.stores import upload_tree
 
     with stop_on_signals() as stop:
@@ -403,8 +404,8 @@ def run_mirror(options: argparse.Namespace) -> int:
 
 
 def show_upload(report: UploadReport) -> None:
-    """Print what an upload did."""
+    """Print the outcome of an upload."""
     print(
-        f"Sent {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "
+        f"Uploaded {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "
         f"{report.url}"
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leconvert.cli.flow import make_dataset
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_engine_options,
@@ -18,15 +18,14 @@ from leconvert.cli.options import (
     add_repair_options,
     add_report_option,
     add_work_dir,
-    control_of,
     conversion_options,
     local_path,
     repair_options,
-    report_place,
 )
-from leconvert.cli.output import print_findings, print_planned_repairs
+from leconvert.cli.output import print_findings
 from leconvert.cli.parser import EDITING_OPTIONS, Parser
 from leconvert.cli.progress import progress_for
+from leconvert.cli.sources import NamedDataset
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.flags import flags_of
 from leconvert.support.text import amount, count
@@ -65,7 +64,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be changed; write nothing"
     )
-    parser.set_defaults(verify=None)
+    parser.set_defaults(verify=None, keep_work_dir=False)
     add_quiet(parser)
     add_json(parser)
 
@@ -75,23 +74,23 @@ _OF_A_RUN = ("engine", "num_workers", "max_workers", "work_dir", "verify", "repo
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repair a dataset, and say what was changed and what is left."""
+    """Repair a dataset, and print the changes and what is left."""
     from leconvert.run.repairing import follows_from_files, repair_dataset
 
     dataset: Path = options.dataset.resolve()
     output: Path | None = None if options.output is None else options.output.resolve()
     asked = repair_options(options)
+    if not follows_from_files(asked):
+        return _write_anew(dataset, asked, options)
+    for name in _OF_A_RUN:
+        if getattr(options, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} works only for a repair that writes the whole dataset again; this repair "
+                "writes only the files that are wrong.",
+                next_step=f"Leave {flag} out.",
+            )
     with stop_on_signals() as stop:
-        if not follows_from_files(asked):
-            return _write_anew(dataset, output, asked, options, stop)
-        for name in _OF_A_RUN:
-            if getattr(options, name) is not None:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(
-                    f"{flag} works only for a repair that writes the whole dataset again; this "
-                    "repair writes only the files that are wrong.",
-                    next_step=f"Leave {flag} out.",
-                )
         report = repair_dataset(
             dataset,
             output=output,
@@ -109,44 +108,13 @@ def run(options: argparse.Namespace) -> int:
     return SourceError.exit_code if report.plan.errors_left else 0
 
 
-def _write_anew(
-    dataset: Path,
-    output: Path | None,
-    asked: RepairOptions,
-    options: argparse.Namespace,
-    stop: threading.Event,
-) -> int:
+def _write_anew(dataset: Path, asked: RepairOptions, options: argparse.Namespace) -> int:
     """Convert the dataset from v3.0 to v3.0, having said what it loses."""
-    from leconvert.api import run_conversion
-    from leconvert.cli.flow import show_outcome
-    from leconvert.run.planner import check_asked, preview_plan
     from leconvert.run.repairing import plan_anew
-    from leconvert.workdir.swap import work_dir_beside
 
-    is_silent = options.json or options.quiet
-    progress = progress_for(quiet=is_silent)
-    plan = plan_anew(dataset, asked, progress=progress)
+    plan = plan_anew(dataset, asked, progress=progress_for(quiet=options.json or options.quiet))
     conversion = replace(conversion_options(options), repairs=plan.options)
-    target = dataset if output is None else output
-    if options.dry_run:
-        work_dir = options.work_dir or work_dir_beside(target)
-        check_asked([dataset], target, conversion)
-        conversion.check_target(dataset, target)
-        preview_plan([dataset], target, work_dir.resolve(), conversion)
-        if options.json or not options.quiet:
-            print_planned_repairs(plan, as_json=options.json)
-        return 0
-    if not is_silent:
-        print_planned_repairs(plan, with_findings=False)
-    report = run_conversion(
-        [dataset],
-        conversion,
-        control_of(options, stop, progress),
-        output=output,
-        work_dir=options.work_dir,
-        report=report_place(options.report, target),
-    )
-    return show_outcome(report, None, as_json=options.json, quiet=options.quiet)
+    return make_dataset(options, [NamedDataset(dataset)], conversion, repairs=plan)
 
 
 def _show(report: RepairReport) -> None:

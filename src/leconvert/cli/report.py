@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the page, and say where it is."""
+    """Write the page, and print its place."""
     from leconvert.report import gather, write_report
     from leconvert.report.values import StoryState
 

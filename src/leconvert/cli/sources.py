@@ -1,4 +1,4 @@
-"""Folders that a command reads and writes; a source on the Hub is fetched."""
+"""Folders that a command reads and writes. A source on the Hub is downloaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
     from leconvert.run.conversion import Conversion
 
-# A source in a store, such as S3: fetched whole, to beside where its result goes.
+# A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
 
 
 def bring_from_store(
@@ -45,7 +45,7 @@ def bring_from_store(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Path:
-    """Fetch a dataset that ``--root`` names by a URL, to beside the target; return its folder."""
+    """Download the dataset at the URL of ``--root`` to beside the target; return its folder."""
     from leconvert.remote.stores import download_tree
     from leconvert.workdir.incoming import source_dir
 
@@ -63,7 +63,7 @@ def bring_from_store(
     return download_tree(url, folder, stop=stop, progress=progress)
 
 
-# Folders that a command reads and writes; a source on the Hub is fetched.
+# The places of a conversion.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ class Places:
     """Folders that a command reads and writes, absolute.
 
     Attributes:
-        source: The dataset, or the tree of an outline.
+        source: The dataset, or its sparse snapshot.
         target: The folder of the result.
         work_dir: The run's folder.
-        arrival: How the source came from the Hub; None for one that was always here.
-        is_temporary: Whether the source was only brought here to be converted.
-        migrates: Whether the result goes to the source's repo, whose files stay there; the target
-            is then in the work dir.
-        named: The target that the options name; beside it lies a report.
+        arrival: How the source came from the Hub; None for a local source.
+        is_temporary: Whether the source was downloaded only to be converted.
+        migrates: Whether the result goes to the source's repo, where its files stay; the target is
+            then in the work dir.
+        named: The target that the options name. A report goes beside it.
     """
 
     source: Path
@@ -91,14 +91,14 @@ class Places:
 
     @property
     def made_of(self) -> str:
-        """The source that a result is compared with; in place it is the kept source."""
+        """The source to compare a result with. In place, it is the kept source."""
         if self.arrival is not None and self.arrival.outline is not None:
             return self.arrival.outline
         kept = overlaid_meta(self.target) or old_dir(self.target)
         return str(kept if self.source == self.target else self.source)
 
     def release(self) -> None:
-        """Remove a source that was only brought here to be converted, now that it is."""
+        """Remove a source that was downloaded only to be converted, when it is."""
         from leconvert.workdir.fs import remove_tree
 
         if self.is_temporary:
@@ -114,12 +114,12 @@ def places(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Places | str:
-    """Return source, target and work dir, after the source was brought here if need be.
+    """Return source, target and work dir; a source on the Hub is downloaded first.
 
-    A signal ends it at once, also while the Hub owes an answer: fetching goes on where it ended.
+    A signal ends the download at once. The next call continues it.
 
     Returns:
-        The places; or a line that says that the Hub has the dataset in this version already.
+        The places; or a sentence that the Hub has the dataset in this version already.
     """
     from leconvert.workdir.swap import work_dir_beside
 
@@ -152,9 +152,9 @@ def places(
 
 
 def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -> bool:
-    """Tell whether a dataset becomes v3.0 on the Hub itself, and no result is made here.
+    """Return whether a dataset becomes v3.0 on the Hub itself, without a result here.
 
-    A dataset that is on this machine already is converted there.
+    A dataset that is on this machine already is converted here.
     """
     if options.repo_id is None or (local.is_dir() and any(local.iterdir())):
         return False
@@ -171,7 +171,7 @@ def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -
 def _check_push(
     options: argparse.Namespace, layout: LayoutOptions, arrival: HubOrigin | None
 ) -> None:
-    """Refuse a push that the token does not allow before any work."""
+    """Refuse, before any work, a push that the token does not allow."""
     if not hasattr(options, "push_repo_id"):
         return
     from leconvert.remote.provenance import Origin
@@ -193,14 +193,14 @@ def _check_push(
 
 
 def _known(local: Path) -> HubOrigin | None:
-    """Return how a dataset of this machine came here, if it came from the Hub."""
+    """Return how a local dataset came from the Hub; None if it did not."""
     from leconvert.remote.provenance import HubOrigin, known_origin
 
     origin = known_origin(local)
     return None if origin is None else HubOrigin(origin)
 
 
-# A source that a name on the Hub stands for: used where it is, or brought here.
+# A source named on the Hub: used from its folder, or downloaded.
 
 
 def bring_from_hub(
@@ -212,21 +212,21 @@ def bring_from_hub(
     stop: threading.Event | None,
     progress: Progress,
 ) -> Places | str:
-    """Return the places of a dataset that ``--repo-id`` names, after it was brought here."""
-    from leconvert.remote import source as hub_source  # local datasets need no client of the Hub
+    """Return the places of the dataset of ``--repo-id``, after its download."""
+    from leconvert.remote import source as hub_source  # local datasets do not need the Hub's client
 
     local = here.source
     force, restart = conversion.proof.force_conversion, conversion.plan.restart
     is_here = local.is_dir() and any(local.iterdir())
-    # With force a result that is there is replaced: its source comes to beside it. One that an
-    # earlier call did not get to push is pushed first.
+    # With force, a result in place is replaced, and its source is downloaded to beside it. A result
+    # that an earlier call did not push is pushed first.
     layout = conversion.layout
     to = layout.to
     changes = conversion.selection or conversion.repairs.as_record()
     anew = force and is_converted(local, to) and not waits_for_push(options, conversion, local)
     if anew:
         local, is_here = source_dir(local), False
-    # A run that only has to be ended may have put its result where the source would be.
+    # The result of a run that is nearly finished may be where the source would be.
     resumes = stream and not restart
     if resumes and hub_source.under_way(here.work_dir, options.repo_id, options.revision):
         is_here = False
@@ -242,7 +242,7 @@ def bring_from_hub(
         if said is not None:
             return said
     _check_push(options, conversion.layout, None)
-    # A v3.0 dataset is no source where nothing of it would change.
+    # A v3.0 dataset is a source only if something of it would change.
     also_v3 = bool(changes) or here.target != here.source or layout != type(layout)()
     also_v3 &= not here.migrates
     if not stream or is_here:
@@ -282,11 +282,11 @@ def bring_from_hub(
 
 
 class NamedDataset(NamedTuple):
-    """A dataset that a command reads whole.
+    """A dataset that a command reads as a whole.
 
     Attributes:
-        folder: Its folder, or the folder that it is downloaded to; absolute.
-        repo_id: Its name on the Hub; None for a folder of this machine.
+        folder: Its folder, or the folder to download it to; absolute.
+        repo_id: Its name on the Hub; None for a local folder.
         revision: The tag, branch or commit that was asked for.
     """
 
@@ -295,13 +295,13 @@ class NamedDataset(NamedTuple):
     revision: str | None = None
 
     def is_here(self) -> bool:
-        """Tell whether something is in its folder."""
+        """Return whether its folder contains anything."""
         return self.folder.is_dir() and any(self.folder.iterdir())
 
     def bring(
         self, *, stop: threading.Event | None = None, progress: Progress = NO_PROGRESS
     ) -> Path:
-        """Return its folder, after it was downloaded if need be; a signal ends it as `places`."""
+        """Return its folder, after a download if need be; a signal ends it as in `places`."""
         if self.repo_id is None:
             return self.folder
         from leconvert.remote.source import download
@@ -314,7 +314,7 @@ class NamedDataset(NamedTuple):
 
 
 def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> list[NamedDataset]:
-    """Read several arguments DATASET as ``convert`` reads one; nothing is fetched yet."""
+    """Parse several arguments DATASET as ``convert`` parses one. Nothing is downloaded yet."""
     found = []
     for word in given:
         named = hub_dataset(word)
@@ -323,14 +323,14 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
             if unfetched and not dataset.is_here():
                 raise UsageError(
                     f"{unfetched}, but {word} would first have to be downloaded.",
-                    next_step=f"Download it, `{download_command(*named, 'DIR')}`, and name "
-                    f"{downloaded_at(named[0], 'DIR')} instead.",
+                    next_step=f"`{download_command(*named, 'DIR')}` downloads it. Then give "
+                    f"{downloaded_at(named[0], 'DIR')} instead of {word}.",
                 )
         elif isinstance(place := path_or_url(word), str):
             raise UsageError(
                 f"{word} is neither a folder of this machine nor a dataset on the Hub.",
                 next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` downloads "
-                "and converts it; then give DIR instead.",
+                "and converts the dataset. Then give DIR instead of the URL.",
             )
         elif not is_folder(place):
             raise UsageError(

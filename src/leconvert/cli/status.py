@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show batches by state, who holds what, how fast it goes, and what failed."""
+    """Print batches by state, workers, speed and failures."""
     from leconvert.report.status import run_status, watch_run
     from leconvert.workdir.run import find_work_dir
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
     work_dir = find_work_dir(options.work_dir.resolve())
     if work_dir != options.work_dir.resolve():
-        options.work_dir = work_dir  # what the commands that are suggested take
+        options.work_dir = work_dir  # suggested commands name it
     if WorkDir(work_dir).is_fleet():
         return _show_fleet(work_dir, options)
     if options.watch is None:
@@ -82,7 +82,7 @@ def _show(status: RunStatus, options: argparse.Namespace, *, json_indent: int | 
         print(flush=True)
 
 
-# A fleet: a line a dataset, and all of them together.
+# A fleet: a line for each dataset, and totals.
 
 
 def _show_fleet(work_dir: Path, options: argparse.Namespace) -> int:
@@ -111,8 +111,8 @@ def _show_fleet(work_dir: Path, options: argparse.Namespace) -> int:
 
 
 def _show_dataset(fleet: WorkDir, name: str, *, has_run: bool, as_json: bool) -> None:
-    """Show where a dataset of a fleet stands; its run, if it has one, tells the rest."""
-    from dataclasses import asdict  # the status of a run does without
+    """Print the state of a dataset of a fleet, and of its run, if it has one."""
+    from dataclasses import asdict  # the status of a run does not need it
 
     from leconvert.fleet import fleet_status
 
@@ -135,7 +135,7 @@ def _show_dataset(fleet: WorkDir, name: str, *, has_run: bool, as_json: bool) ->
 
 
 def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
-    """Return the lines of a fleet; with ``open_only`` those of datasets in hand and set aside."""
+    """Return the lines of a fleet; with ``open_only``, only those of unfinished datasets."""
     counts = ", ".join(f"{number:,} {state}" for state, number in status.counts.items() if number)
     pace = f"{amount(status.bytes_per_second)}/s by {count(status.workers, 'worker')}"
     if status.seconds_left:
@@ -149,7 +149,7 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
         f"{pace}",
         "",
     ]
-    # Rows of waiting datasets are alike; datasets set aside are listed below, with the remedy.
+    # Rows of waiting datasets are alike. Datasets set aside are listed below, with their remedies.
     left_out = {"waiting", "set aside"} | ({"converted", "finished before"} if open_only else set())
     shown = [one for one in status.datasets if one.state.value not in left_out]
     rows: list[list[object]] = [["dataset", "state", "batches", "episodes", "size", "seconds"]]
@@ -184,11 +184,11 @@ _NAME_WIDTH = 48
 def set_aside_lines(
     status: FleetStatus, most: int | None = None, width: int | None = None
 ) -> list[str]:
-    """Return what set datasets aside, how many, and what helps; then why each was.
+    """Return the reasons why datasets were set aside, with numbers and remedies, then each dataset.
 
     Args:
         status: The fleet.
-        most: So many reasons are told; None for all.
+        most: The maximum number of reasons; None for all.
         width: Columns of a line; None for no limit.
     """
     alike = status.alike(most=3)
@@ -204,7 +204,7 @@ def set_aside_lines(
 def reason_lines(
     heading: str, reasons: Sequence[tuple[str, int, str]], width: int | None = None
 ) -> list[str]:
-    """Return a table of what stops datasets, how many, and what helps; the last column folds."""
+    """Return a table of reasons, with numbers and remedies; the last column folds."""
     rows = [(code, f"{number:,}", helps) for code, number, helps in reasons]
     head = table([(heading, "datasets"), *(row[:2] for row in rows)]).splitlines()
     margin = max(map(len, head)) + 2
@@ -219,7 +219,7 @@ def _folded(line: str, width: int | None, margin: str) -> list[str]:
     return [line] if width is None else folded(line, width, margin)
 
 
-# How much the tables of a run's status show.
+# How many rows the tables of a run's status show.
 
 
 HOST_WIDTH = 20
@@ -227,19 +227,19 @@ ROWS_SHOWN = 10
 
 
 def more_lines(rows: Sequence[object]) -> list[str]:
-    """Return a line that says how many rows a table leaves out, if it does."""
+    """Return a line that says how many rows a table leaves out, if any."""
     left = len(rows) - ROWS_SHOWN
     return [f"... and {left} more; --json lists them all"] if left > 0 else []
 
 
-# Draws the batches of a run that will be tried again, and those that failed.
+# Batches that will be tried again, and failed batches.
 
 
 _MESSAGE_WIDTH = 60
 
 
 def tried_lines(status: RunStatus) -> list[str]:
-    """List what failed or was lost and waits for another attempt."""
+    """List failed or lost attempts at batches that wait for another attempt."""
     tried = [r for r in status.unsettled if r.state == "pending" and (r.errors or r.losses)]
     if not tried:
         return []
@@ -252,7 +252,7 @@ def tried_lines(status: RunStatus) -> list[str]:
 
 
 def failure_lines(status: RunStatus) -> list[str]:
-    """List what failed."""
+    """List the batches that failed."""
     if not status.failures:
         return []
     rows: list[list[object]] = [["failed", "errors", "lost", "host", "reason"]]
@@ -264,7 +264,7 @@ def failure_lines(status: RunStatus) -> list[str]:
 
 
 def next_lines(status: RunStatus, work_dir: Path) -> list[str]:
-    """Say what comes next where nobody does it: a release, workers, or the packer."""
+    """Return the next command if nobody works: release, workers, or the packer."""
     lines = []
     if status.failures:
         command = f"leconvert release {shlex.quote(str(work_dir))} --failed"
@@ -281,20 +281,20 @@ def next_lines(status: RunStatus, work_dir: Path) -> list[str]:
 
 
 def _somebody_comes(status: RunStatus) -> bool:
-    """Tell whether a worker may live, or a job still run; in doubt they do."""
+    """Return whether a worker may be alive or a job may still run; true in doubt."""
     if any(worker.liveness is not Liveness.ENDED for worker in status.workers):
         return True
     return any(job.states is None or job.states.keys() - ENDED for job in status.jobs)
 
 
-# Draws the workers of a run, one by one or, where there are many, by host.
+# The workers of a run, one by one, or by host if there are many.
 
 
 _WORKERS_SHOWN = 20
 
 
 def worker_lines(status: RunStatus) -> list[str]:
-    """Return who holds what: each worker, or each host where there are many."""
+    """Return the batches of each worker, or of each host if there are many."""
     workers = status.workers
     if not workers:
         return ["", "No worker is working on a batch."] if not status.packed else []
@@ -379,7 +379,7 @@ def _by_host(workers: Sequence[WorkerStatus]) -> list[str]:
     return table(rows).splitlines()
 
 
-# Draws a run's status as text of at most 100 columns, however many workers there are.
+# A run's status as text of at most 100 columns, for any number of workers.
 
 
 WIDTH = 100
@@ -387,14 +387,14 @@ _JOBS_SHOWN = 6
 
 
 def status_lines(status: RunStatus, work_dir: Path) -> list[str]:
-    """Return the lines; none is longer than `WIDTH` characters but one with a long command."""
+    """Return the lines. Only a line with a long command is longer than `WIDTH` characters."""
     lines = [
         *_head(status),
         *worker_lines(status),
         *tried_lines(status),
         *failure_lines(status),
     ]
-    # A command that is cut could not be pasted.
+    # A shortened command could not be pasted.
     return [*map(shorten_line, lines), *next_lines(status, work_dir)]
 
 

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Submit workers and a packer, of a fleet workers alone, and say which jobs they are."""
+    """Submit workers and a packer, for a fleet only workers, and print the jobs."""
     from leconvert.workdir.records import WorkDir
 
     is_fleet = WorkDir(options.work_dir.resolve()).is_fleet()

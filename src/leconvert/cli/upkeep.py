@@ -1,4 +1,4 @@
-"""``leconvert undo``, ``clean`` and ``release``: what becomes of a run and its leftovers."""
+"""``leconvert undo``, ``clean`` and ``release``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_undo(options: argparse.Namespace) -> int:
-    """Put the kept source back, and say where the result is."""
+    """Put the kept source back, and print the place of the result."""
     from leconvert.run.upkeep import newest_kept, undo_conversion
     from leconvert.workdir.swap import overlaid_meta
 
@@ -89,16 +89,16 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--old", action="store_true",
-        help="also remove DATASET_old and older kept versions of DATASET; with the WORK_DIR of a "
-        "fleet: those of all its results; a folder is removed only if every byte of the folder is "
-        "proven to be in the result",
+        help="also remove DATASET_old and former states of DATASET (replaced results that were "
+        "kept); with the WORK_DIR of a fleet: those of all its results; a folder is removed only "
+        "if every byte of the folder is proven to be in the result",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     add_json(parser)
 
 
 def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
-    """Return the work dir, and the dataset at its target where that is what was given."""
+    """Return the work dir, and the dataset if the user gave that."""
     from leconvert.workdir.run import find_work_dir, work_dirs_of
     from leconvert.workdir.swap import codebase_version, work_dir_beside
 
@@ -116,7 +116,7 @@ def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
 
 
 def run_clean(options: argparse.Namespace) -> int:
-    """Remove leftovers, and name what stays and why."""
+    """Remove leftovers, and print what stays and why."""
     from leconvert.run.upkeep import clean_kept_source, clean_work_dir
     from leconvert.workdir.records import WorkDir
 
@@ -147,10 +147,10 @@ def run_clean(options: argparse.Namespace) -> int:
     for row in report.removed:
         print(f"{did} {row.kind} {row.path}: {row.reason}")
     for row in report.kept:
-        # A kept source is called so.
+        # The kind of a kept source begins with "kept" already.
         print(f"kept {row.kind.removeprefix('kept ')} {row.path}: {row.reason}")
     if not report.removed:
-        # A name with a slip in it must not pass for one that is clean.
+        # A mistyped name must not look clean.
         missing = target is not None and not report.kept and not target.exists()
         why = f": {target} does not exist, and no run of it exists" if missing else ""
         print(f"There is nothing to remove{why}.")
@@ -186,7 +186,7 @@ def add_release_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_release(options: argparse.Namespace) -> int:
-    """Give batches back, and say why or why not."""
+    """Give batches back, and print the reasons."""
     from leconvert.run.upkeep import release_batches
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import find_work_dir, open_run

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport
     from leconvert.support.progress import Progress
 
-# Checks of the paths that `leconvert verify` is given: a wrong path is not a difference.
+# `leconvert verify` refuses wrong paths. A wrong path is not a difference.
 
 
 _ROLES = (
@@ -41,9 +41,9 @@ _ROLES = (
 
 
 def check_places(result: Path, source: Path | str) -> None:
-    """Refuse a result that is none, and a source that is a result.
+    """Refuse a RESULT that is not a result, and a source that is one.
 
-    A result that lacks files, its ``meta/info.json`` even, passes: that is for verify to find.
+    A result with missing files, even without ``meta/info.json``, is accepted: verify finds that.
     """
     if not is_folder(result):
         raise UsageError(f"{result} is not a folder.", path=str(result), next_step=_ROLES)
@@ -71,7 +71,7 @@ def check_places(result: Path, source: Path | str) -> None:
         )
 
 
-# Says how a verification ended.
+# The outcome of a comparison.
 
 
 _DIFFERENCES_SHOWN = 50
@@ -80,7 +80,7 @@ _DIFFERENCES_SHOWN = 50
 def verification_lines(
     report: VerificationReport, result: Path, sources: Sequence[Path | str]
 ) -> list[str]:
-    """Return what differs, with a count at the end, or what was compared."""
+    """Return the differences with their number, or what was compared."""
     if report.ok:
         named = ", ".join(
             str(source.resolve()) if isinstance(source, Path) else without_credentials(source)
@@ -114,7 +114,7 @@ def _compared(report: VerificationReport) -> str:
 
 
 def _meant(words: list[str]) -> str | None:
-    """Return the whole command for ``verify A B``; a v2.x dataset beside another is the source."""
+    """Return the whole command for ``verify A B``. If only A is v2.x, A is the source."""
     result, source, *options = words if len(words) > 1 else ["-", "-"]
     if result.startswith("-") or source.startswith("-") or "--source" in options:
         return None
@@ -178,7 +178,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verify, and list what differs."""
+    """Compare, and list the differences."""
     from leconvert.run.proof import Sampling, other_sources, verify_pair
 
     result = options.result.resolve()
@@ -235,7 +235,7 @@ def run(options: argparse.Namespace) -> int:
 def _record(
     options: argparse.Namespace, result: Path, sources: Sequence[Path], progress: Progress
 ) -> Provenance | None:
-    """Return what a push may go by if nothing differs; None where not all is compared."""
+    """Return the record that lets a push trust the result; None if not everything was compared."""
     from leconvert.remote.provenance import known_origin, proven_anew
 
     if options.depth != "bytes" or options.sample != 1.0:
@@ -251,7 +251,7 @@ def _note(result: Path, record: Provenance, progress: Progress) -> None:
 
     try:
         write_provenance(result, record)
-    except StorageError as error:  # a result on a disk that is only read can be verified
+    except StorageError as error:  # a result on a read-only disk can be verified, too
         progress.say(
             "Nothing differs. The outcome of this comparison could not be saved for a later push: "
             f"{error.message}"

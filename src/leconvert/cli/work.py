@@ -78,7 +78,7 @@ def _failed(attempts: int) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Work until nothing is left, and say what was done."""
+    """Work until nothing is left, and print the outcome."""
     from leconvert.api import run_worker
     from leconvert.transfer.options import ScratchOptions
 

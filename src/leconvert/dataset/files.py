@@ -1,6 +1,6 @@
-"""The definition of the files in a dataset's folder that belong to the dataset.
+"""The files in a dataset's folder that belong to the dataset.
 
-``docs/cli.md`` has it as a table. Code that deletes keeps every unknown file; code that sends
+``docs/cli.md`` has them as a table. Code that deletes keeps every unknown file. Code that uploads
 leaves out every file that could be private.
 """
 
@@ -25,20 +25,20 @@ from leconvert.workdir.swap import META, META_STAGING, TREE_RECORD, kept_meta, o
 CARD_BEGIN = "<!-- leconvert: this part is written anew with every push -->"
 EPISODE_FOLDERS = ("data", "videos")
 GIT_FILES = frozenset({".gitattributes"})
-"""Every repo on the Hub has them, and who downloads it too; they are none of the dataset's."""
+"""Every repo on the Hub and every download of it has these. They do not belong to the dataset."""
 UPLOAD_CLAIM = ".leconvert-upload-"
-"""Prefix of the object that is in a store as long as an upload is not complete."""
+"""Prefix of an object that is in other storage until an upload is complete."""
 UPLOAD_MARKER = ".leconvert-upload.json"
 """Its name in earlier versions."""
 
 _SHOWN = 20
 _EPISODE_PREFIXES = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
-# These may themselves be links: a dataset's parts can lie on several disks.
+# These may be links: parts of a dataset can be on several disks.
 _PARTS = frozenset({*EPISODE_FOLDERS, "meta"})
 _PART_PREFIXES = tuple(f"{folder}/" for folder in _PARTS)
 _TOOL_FOLDERS = frozenset({".cache", ".git"})
 _LITTER = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", TREE_RECORD, UPLOAD_MARKER})
-# Beside each file, on file systems that cannot keep what macOS notes on files (exFAT, SMB).
+# macOS writes these beside files, on file systems without its extended attributes (exFAT, SMB).
 _APPLE_DOUBLE, _APPLE_DOUBLE_MAGIC = "._", bytes.fromhex("00051607")
 # Nothing else below `.cache` is known: LeRobot's own home is `~/.cache/huggingface/lerobot`.
 _RECORDS = ".cache/leconvert/"
@@ -49,19 +49,19 @@ _CLIENT_SUFFIXES = (".metadata", ".lock", ".incomplete")
 
 
 class Links:
-    """Says where links of a dataset lead.
+    """Resolves links of a dataset.
 
     Args:
         root: The dataset's folder.
-        with_parts: Whether ``data``, ``meta`` and ``videos`` are the dataset's where they are links
-            to other disks, as in a source.
+        with_parts: Whether ``data``, ``meta`` and ``videos`` belong to the dataset even if they are
+            links to other disks, as in a source.
     """
 
     def __init__(self, root: Path, *, with_parts: bool) -> None:
         self._root = root
         real = Path(os.path.realpath(root))
         folders = [real]
-        # A snapshot in the cache of the Hub's client is links to the blobs beside it.
+        # A snapshot in the Hub client's cache has links to the blobs beside it.
         if real.parent.name == "snapshots":
             folders.append(real.parent.parent / "blobs")
         if with_parts:
@@ -117,7 +117,7 @@ def overlaid_pair(result: Path, sources: Sequence[Path]) -> Iterator[tuple[Path,
 
 @contextmanager
 def kept_dataset(place: Path) -> Iterator[Path]:
-    """Yield a kept source as a dataset; what an overlay in place keeps is ``meta/`` alone."""
+    """Yield a kept source as a dataset. After an overlay in place, only ``meta/`` was kept."""
     if place != overlaid_meta(place.parent):
         yield place
         return
@@ -150,10 +150,10 @@ def files_below(
 
 
 def names_to_keep(root: Path) -> Iterator[str]:
-    """Yield every name of a dataset's folder that is lost if the folder is deleted, in any order.
+    """Yield every name in a dataset's folder that is lost if the folder is deleted, in any order.
 
-    Links to folders are names, too; of folders only ``data``, ``meta`` and ``videos`` are entered
-    where they are links.
+    Links to folders are names, too. Only ``data``, ``meta`` and ``videos`` are entered if they are
+    links.
     """
     for path, _ in _names(root, "", _is_part):
         if not path.startswith(_RECORDS) and not _is_of_the_client(path):
@@ -162,7 +162,7 @@ def names_to_keep(root: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The files of a dataset's folder that may be sent elsewhere.
+    """The files of a dataset's folder that may be uploaded.
 
     Attributes:
         sizes: The size in bytes of every file, by its path, sorted.
@@ -181,7 +181,7 @@ class Published:
 
 
 def published_files(root: Path) -> Published:
-    """Say what of a dataset's folder may be sent to another place, and what is left out.
+    """Return the files of a dataset's folder that may be uploaded, and those left out.
 
     Links are followed as long as they stay in the folder.
     """
@@ -239,7 +239,7 @@ def _names(
                         yield path, entry
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                continue  # not a folder, or no longer one
+                continue  # not a folder, or no longer
             message = f"The folder {shown(place)} cannot be listed: {error.strerror}."
             next_step = CHECK_DISK
             if error.errno == errno.EACCES:
@@ -250,7 +250,7 @@ def _names(
 def _is_litter(entry: os.DirEntry[str]) -> bool:
     if not entry.name.startswith(_APPLE_DOUBLE):
         return entry.name in _LITTER
-    # A name proves nothing: the content tells that it holds Finder's notes on another file.
+    # A name proves nothing. The content tells that macOS wrote it about another file.
     with suppress(OSError), open(entry.path, "rb") as file:  # noqa: PTH123
         return file.read(len(_APPLE_DOUBLE_MAGIC)) == _APPLE_DOUBLE_MAGIC
     return False
@@ -267,10 +267,10 @@ def _is_of_the_client(path: str) -> bool:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder or a link to one: files of episodes may lie elsewhere."""
+    """Return whether this is a folder, or a link to one: files of episodes may be elsewhere."""
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads in circles
+    except OSError:  # a circular link
         return False
 
 
@@ -282,7 +282,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _leads_back(root: Path, path: str) -> bool:
-    """Tell whether a link leads to a folder on its way: that one's files are listed already."""
+    """Return whether a link leads to a folder on its own path, whose files are listed already."""
     if not (root / path).is_symlink():
         return False
     real = f"{os.path.realpath(root / path)}{os.sep}"
@@ -295,17 +295,17 @@ def _leads_back(root: Path, path: str) -> bool:
 def _incomplete(root: Path, path: str) -> SourceError:
     return SourceError(
         f"{shown(str(root / path))} is a link that leads out of the dataset. Files outside "
-        "the dataset are never sent.",
+        "the dataset are never uploaded.",
         path=str(root / path),
         next_step="If the file belongs to the dataset, make a copy without links, `cp -rL "
-        f"{shlex.quote(str(root))} COPY`, and send the copy.",
+        f"{shlex.quote(str(root))} COPY`, and give the copy.",
     )
 
 
 def special_files(root: Path) -> Iterator[str]:
-    """Yield pipes, sockets and devices below a dataset's folder, and links to such.
+    """Yield pipes, sockets and devices below a dataset's folder, and links to them.
 
-    Who opens a pipe may wait for ever, and some devices never end.
+    Opening a pipe may wait for ever, and some devices never end.
     """
     for path, is_file in files_below(root):
         if not is_file:

@@ -1,8 +1,8 @@
-"""The source files that are taken as they are, and reasons against others; from numbers alone.
+"""The source files that are fit to be taken unchanged, and why others are not; from numbers only.
 
-The scan reads a file's header or footer and knows the facts of the file alone (`Misfit`). This
-module decides on the rest: the place that rows state must be the episode's place in the result, and
-no repair may change the rows.
+The scan reads a file's header or footer and knows only the facts of that file (`Misfit`). This
+module decides the rest: the file's rows must state the episode's place in the result, and no repair
+may change the rows.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MISFIT_SAID: Mapping[Misfit, str] = {
     Misfit.CHANGED_ROWS: "has rows that a repair changes",
     Misfit.OTHER_NUMBERS: "has another index or episode_index than the result",
 }
-"""The reason in words, for a file that is not fit."""
+"""The reason in words why a file is not fit."""
 
-# Numbers of rows that only say where the result has them.
+# Numbers of rows that only state their place in the result.
 _RENUMBERED = frozenset({"episode_index", "index"})
 
 
 def changes_rows(repairs: Repairs) -> bool:
-    """Tell whether a conversion changes more of rows than where the result has them.
+    """Return whether a conversion changes more of the rows than their place in the result.
 
-    Columns that are left out or unwrapped are seen by the columns themselves.
+    Dropped and unwrapped columns show in the columns themselves.
     """
     return bool(
         set(repairs.computed_columns) - _RENUMBERED
@@ -55,12 +55,12 @@ def data_misfits(
     length: IntArray,
     repairs: Repairs,
 ) -> IntArray:
-    """Return why data files cannot be taken as they are, a sum of `Misfit` each; shape (E,).
+    """Return why data files cannot be taken unchanged, a sum of `Misfit` for each; shape (E,).
 
     Args:
         of_files: The facts of each file alone, shape (E,).
         has_other_columns: Whether its columns differ from the result's, shape (E,).
-        first_index: ``index`` of its first row, from which the others count on, shape (E,).
+        first_index: ``index`` of its first row, from which the other rows count, shape (E,).
         episode_index: ``episode_index`` of its rows, shape (E,).
         length: Frames of each episode, shape (E,).
         repairs: The changes of the conversion.
@@ -76,12 +76,12 @@ def data_misfits(
 
 
 def fit_files(scan: SourceScan) -> Mapping[str, BoolArray]:
-    """Return of each stream which slices are files that can be taken as they are, shape (E,)."""
+    """Return for each stream which slices are files that can be taken unchanged, shape (E,)."""
     return {stream.stream: stream.misfit == 0 for stream in scan.streams}
 
 
 def misfit_counts(misfits: IntArray) -> Sequence[tuple[Misfit, int, int]]:
-    """Return each reason that occurs, in how many files, and the position of the first of them."""
+    """Return each reason with its number of files, and the position of the first of them."""
     found = []
     for reason in Misfit:
         positions = np.flatnonzero(misfits & int(reason))

@@ -1,7 +1,6 @@
 """Statistics of an episode, computed from its rows and clips as LeRobot computes them.
 
-First come columns, then frames, then both for all features of an episode, and the quantiles of a
-whole dataset.
+First columns, then frames, then all features of an episode, then the quantiles of a whole dataset.
 """
 
 from __future__ import annotations
@@ -44,14 +43,13 @@ __all__ = [
 ]
 
 
-# The quantiles of an episode's statistics, and the value of each.
+# The quantiles of an episode's statistics.
 #
-# LeRobot counts values in a histogram of 5,000 bins from the least value to the greatest, looks
-# for the first bin up to which at least level × n values lie, and interpolates inside it. The
-# value that this estimates is the one at rank ⌈level × n⌉ in ascending order, the least x with
-# F(x) ≥ level: it lies in the bin that LeRobot finds. That value is what is given here, so that
-# LeRobot's differs from it by at most one bin, (max − min) / 5,000, and the rounding of the bin's
-# edges.
+# LeRobot counts values in a histogram of 5,000 bins from the least value to the greatest. It looks
+# for the first bin up to which at least level × n values lie, and interpolates inside it. This
+# estimates the value at rank ⌈level × n⌉ in ascending order, the least x with F(x) ≥ level, which
+# lies in that bin. The value itself is given here. LeRobot's differs from it by at most one bin,
+# (max − min) / 5,000, and the rounding of the bin's edges.
 #
 # The quantiles of a whole dataset, in ``meta/stats.json``, have the same rank among all its rows.
 # LeRobot 0.6.1 takes the mean of the episodes' quantiles, weighted by their rows, which is not a
@@ -63,7 +61,7 @@ QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 
 
 
 def rank_of(level: float, count: int) -> int:
-    """Return the place of a quantile among ``count`` > 0 values in ascending order, from 0."""
+    """Return the position of a quantile among ``count`` > 0 values in ascending order, from 0."""
     return min(max(math.ceil(level * count), 1), count) - 1
 
 
@@ -76,10 +74,10 @@ Array = npt.NDArray[Any]
 def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict[str, Any] | None:
     """Compute the statistics of a column over all its rows, as an episode's statistics have them.
 
-    Minimum and maximum are the column's own values. Mean and standard deviation (of the population)
-    are computed in float64, from the differences to the first row and then from those to the mean,
-    so that a column that hardly changes keeps its digits and a constant one has a deviation of 0.
-    Quantiles are values of the column: those that `leconvert.dataset.statistics` names.
+    Minimum, maximum and quantiles are values of the column. Mean and standard deviation (of the
+    population) are computed in float64, from the differences to the first row and then from those
+    to the mean. So a column that hardly changes keeps its digits, and a constant one has a
+    deviation of 0.
 
     LeRobot computes in the column's precision, float32 at least, and takes the deviation from
     E[x²] − E[x]². With unit roundoff u (2⁻²⁴ for float32, 2⁻⁵³ for float64 and int64), n rows and
@@ -93,16 +91,16 @@ def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict
 
     Returns:
         ``min``, ``max``, ``mean``, ``std`` and the quantiles as nested lists in the shape of a row,
-        a scalar's being (1,); integers where minimum and maximum are of whole numbers or of truth
-        values (0 and 1), else floats. ``count`` is the number of rows, shape (1,). None for columns
-        of anything but numbers.
+        (1,) for a scalar. Minimum and maximum of integers and truth values (0 and 1) are integers,
+        all others floats. ``count`` is the number of rows, shape (1,). None for a column that does
+        not contain numbers.
     """
     values = _dense_values(column)
     if values is None:
         return None
     shape = values.shape[1:] or (1,)
     rows = values.reshape(len(values), -1)
-    # Infinities and NaN are carried along as documented and need no warning.
+    # Infinities and NaN pass through as documented, without a warning.
     with np.errstate(invalid="ignore", over="ignore"):
         mean, std = _mean_and_std(rows.astype(np.float64))
         found: dict[str, Array] = {"min": rows.min(axis=0), "max": rows.max(axis=0)}
@@ -110,18 +108,18 @@ def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict
     if quantiles:
         found |= _quantiles_of(rows)
     stats: dict[str, Any] = {name: value.reshape(shape).tolist() for name, value in found.items()}
-    # The order of keys of LeRobot's files: count comes before the quantiles.
+    # The order of keys in LeRobot's files: count comes before the quantiles.
     first = {name: stats.pop(name) for name in ("min", "max", "mean", "std")}
     return first | {"count": [len(rows)]} | stats
 
 
 def _mean_and_std(rows: npt.NDArray[np.float64]) -> tuple[Array, Array]:
-    """Return mean and deviation of each component; ``rows``, shape (n, components), is used up."""
+    """Return mean and deviation of each component; overwrites ``rows``, shape (n, components)."""
     origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
     rows -= origin
     offset = rows.mean(axis=0)
     rows -= offset
-    # The mean after the subtraction is rounding, and goes too.
+    # The rest of the mean is rounding, and is subtracted, too.
     rest = np.where(np.isfinite(offset), rows.mean(axis=0), 0.0)
     np.square(rows, out=rows)
     variance = rows.mean(axis=0) - np.square(rest)
@@ -133,7 +131,7 @@ def _quantiles_of(rows: Array) -> dict[str, Array]:
     ordered = np.partition(rows, sorted(set(ranks.values())), axis=0)
     found = {name: ordered[rank].astype(np.float64) for name, rank in ranks.items()}
     if rows.dtype.kind == "f":
-        # NaN is sorted behind everything else and would leave the lower quantiles as they are.
+        # NaN is sorted after everything else, and would leave the lower quantiles unchanged.
         is_nan = np.isnan(rows).any(axis=0)
         for value in found.values():
             value[is_nan] = np.nan
@@ -141,16 +139,16 @@ def _quantiles_of(rows: Array) -> dict[str, Array]:
 
 
 def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
-    """Return a column as one array of shape (rows, …), or None where it does not hold numbers.
+    """Return a column as one array of shape (rows, …); None if it does not contain numbers.
 
-    It is read from Arrow's buffers; to ask pyarrow for a NumPy array would import pandas.
+    It is read from Arrow's buffers, since a NumPy array from pyarrow would import pandas.
     """
     if not is_number(innermost_type(column.type)):
         return None
     if not len(column):
         raise ValueError("there are no rows")
     kind, chunks = column.type, column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    # Before they become one: not every version of pyarrow joins chunks of an extension type.
+    # Some versions of pyarrow cannot join chunks of an extension type, so this comes first.
     while isinstance(kind, pa.BaseExtensionType):
         kind, chunks = kind.storage_type, [chunk.storage for chunk in chunks]
     array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
@@ -171,25 +169,25 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
 
 # Quantiles of columns over all rows of many tables, which no single array holds.
 #
-# Every value has a key, a whole number that orders as the values do. A pass over the tables counts
-# how often the next bits of a key take each of their values, among the keys that begin as the
-# wanted one does, and so finds these bits: float32 is read two or three times, int64 once or twice
-# more than its range needs. Memory is that of the counts.
+# Every value has a key, an integer with the same order as the values. A pass over the tables counts
+# the values of the next bits of a key, among the keys that begin as the wanted one does, and so
+# finds these bits. float32 is read two or three times, int64 once or twice more than its range
+# needs. Memory is that of the counts.
 
 
 _COUNT_BYTES = 32 * 1024**2
-# Mostly one pass more tells the rest, or how many bits differ at all.
+# Usually one more pass tells the rest, or how many bits differ at all.
 _FIRST_BITS, _MOST_BITS = 16, 20
 
 
 class QuantileSearch:
-    """Finds the quantiles of one column, in passes: all rows are added until `is_done`.
+    """Finds the quantiles of one column, in passes: all rows are added again until `is_done`.
 
-    They are values of the column, those at the ranks that `column_stats` takes them from.
+    They are values of the column, at the ranks of `column_stats`.
 
     Args:
-        shape: That of the statistics, of one row or of its last axes: then the values of the other
-            axes count as rows.
+        shape: The shape of the statistics: that of a row, or its last axes. Then the values along
+            the other axes count as rows.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -197,7 +195,8 @@ class QuantileSearch:
         self._components = math.prod(shape)
         self._dtype: np.dtype[Any] | None = None
         self._known_bits = 0
-        # For each component and level: the beginning of its key, and its rank among keys with it.
+        # For each component and level: the beginning of its key, and its rank among keys with that
+        # beginning.
         self._head: npt.NDArray[np.uint64] = np.zeros((self._components, 1), np.uint64)
         self._ranks = np.zeros((self._components, 1), np.int64)
         self._counts: npt.NDArray[np.int64] | None = None
@@ -207,7 +206,7 @@ class QuantileSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether the quantiles are known."""
+        """Return whether the quantiles are known."""
         return self._dtype is not None and self._known_bits == self._width
 
     @property
@@ -217,7 +216,7 @@ class QuantileSearch:
 
     @property
     def _bits(self) -> int:
-        """How many bits this pass finds."""
+        """Return how many bits this pass finds."""
         cells = _COUNT_BYTES // (8 * self._head.size)
         most = _MOST_BITS if self._known_bits else _FIRST_BITS
         return min(max(cells.bit_length() - 1, 1), most, self._width - self._known_bits)
@@ -226,11 +225,11 @@ class QuantileSearch:
         """Add rows of one table.
 
         Raises:
-            ValueError: They are no numbers of the shape and type of the others, or some are null.
+            ValueError: They are not numbers of the shape and type of the others, or some are null.
         """
         values = _dense_values(column)
         if values is None or values.size % self._components:
-            raise ValueError(f"{column.type} cannot be summed up in the shape {self._shape}")
+            raise ValueError(f"values of type {column.type} do not fit the shape {self._shape}")
         if self._dtype is None:
             self._dtype = values.dtype
         if values.dtype != self._dtype:
@@ -257,7 +256,7 @@ class QuantileSearch:
             np.add.at(counts, cells[heads == self._head[:, level]] + (level << bits), 1)
 
     def end_pass(self) -> None:
-        """All rows were added once more."""
+        """End a pass: all rows were added once more."""
         if self._counts is None:
             raise ValueError("there are no rows")
         bits, is_first = self._bits, not self._known_bits
@@ -279,14 +278,14 @@ class QuantileSearch:
         self._counts = None
         differing = int((self._least ^ self._greatest).max()).bit_length()
         if is_first and self._width - differing > self._known_bits:
-            # All keys begin alike: mostly so of whole numbers, which are small.
+            # All keys begin alike, as keys of small integers usually do.
             self._known_bits = self._width - differing
             head = self._least >> np.uint64(differing)
             self._head = np.repeat(head[:, np.newaxis], whole.shape[1], axis=1)
             self._ranks = whole
 
     def result(self) -> dict[str, Any]:
-        """Return the quantiles as nested lists; NaN where a component has NaN."""
+        """Return the quantiles as nested lists; NaN for a component that contains NaN."""
         assert self._dtype is not None
         values = _values_of_keys(self._head, self._dtype).astype(np.float64)
         values[self._has_nan] = np.nan
@@ -323,8 +322,8 @@ def _values_of_keys(keys: npt.NDArray[np.uint64], dtype: np.dtype[Any]) -> Array
 class QuantileCheck:
     """Tells in one pass over the rows whether some values are their quantiles, by counting.
 
-    A value v is at rank r, counted from 0, if at most r values are below it and more than r are not
-    above it.
+    A value v is at rank r, counted from 0, if at most r values are below v and more than r values
+    are at most v.
     """
 
     def __init__(self, quantiles: Mapping[str, Any]) -> None:
@@ -350,7 +349,7 @@ class QuantileCheck:
             self._up_to[level] += (rows <= wanted).sum(axis=0)
 
     def wrong(self) -> list[str]:
-        """Return the names of the quantiles that are something else."""
+        """Return the names of wrong quantiles."""
         ranks = [rank_of(QUANTILES[name], self._rows) for name in self._names]
         rank = np.array(ranks)[:, np.newaxis]
         holds: npt.NDArray[np.bool_] = (self._below <= rank) & (rank < self._up_to)
@@ -358,14 +357,14 @@ class QuantileCheck:
         return [name for name, of in zip(self._names, is_right, strict=True) if not of.all()]
 
 
-# The frames and pixels of an episode that its image statistics count.
+# The frames and pixels of an episode that count in its image statistics.
 
 
 # LeRobot's numbers: length ** 0.75 frames, within these limits, evenly spread.
 _FEWEST_FRAMES = 100
 _MOST_FRAMES = 10_000
 _POWER = 0.75
-# A longer side of 300 pixels or more is thinned out to about 150.
+# If the longer side has 300 pixels or more, it is reduced to about 150.
 _UNTOUCHED_SIDE = 300
 _TARGET_SIDE = 150
 
@@ -373,13 +372,13 @@ _TARGET_SIDE = 150
 def sample_indices(length: int) -> list[int]:
     """Return the frames of an episode that its image statistics are computed from.
 
-    All frames up to 100, 177 of 1,000, 1,000 of 10,000; the first and the last are among them.
+    All frames up to 100, 177 of 1,000, 1,000 of 10,000, always with the first and the last.
 
     Returns:
         Distinct frames, ascending, as LeRobot's ``sample_indices`` has them.
     """
     count = max(min(length, _FEWEST_FRAMES), min(int(length**_POWER), _MOST_FRAMES))
-    # Halves go to the even neighbour, in NumPy as in LeRobot.
+    # Halves are rounded to the even neighbour, in NumPy as in LeRobot.
     indices: list[int] = np.round(np.linspace(0, length - 1, count)).astype(int).tolist()
     return indices
 
@@ -387,7 +386,8 @@ def sample_indices(length: int) -> list[int]:
 def downsampled(picture: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return every n-th row and column of a picture of shape (height, width, channels).
 
-    n is the longer side over 150, rounded down, where that side has 300 pixels or more.
+    If the longer side has 300 pixels or more, n is that side over 150, rounded down. Otherwise n is
+    1.
     """
     side = max(picture.shape[:2])
     if side < _UNTOUCHED_SIDE:
@@ -403,15 +403,15 @@ _MAX_COLOUR = 255
 
 
 class ImageStats:
-    """Collects frames and gives their statistics, exactly, one value a channel.
+    """Collects frames and gives their exact statistics, one value for each channel.
 
-    It keeps how often each channel took each of its values: a few kilobytes for any number of
-    frames. All statistics follow from it in whole numbers and are rounded once. Frames are
-    thinned out as LeRobot does before they are counted.
+    It keeps how often each channel has each value: a few kilobytes for any number of frames. All
+    statistics follow from these integers and are rounded once. Frames are reduced as in LeRobot
+    before they are counted.
 
     Args:
         quantiles: Whether to add ``q01``, ``q10``, ``q50``, ``q90`` and ``q99``.
-        is_depth: Values are distances and keep their units; colours are divided by 255.
+        is_depth: Whether values are distances, which keep their units; colours are divided by 255.
     """
 
     def __init__(self, *, quantiles: bool, is_depth: bool = False) -> None:
@@ -438,7 +438,7 @@ class ImageStats:
         self._frames += 1
 
     def levels(self) -> list[list[list[int]]]:
-        """Return the values that each channel took, and how often it took each of them."""
+        """Return the values of each channel, and how often each occurs."""
         assert self._counts is not None
         taken = [np.flatnonzero(counts) for counts in self._counts]
         return [
@@ -447,7 +447,7 @@ class ImageStats:
         ]
 
     def add_levels(self, levels: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Count what another episode's `levels` says; frames are not counted."""
+        """Count the `levels` of another episode. Frames are not counted."""
         if self._counts is None:
             values = 256 if self._scale == _MAX_COLOUR else 65536
             self._counts = np.zeros((len(levels), values), np.int64)
@@ -481,7 +481,7 @@ class ImageStats:
 
 
 class _Channel:
-    """The values that one channel took and how often, as whole numbers of any size."""
+    """The values of one channel and how often each occurs, as integers of any size."""
 
     def __init__(self, counts: npt.NDArray[np.int64], scale: int) -> None:
         present = np.flatnonzero(counts)
@@ -503,7 +503,7 @@ class _Channel:
         return self._sum / (self._pixels * self._scale)
 
     def std(self) -> float:
-        # √(n Σx² − (Σx)²) / n, where the difference is exact.
+        # √(n Σx² − (Σx)²) / n; the difference is exact.
         spread = self._pixels * self._sum_of_squares - self._sum**2
         return math.sqrt(spread / (self._pixels * self._scale) ** 2)
 
@@ -513,17 +513,17 @@ class _Channel:
         return self._levels[place] / self._scale
 
 
-# Statistics of the features of one episode, of its table and its clips; quantiles of all.
+# Statistics of the features of one episode, from its table and its clips.
 
 
-# Kinds of features that LeRobot computes no statistics for.
+# Kinds of features without statistics in LeRobot.
 _WITHOUT_STATS = ("string", "language")
 
 
 def is_depth_map(feature: Mapping[str, Any]) -> bool:
-    """Return whether a feature of ``info.json`` holds distances and not colours.
+    """Return whether a feature of ``info.json`` contains distances instead of colours.
 
-    LeRobot's mark is ``is_depth_map`` in ``info``; older datasets have ``video.is_depth_map`` there
+    LeRobot's mark is ``is_depth_map`` in ``info``. Older datasets have ``video.is_depth_map`` there
     or in ``video_info``.
     """
     infos = (feature.get("info"), feature.get("video_info"))
@@ -544,9 +544,9 @@ def table_stats(
     path: str | None = None,
     levels: dict[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Compute the statistics of the features that an episode's table holds.
+    """Compute the statistics of the features in an episode's table.
 
-    Numbers are taken whole; images are sampled, and only sampled ones are decoded.
+    All numbers count. Images are sampled, and only sampled images are decoded.
 
     Returns:
         Feature to statistics, in the order of ``features``.
@@ -585,16 +585,16 @@ def clip_stats(
 ) -> Iterator[dict[str, Any]]:
     """Compute the statistics of one camera in some episodes of one file, in one pass over it.
 
-    They are those of sampled frames; memory is that of one frame.
+    They are those of sampled frames. Memory is that of one frame.
 
     Args:
-        episodes: First frame of each in the order of presentation, and its number of frames; in
-            the order of the file.
-        levels: Gets `ImageStats.levels` of each episode just before its statistics.
+        episodes: First frame in presentation order and number of frames of each episode, in the
+            order of the file.
+        levels: Receives `ImageStats.levels` of each episode just before its statistics.
 
     Yields:
-        Statistics of each episode, of shape (3, 1, 1) in 0..1, or (1, 1, 1) in stored values for
-        depth.
+        Statistics of each episode: shape (3, 1, 1) with values in 0..1; for depth, shape (1, 1, 1)
+        with stored values.
     """
     if any(length < 1 for _, length in episodes):
         raise UnreadableSourceError(
@@ -635,10 +635,10 @@ def dataset_quantiles(
 ) -> dict[str, dict[str, Any]]:
     """Compute the quantiles of columns over all rows of some tables.
 
-    The tables are read several times; memory is that of a few rows and of 32 MiB a column.
+    The tables are read several times. Memory is that of a few rows and of 32 MiB for each column.
 
     Returns:
-        Column to quantiles; nothing of columns that no such statistics are of.
+        Quantiles by column, without columns that have no such statistics.
     """
     searches = {name: QuantileSearch(shape) for name, shape in shapes.items()}
     found: dict[str, dict[str, Any]] = {}
@@ -654,10 +654,10 @@ def dataset_quantiles(
 def wrong_quantiles(
     paths: Sequence[str], stats: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, list[str]]:
-    """Tell which quantiles of columns are not those of all rows of some tables, in one pass.
+    """Return which quantiles of columns are not those of all rows of some tables, in one pass.
 
     Returns:
-        Column to the names of quantiles; nothing of columns that no such statistics are of.
+        Names of wrong quantiles by column, without columns that have no such statistics.
     """
     checks: dict[str, QuantileCheck] = {}
     for name, found in stats.items():
@@ -671,7 +671,7 @@ def wrong_quantiles(
 def _over_rows[Column: (QuantileSearch, QuantileCheck)](
     paths: Sequence[str], columns: dict[str, Column]
 ) -> None:
-    """Add all rows; a column of another kind is taken out."""
+    """Add all rows. A column of another kind is taken out."""
     for path in paths:
         for rows in tables.read_columns(path, columns):
             for name, column in list(columns.items()):
@@ -695,7 +695,7 @@ def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) ->
 
 
 def _image_file(chunk: pa.Array) -> pa.Buffer:
-    """Return the encoded bytes in the first cell of an image column, which are not copied."""
+    """Return the encoded bytes in the first cell of an image column, without a copy."""
     while isinstance(chunk.type, pa.BaseExtensionType):
         chunk = chunk.storage
     if pa.types.is_struct(chunk.type):

@@ -23,7 +23,7 @@ from leconvert.support.errors import (
     VerificationError,
 )
 
-_THIS_LINE, _THESE_LINES = "after the dataset in LIST", "after these datasets in LIST"
+_THIS_LINE, _THESE_LINES = "after the dataset in LIST_FILE", "after these datasets in LIST_FILE"
 _OF_EPISODES = (DROP, TRIM)
 # The part of an error's next step that calls for an option of the dataset.
 _AGAIN = re.compile(r"\b[Rr]un the command again with (--assume-.*?)\.?$")

@@ -315,8 +315,8 @@ def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
         raise UsageError(
             f"{path} is a folder, not a list of datasets.",
             path=str(path),
-            next_step=f"`leconvert fleet find {shlex.quote(str(path))} > LIST` writes a list of "
-            "the datasets in this folder.",
+            next_step=f"`leconvert fleet find {shlex.quote(str(path))} > LIST_FILE` writes a list "
+            "of the datasets in this folder.",
         )
     try:
         with storage_errors(path):
@@ -325,8 +325,8 @@ def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
         raise UsageError(
             f"The list {path} does not exist.",
             path=str(path),
-            next_step="`leconvert fleet find FOLDER > LIST` writes a list of the datasets in a "
-            "folder.",
+            next_step="`leconvert fleet find FOLDER > LIST_FILE` writes a list of the datasets in "
+            "a folder.",
         ) from None
     for number, line in enumerate(text.splitlines(), 1):
         try:
@@ -363,7 +363,7 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
             path,
             line.number,
             f"{line.place} is neither a folder nor a dataset on the Hub.",
-            f"`{convert}` converts a dataset in another store."
+            f"`{convert}` converts a dataset at a URL."
             if not line.place.startswith("hf:")
             else "Write ORG/NAME or ORG/NAME@REV for a dataset on the Hub. `leconvert fleet "
             "find hf://ORG` lists the datasets of a user or an organisation.",

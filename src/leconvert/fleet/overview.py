@@ -703,7 +703,7 @@ def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
 
 
-_TAKE_OUT = "Take the line of this dataset out of LIST, or give another revision."
+_TAKE_OUT = "Take the line of this dataset out of LIST_FILE, or give another revision."
 
 
 def _price_on_hub(

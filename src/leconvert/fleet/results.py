@@ -369,7 +369,7 @@ def already_on_hub(dataset: FleetDataset) -> SourceError:
     return SourceError(
         f"{dataset.source.repo_id} is already v3.x on the Hub.",
         path=str(dataset.source),
-        next_step=f"To convert its v2.x revision in spite of this, name it: "
-        f"{dataset.source.repo_id}@{'COMMIT' if dataset.source.folder else 'v2.1'}, "
-        "or write --force-conversion behind it.",
+        next_step="To convert its v2.x revision in spite of this, write "
+        f"{dataset.source.repo_id}@{'COMMIT' if dataset.source.folder else 'v2.1'} in the list, "
+        "or write --force-conversion after the dataset.",
     )

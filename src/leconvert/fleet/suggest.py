@@ -31,8 +31,8 @@ from leconvert.workdir.records import WorkDir
 
 # Descriptions of flags that say more about the case than the flag's help.
 _CHANGES = {
-    "--assume-fps {fps}": "use the frames per second of the timestamps, where info.json has "
-    "another number",
+    "--assume-fps {fps}": "use the frames per second of the timestamps if info.json has another "
+    "number",
     "--drop-feature {column}": "leave out declared features that no table contains",
     DROP: "leave out episodes without frames; the others get new numbers",
     TASKS_FROM_EPISODES: "take the task of every row from episodes.jsonl",
@@ -41,7 +41,8 @@ _LOSES = {
     "--drop-feature {column}": "leave out the columns that the findings name",
     "--drop-feature {camera}": "leave out the cameras that the findings name",
     DROP: "leave out damaged episodes; the others get new numbers",
-    TRIM: "end the damaged episodes where rows and frames cease to agree, or leave them out",
+    TRIM: "keep only the first frames of damaged episodes, as far as rows and frames agree; leave "
+    "out an episode without such frames",
 }
 
 

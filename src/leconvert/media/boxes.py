@@ -17,7 +17,8 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.storage_errors import CHECK_DISK
+from leconvert.support.text import GET_AGAIN_OR_DROP
 
 
 class UnsupportedClipError(UnreadableSourceError):
@@ -83,8 +84,7 @@ def broken(path: str, what: str) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{path} is not a readable video: {what}.",
         path=path,
-        next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-        "--on-bad-episode drop.",
+        next_step=GET_AGAIN_OR_DROP,
     )
 
 
@@ -93,7 +93,7 @@ def unreadable(path: str, error: OSError) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{path} cannot be read: {error.strerror or error}.",
         path=path,
-        next_step="Check the disk or the network mount, then run the same command again.",
+        next_step=CHECK_DISK,
     )
 
 
@@ -289,7 +289,7 @@ def handler_of(buffer: bytes, boxes: Mapping[bytes, Span], path: str) -> bytes:
     """Return a track's handler: `VIDEO`, or for example ``soun``."""
     start, stop = boxes.get(b"hdlr", (0, 0))
     if stop - start < 12:
-        raise broken(path, "a track of it has no handler")
+        raise broken(path, "one of its tracks has no handler")
     return buffer[start + 8 : start + 12]
 
 

@@ -26,6 +26,7 @@ _ROTATIONS = {
     (0, -0x10000, 0x10000, 0): 270,
 }
 _READ_BYTES = 4 * 1024**2
+_SAMPLES_A_SUM = 1024
 _SAFE_PRODUCT = 2**62
 _FIT = Misfit(0)
 _LEROBOT_TOLERANCE_SECONDS = 1e-4
@@ -99,6 +100,7 @@ class ClipIndex:
     geometry: bytes
     duration: int
     _offsets: IntArray | None = field(default=None, init=False, repr=False)
+    _sums: IntArray | None = field(default=None, init=False, repr=False)
     _presentation_times: IntArray | None = field(default=None, init=False, repr=False)
     _cuts: BoolArray | None = field(default=None, init=False, repr=False)
     _ranks: IntArray | None = field(default=None, init=False, repr=False)
@@ -134,7 +136,9 @@ class ClipIndex:
         """Offset of each sample in the file."""
         if self._offsets is None:
             if isinstance(self.places, int):
-                self._offsets = self.sizes.cumsum() + (self.places - self.sizes)
+                self._offsets = self.sizes.cumsum()
+                self._offsets -= self.sizes
+                self._offsets += self.places
             else:
                 self._offsets = self.places
         return self._offsets
@@ -168,7 +172,7 @@ class ClipIndex:
             return [(self.places, self.num_bytes)]
         sizes = self.sizes[first:stop]
         if isinstance(self.places, int):
-            return [(int(self.offsets[first]), int(np.add.reduce(sizes)))]
+            return [(self.places + self._bytes_before(first), int(np.add.reduce(sizes)))]
         offsets = self.places[first:stop]
         breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1])
         if not len(breaks):
@@ -176,6 +180,15 @@ class ClipIndex:
         heads = np.concatenate(([0], breaks + 1))
         lengths = np.add.reduceat(sizes, heads)
         return list(zip(offsets[heads].tolist(), lengths.tolist(), strict=True))
+
+    def _bytes_before(self, sample: int) -> int:
+        """Return the bytes of all samples before one. Offsets would take 8 bytes a sample."""
+        if self._sums is None:
+            blocks = range(0, len(self.sizes), _SAMPLES_A_SUM)
+            self._sums = np.add.reduceat(self.sizes, blocks).cumsum()
+        block = sample // _SAMPLES_A_SUM
+        before = int(self._sums[block - 1]) if block else 0
+        return before + int(np.add.reduce(self.sizes[block * _SAMPLES_A_SUM : sample]))
 
     def reordering(self, first: int, stop: int) -> npt.NDArray[np.int32] | None:
         """Return the rank within samples ``first`` to ``stop`` minus the position in decode order.

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, batched, chain
+from itertools import accumulate, batched, chain, pairwise
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ from leconvert.media.clip import BoolArray, ClipIndex, IntArray, as_array
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.file_calls import read_ahead
 from leconvert.support.machine import queued_seconds
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.text import GET_AGAIN_OR_DROP
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
 
@@ -300,8 +300,7 @@ def _fetch(
         raise UnreadableSourceError(
             f"{path} cannot be read: {error.strerror or error}.",
             path=path,
-            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-            "--on-bad-episode drop.",
+            next_step=GET_AGAIN_OR_DROP,
         ) from error
     return None if found is None else StoredIndex(path, found, size_bytes, status)
 
@@ -317,8 +316,8 @@ class _Track(NamedTuple):
         movie_timescale: Ticks a second of durations in the edit list; 0 without a movie header.
         num_samples: Number of its samples.
         uniform_bytes: Bytes of each sample; 0 if ``sizes`` has them.
-        sizes: The stored table of sizes.
-        keyframes: The stored table of keyframes; None if every sample is one.
+        sizes: The rows of the stored table of sizes.
+        keyframes: The rows of the stored table of keyframes; None if every sample is one.
     """
 
     stored: StoredIndex
@@ -328,8 +327,12 @@ class _Track(NamedTuple):
     movie_timescale: int
     num_samples: int
     uniform_bytes: int
-    sizes: bytes
-    keyframes: bytes | None
+    sizes: Span
+    keyframes: Span | None
+
+    def rows(self, table: Span | None) -> bytes:
+        """Return the rows of a stored table."""
+        return b"" if table is None else self.stored.moov.buffer[table[0] : table[1]]
 
 
 def parse_indexes(stored: Sequence[StoredIndex]) -> list[ClipIndex | UnreadableSourceError]:
@@ -345,35 +348,40 @@ def parse_indexes(stored: Sequence[StoredIndex]) -> list[ClipIndex | UnreadableS
         samples cannot be joined unchanged.
     """
     tracks: list[_Track | UnreadableSourceError] = []
-    tables: list[bytes] = []
     for each in stored:
         try:
-            track = _track(each)
+            tracks.append(_track(each))
         except UnreadableSourceError as error:
             tracks.append(error)
-        else:
-            tracks.append(track)
-            tables += (track.sizes, track.keyframes or b"")
-    numbers = np.frombuffer(b"".join(tables), _BIG_U32).astype(np.int64)
-    have_zeros = np.count_nonzero(numbers) < len(numbers)
-    edges = [size // 4 for size in accumulate(map(len, tables), initial=0)]
-    ends = numbers.cumsum()
-    sums = [int(ends[edge - 1]) if edge else 0 for edge in edges]
+    whole = [track for track in tracks if isinstance(track, _Track)]
+    # A file with many episodes has many numbers: no array is held for longer than it is needed, and
+    # the sizes, which an index keeps, are in an array of their own.
+    sizes, edges = _numbers([track.rows(track.sizes) for track in whole])
+    have_zeros = np.count_nonzero(sizes) < len(sizes)
+    begins = [first for first, stop in pairwise(edges) if first < stop]
+    sums = iter(np.add.reduceat(sizes, begins).tolist() if begins else ())
+    keyframes, keyframe_edges = _numbers([track.rows(track.keyframes) for track in whole])
     found: list[ClipIndex | UnreadableSourceError] = []
     at = 0
     for known in tracks:
         if isinstance(known, UnreadableSourceError):
             found.append(known)
             continue
-        first, middle, last = edges[at : at + 3]
-        num_bytes = sums[at + 1] - sums[at]
-        at += 2
+        own = slice(edges[at], edges[at + 1])
+        numbers = keyframes[keyframe_edges[at] : keyframe_edges[at + 1]]
+        num_bytes = next(sums) if own.start < own.stop else 0
+        at += 1
         try:
-            clip = _clip(known, numbers[first:middle], num_bytes, numbers[middle:last], have_zeros)
-            found.append(clip)
+            found.append(_clip(known, sizes[own], num_bytes, numbers, have_zeros))
         except UnreadableSourceError as error:
             found.append(error)
     return found
+
+
+def _numbers(tables: Sequence[bytes]) -> tuple[IntArray, list[int]]:
+    """Return the numbers of several tables in one array, and where each table begins and ends."""
+    numbers = np.frombuffer(b"".join(tables), _BIG_U32).astype(np.int64)
+    return numbers, [size // 4 for size in accumulate(map(len, tables), initial=0)]
 
 
 def _track(stored: StoredIndex) -> _Track:
@@ -393,17 +401,16 @@ def _track(stored: StoredIndex) -> _Track:
         raise broken(path, "its video track has no frames")
     if count > SAMPLE_LIMIT:
         raise UnsupportedClipError(f"more than {SAMPLE_LIMIT} frames", path=path)
-    sizes, keyframes = b"", None
+    sizes, keyframes = (0, 0), None
     if uniform_bytes:
         if count * max(uniform_bytes, _SMALLEST_UNIFORM_SAMPLE_BYTES) > stored.size_bytes:
             raise broken(path, _LARGER_THAN_THE_FILE)
     elif start + 12 + count * 4 > stop:
         raise broken(path, "its stsz table is longer than the box that holds it")
     else:
-        sizes = buffer[start + 12 : start + 12 + count * 4]
+        sizes = (start + 12, start + 12 + count * 4)
     if b"stss" in boxes:
-        first, last = _row_bytes(buffer, boxes, b"stss", path, 4)
-        keyframes = buffer[first:last]
+        keyframes = _row_bytes(buffer, boxes, b"stss", path, 4)
     return _Track(
         stored,
         boxes,
@@ -427,7 +434,7 @@ def _clip(
         sizes: The table of sizes.
         num_bytes: The sum of the sizes.
         keyframe_numbers: The table of keyframes.
-        have_zeros: Whether there may be a zero in either table.
+        have_zeros: Whether there may be a zero in the table of sizes.
     """
     stored, boxes, other_tracks, timescale, movie_timescale, count, uniform, _, listed = track
     path, moov, file_size_bytes, _ = stored
@@ -534,7 +541,7 @@ def _timescale(buffer: bytes, span: Span, path: str) -> int:
     start, stop = span
     layout = _MEDIA_HEADER.get(buffer[start]) if stop > start else None
     if layout is None or start + layout.size > stop:
-        raise broken(path, "a media header of it is too short or of an unknown version")
+        raise broken(path, "one of its media headers is too short or of an unknown version")
     timescale: int = layout.unpack_from(buffer, start)[0]
     if not 0 < timescale <= _MAX_TIMESCALE:
         raise broken(path, "its timescale is impossible")
@@ -577,10 +584,16 @@ def _places(
     if int(starts.min()) < media[0] or int(starts.max()) > media[1]:
         raise broken(path, _OUTSIDE_THE_MEDIA)
     chunk_starts = starts.astype(np.int64)
-    if int((chunk_starts + np.add.reduceat(sizes, heads)).max()) > media[1]:
+    chunk_stops = chunk_starts + np.add.reduceat(sizes, heads)
+    if int(chunk_stops.max()) > media[1]:
         raise broken(path, _OUTSIDE_THE_MEDIA)
-    begins = sizes.cumsum() - sizes
-    return begins + np.repeat(chunk_starts - begins[heads], samples), set(runs[:, 2].tolist())
+    descriptions = set(runs[:, 2].tolist())
+    if not np.count_nonzero(chunk_starts[1:] != chunk_stops[:-1]):
+        return int(chunk_starts[0]), descriptions
+    begins = sizes.cumsum()
+    begins -= sizes
+    begins += np.repeat(chunk_starts - begins[heads], samples)
+    return begins, descriptions
 
 
 def _decode_times(

@@ -86,12 +86,11 @@ class FileSamples:
     """
 
     def __init__(self) -> None:
-        self.source_offsets: list[int] = []
-        self.num_bytes: list[int] = []
+        # Columns of numbers, and tables in their written form. A file can have tens of thousands of
+        # episodes: an object for each would take more memory than these bytes.
+        self.source_offsets, self.num_bytes = array("q"), array("q")
         self.num_samples = 0
-        self._counts: list[int] = []
-        # Tables in their written form. A file can have tens of thousands of episodes: an object for
-        # each would take more memory than these bytes.
+        self._counts = array("q")
         self._sizes = bytearray()
         self._keyframes = bytearray()
         self._leads: list[tuple[int, npt.NDArray[np.int32]]] = []
@@ -126,9 +125,9 @@ class FileSamples:
         if self._leads:
             tables.append(self._composition_table(shift, frame_duration))
         keyframes = np.frombuffer(bytes(self._keyframes), np.bool_)
-        numbers = keyframes.nonzero()[0] + 1
+        numbers = (keyframes.nonzero()[0] + 1).astype(">u4")
         if len(numbers) < self.num_samples:
-            tables.append(_counted(b"stss", numbers.astype(">u4")))
+            tables.append(_counted(b"stss", numbers))
         tables.append(self._chunk_table())
         size = _TABLE_OF_SIZES.size + 4 * self.num_samples
         tables += (_TABLE_OF_SIZES.pack(size, b"stsz", 0, 0, self.num_samples), self._sizes)
@@ -172,7 +171,7 @@ class FileHeader(NamedTuple):
     """
 
     content: bytes
-    positions: tuple[int, ...]
+    positions: Sequence[int]
     size_bytes: int
 
 
@@ -236,7 +235,7 @@ def build_header(
         place_bytes = num_episodes * (8 if large else 4)
         media_header = _LARGE_BOX if large else _BOX
         header_bytes = sum(map(len, front)) + place_bytes + media_header.size
-        positions = []
+        positions = array("q")
         end = header_bytes
         for source_offset, num_bytes in zip(samples.source_offsets, samples.num_bytes, strict=True):
             if block_align:
@@ -249,9 +248,9 @@ def build_header(
     media_box = (
         _LARGE_BOX.pack(1, b"mdat", media_bytes) if large else _BOX.pack(media_bytes, b"mdat")
     )
-    places = pack(f">{num_episodes}{'Q' if large else 'I'}", *positions)
+    places = np.array(positions).astype(">u8" if large else ">u4").tobytes()
     content = b"".join((*front, places, media_box))
-    return FileHeader(content, tuple(positions), end)
+    return FileHeader(content, positions, end)
 
 
 def _front(
@@ -730,9 +729,9 @@ def _read_episodes(
 def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:
     """Refuse to cut out samples that need others to decode, or among which others are shown."""
     if not index.keyframes[start]:
-        reason = f"frame {start} begins an episode and is no keyframe"
+        reason = f"frame {start} begins an episode but is not a keyframe"
     elif not (index.can_cut(start) and index.can_cut(stop)):
-        reason = f"other frames are shown among frames {start} to {stop - 1}, which are an episode"
+        reason = f"other frames are shown between frames {start} and {stop - 1} of an episode"
     else:
         return
     raise UnreadableSourceError(

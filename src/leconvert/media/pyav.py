@@ -24,7 +24,7 @@ from leconvert.media.index import TruncatedClipError, read_clip_index
 from leconvert.media.join import frame_ticks
 from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.text import GET_AGAIN, GET_AGAIN_OR_DROP
 
 Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
@@ -85,8 +85,7 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
         raise UnreadableSourceError(
             f"{name} cannot be read by FFmpeg: {getattr(error, 'strerror', None) or error}.",
             path=name,
-            next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-            "--on-bad-episode drop.",
+            next_step=GET_AGAIN_OR_DROP,
         ) from error
 
 
@@ -235,7 +234,9 @@ def _refuse_changing_configuration(path: str) -> None:
         read_clip_index(path)
     except UnsupportedClipError as error:
         if error.reason == CHANGES_MIDWAY:
-            raise broken(path, f"{error.reason}, and a remux would lose the second") from error
+            raise broken(
+                path, f"{error.reason}, and a remux would lose the second configuration"
+            ) from error
     except UnreadableSourceError:
         return  # FFmpeg may read it all the same
 
@@ -385,7 +386,7 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
         if is_depth:
             return grey
         if grey.dtype != np.uint8:
-            raise _no_image("it holds 16-bit grey, but its feature is no depth map")
+            raise _no_image("it holds 16-bit grey, but its feature is not a depth map")
         repeated: npt.NDArray[np.uint8] = np.repeat(grey, 3, axis=2).astype(np.uint8, copy=False)
         return repeated
     if stored.startswith("gray"):

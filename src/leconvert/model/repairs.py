@@ -85,7 +85,8 @@ class RepairOptions:
 
     on_bad_episode: str = flag(
         "fail",
-        "drop: leave damaged episodes out; trim: keep their sound beginning (default: fail)",
+        "drop: leave damaged episodes out; trim: keep the sound beginning of damaged episodes "
+        "(default: fail)",
         choices=("fail", "drop", "trim"),
     )
     retime: bool = flag(False, "compute every timestamp as frame_index / fps")
@@ -440,8 +441,8 @@ class Repairs:
             ): self.renamed_features,
             f"{', '.join(copied)} computed": copied,
             f"{', '.join(self.added_columns)} added": self.added_columns,
-            "tasks numbered anew": self.task_map,
-            f"task indices in {', '.join(self.task_columns)} numbered anew": self.task_columns,
+            "tasks renumbered": self.task_map,
+            f"task indices in {', '.join(self.task_columns)} renumbered": self.task_columns,
             "tasks of rows taken from episodes.jsonl": self.tasks_from,
             f"{', '.join(self.unwrapped_columns)} unwrapped": self.unwrapped_columns,
             f"{', '.join(self.cast_columns)} stored as int64": self.cast_columns,

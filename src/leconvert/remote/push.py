@@ -29,6 +29,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import batched
@@ -318,8 +319,10 @@ class Uploader:
     # --- the tag -----------------------------------------------------------------------------
 
     def delete_tag(self) -> None:
-        """Delete the tag: the Hub cannot move a tag."""
-        with _pushing(self._repo_id, self._tag):
+        """Delete the tag, if it is still there: the Hub cannot move a tag."""
+        from huggingface_hub.errors import RevisionNotFoundError
+
+        with _pushing(self._repo_id, self._tag), suppress(RevisionNotFoundError):
             self._api.delete_tag(**self._repo, tag=self._tag)
 
     def create_tag(self, commit: str, tag: str | None = None) -> None:
@@ -430,8 +433,8 @@ def push_converted(
 def others_change(name: str) -> HubUnavailableError:
     """Return the error of a push that was slower than changes in other folders."""
     return HubUnavailableError(
-        f"{name} was not pushed: other folders of the repository change again and again.",
-        next_step="Run the same command again; what the Hub has is not sent again.",
+        f"{name} was not pushed: other folders of the repo change again and again.",
+        next_step="Run the same command again. Files that the Hub has are not uploaded again.",
     )
 
 
@@ -640,7 +643,7 @@ class DatasetPush:
                 f"{self.name} no longer has the content of {count(len(gone), 'file')} that should "
                 "stay.",
                 path=gone[0],
-                next_step="Convert the present state of the repo.",
+                next_step="Convert the repo again, as it is now.",
                 details=gone[:20],
             )
 

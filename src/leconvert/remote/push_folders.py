@@ -72,15 +72,16 @@ def push_folders(
     is_one = len({repository_of(name) for name in names}) == 1 and all(map(folder_of, names))
     if not is_one or not parents.isdisjoint(names):
         raise UsageError(
-            "Datasets are pushed together into folders of one repository.",
-            next_step="Push those of each repository by a command of its own.",
+            "Several datasets can be pushed together only into separate folders of one repo. No "
+            "such folder may lie inside another.",
+            next_step="Use a separate command for each repo.",
             details=names[:20],
         )
     if options.create_pr:
         raise UsageError(
             "--create-pr is for one dataset.",
-            next_step="Push to a branch with --branch NAME, and open a pull request of it on the "
-            "Hub; or push each dataset by itself.",
+            next_step="Push to a branch with --branch NAME, then open a pull request from that "
+            "branch on the Hub. Or push each dataset by itself.",
         )
     api = api or make_api()
     if not options.dry_run:

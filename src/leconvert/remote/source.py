@@ -1,4 +1,4 @@
-"""Datasets on the Hub: found, inspected, and turned into a folder for a conversion."""
+"""Datasets on the Hub: find them, inspect them, and provide a folder for a conversion."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ def resolve_revision(
 
     Args:
         repo_id: ``ORG/NAME``, or ``ORG/NAME/path/to/dataset``.
-        revision: A tag, branch or commit; None for the newest tag that can be converted, else
-            ``main``; for a folder of a repository ``main``, since tags are for all of it.
+        revision: A tag, branch or commit. None for the newest tag that can be converted, otherwise
+            ``main``. For a folder of a repo, None means ``main``, since its tags are for the whole
+            repo.
         to: The version to write; it decides which tags count.
         endpoint: The Hub's address; None for the configured one.
 
@@ -111,13 +112,13 @@ def find_converted(
 ) -> Resolved | None:
     """Return the tag of a version if its ``info.json`` agrees; None if there is none.
 
-    A folder of a repository has no tag of its own, so its version on ``main`` counts.
+    A folder of a repo has no tag of its own, so its version on ``main`` counts.
 
     Args:
         repo_id: ``ORG/NAME``.
         to: The version.
-        source: The revision that it should have been made from. If this has other episodes and is
-            newer, the tag is ignored.
+        source: The revision that the tag should have been made from. If this revision has other
+            episodes and is newer, the tag is ignored.
         endpoint: The Hub's address; None for the configured one.
     """
     api = make_api(endpoint=endpoint)
@@ -136,7 +137,7 @@ def find_converted(
 def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) -> bool:
     """Return whether a dataset has other episodes than its converted form, and is newer.
 
-    An older LeRobot goes on recording, pushes to ``main`` and moves the tag of its own version.
+    An older LeRobot may still record: it pushes to ``main`` and moves the tag of its own version.
     """
     own = read_info(HubStore(source.repo))
     totals = ("total_episodes", "total_frames")
@@ -176,11 +177,11 @@ def check_convertible(
     Args:
         found: The revision.
         store: Its files.
-        also_v3: Accept v3.0 datasets, too, if they are downloaded whole.
+        also_v3: Accept v3.0 datasets, too, if the whole dataset is downloaded.
         is_whole: Whether the whole dataset is downloaded.
 
     Raises:
-        SourceError: It is no dataset, or of a version that cannot be converted.
+        SourceError: It is not a dataset, or its version cannot be converted.
     """
     repo, revision = found.repo, found.revision
     info = read_info(store)
@@ -225,8 +226,8 @@ def is_offline() -> bool:
 def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tuple[Path, Origin]:
     """Return the folder of a revision in the client's cache, and its commit.
 
-    Its files are links into the cache. Without the Hub it is not known whether all files are there;
-    the scan finds what is missing.
+    Its files are links into the cache. Without the Hub, nobody knows whether all files are there.
+    The scan finds missing files.
 
     Raises:
         HubError: The cache does not have the revision.
@@ -257,10 +258,10 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
 
 @dataclass(frozen=True, slots=True)
 class FetchedSource:
-    """A source that is ready to be planned.
+    """A source that is ready for a plan.
 
     Attributes:
-        source: The folder: a download, a snapshot of the client's cache, or the tree of an outline.
+        source: The folder: a download, a snapshot in the client's cache, or a sparse snapshot.
         arrival: How it came here; None for a local dataset of unknown origin.
     """
 
@@ -384,7 +385,7 @@ def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
 
 
 def _is_of(known: Origin, repo_id: str, revision: str) -> bool:
-    """Return whether a known origin is a revision of a repo; other repos have a `main`, too."""
+    """Return whether a known origin is a revision of a repo. Other repos have a `main`, too."""
     if revision == known.commit and folder_of(known.repo_id) == folder_of(repo_id):
         return True
     return (known.repo_id, known.revision) == (repo_id, revision)
@@ -407,19 +408,18 @@ def fetch_sparse(
 ) -> FetchedSource:
     """Provide the parts of a dataset that a plan needs; workers fetch the rest batch by batch.
 
-    An unfinished run in the work dir continues with the commit that it was planned with, even if
-    the branch moved since.
+    An unfinished run in the work dir continues with its planned commit, even if the branch moved
+    since.
 
     Args:
         repo_id: ``ORG/NAME``.
         revision: A tag, branch or commit; None for the one of `resolve_revision`.
         work_dir: The folder that all hosts share; it gets the snapshot.
         to: The version to write.
-        also_v3: Whether the error for a v3.0 dataset, which is refused, shall advise to download
-            it.
+        also_v3: Whether the error for a v3.0 dataset, which is refused, advises to download it.
         endpoint: The Hub's address; None for the configured one.
         scratch_limit: Bytes that workers may hold; None for any number.
-        for_copies: The Hub copies files that are kept unchanged, so download as little as possible.
+        for_copies: Whether the Hub copies unchanged files, so that little is downloaded.
         restart: Do not continue an unfinished run.
         found: The commit, if the revision is already resolved. An unfinished run of another commit
             is not continued.
@@ -433,7 +433,7 @@ def fetch_sparse(
         UsageError: The limit is below the largest file's size.
         HubError: There is no such repo or revision, or no answer.
         HubAccessError: The token does not allow it.
-        SourceError: It is no v2.x dataset.
+        SourceError: It is not a v2.x dataset.
         BusyError: Another process plans in this work dir.
     """
     stop = stop or threading.Event()
@@ -469,7 +469,7 @@ def fetch_sparse(
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:
-    """Return the outline of the work dir's current run, if it is of this repo and revision."""
+    """Return the sparse snapshot of the current run, if it is of this repo and revision."""
     work = WorkDir(work_dir)
     run_id = work.current_run_id()
     if run_id is None:
@@ -480,7 +480,7 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
             return None
         made = open_sparse_snapshot(Path(manifest.source))
     except (FileNotFoundError, WorkDirError):
-        return None  # the process that opens the run reports what is wrong with it
+        return None  # the process that opens the run reports its faults
     if made.origin.repo_id != repo_id:
         return None
     return made if revision in (None, made.origin.revision, made.origin.commit) else None
@@ -510,10 +510,9 @@ def download_dataset(
 ) -> Origin:
     """Download every file of a commit into a folder; ``listed`` is the listing, if known.
 
-    The files arrive in a hidden folder beside the target, which gets the target's name when all
-    files are there, checked by hash. After an interruption the same call continues. Files that
-    arrived earlier and are also in this commit are kept, the others are removed. Files in the
-    client's cache are copied.
+    The files arrive in a hidden folder beside the target. It gets the target's name when all files
+    are there, checked by hash. After an interruption the same call continues. Earlier files that
+    are also in this commit are kept, others are removed. Files in the client's cache are copied.
 
     Raises:
         TargetError: The target exists, and ``replaces`` is false.
@@ -570,9 +569,9 @@ def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
 
 # Overviews of datasets on the Hub: those of a user, an organisation or a collection.
 #
-# For each dataset only its tags, the listing of its files and ``meta/info.json`` are read: three
-# requests, and one more for each thousand files. For datasets in the folders of a repository its
-# tags and listing are read once.
+# Each dataset takes three requests, for its tags, the listing of its files and ``meta/info.json``,
+# and one more for each thousand files. For datasets in the folders of a repo, its tags and listing
+# are read once.
 
 
 _COLLECTION = re.compile(r"(?:hf:/|https?://[^/]+)/collections/([\w.-]+/[\w.-]+)/?\Z")
@@ -674,7 +673,7 @@ def glance_at(
 
 
 def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
-    """Look at a dataset, or at the datasets in folders of a repository that is none itself."""
+    """Look at a dataset, or at the datasets in the folders of a repo without one at its top."""
     seen, sizes = _look(repo_id, revision, None)
     bytes_in = {} if seen.info else _bytes_of_datasets(sizes)
     if not bytes_in:
@@ -689,9 +688,9 @@ def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
 
 
 def _bytes_of_datasets(sizes: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return the bytes of each file of the datasets in the folders of a repository, sorted.
+    """Return the bytes of each file of the datasets in the folders of a repo, sorted.
 
-    A dataset in the folder of another dataset is a part of the other.
+    A dataset in the folder of another dataset is a part of that dataset.
     """
     found: dict[str, list[int]] = {}
     tops = sorted(p.removesuffix(f"/{INFO_PATH}") for p in sizes if p.endswith(f"/{INFO_PATH}"))

@@ -252,7 +252,7 @@ def upload_tree(
     stop = stop or threading.Event()
     if url.startswith("hf://"):
         raise UsageError(
-            f"{url} is on the Hub, but this command sends only to other stores.",
+            f"{url} is on the Hub, but this command uploads only to other storage.",
             path=url,
             next_step="Use `leconvert push DATASET --push-repo-id ORG/NAME`.",
         )
@@ -345,7 +345,7 @@ def _taken(store: UrlStore, there: Mapping[str, RemoteFile]) -> TargetError:
         f"{store.url} is not empty: it has "
         f"{count(len(there), 'file')}{' of another, unfinished upload' if claims else ''}.",
         path=store.url,
-        next_step="Give an empty place.",
+        next_step="Give the URL of an empty or new folder.",
     )
 
 
@@ -367,7 +367,7 @@ def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
             "dataset.",
             path=store.url,
             details=others[:_SHOWN],
-            next_step="Give an empty place, then run the command again.",
+            next_step="Run the command again with the URL of an empty or new folder.",
         )
 
 

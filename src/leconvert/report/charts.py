@@ -231,10 +231,10 @@ LEGEND: Mapping[AttemptEnd, str] = {
     AttemptEnd.DONE: "done",
     AttemptEnd.ERROR: "ended in an error",
     AttemptEnd.LOST: "lost: the worker ended or froze, and another took over",
-    AttemptEnd.HANDED_BACK: "given back: the worker was stopped",
+    AttemptEnd.HANDED_BACK: "handed back: the worker was stopped",
     AttemptEnd.LATE: "late: another attempt was finished first",
     AttemptEnd.VOID: "void: files of the attempt were missing or too short",
-    AttemptEnd.HELD: "still held",
+    AttemptEnd.HELD: "held: a worker still has the batch",
 }
 """The meaning of each kind of bar, in the order of the legend."""
 TROUBLE = frozenset(LEGEND) - {AttemptEnd.DONE, AttemptEnd.HELD}
@@ -326,7 +326,7 @@ def _legend(timed: Iterable[Attempt]) -> list[tuple[str, str | None, str]]:
     """Return the legend of the kinds of bars that occur."""
     seen = {(attempt.end, _sign(attempt)) for attempt in timed}
     kinds = [(end, _slug(end) if end in TROUBLE else None, words) for end, words in LEGEND.items()]
-    kinds.insert(1, (AttemptEnd.DONE, _AGAIN, "done at a later try"))
+    kinds.insert(1, (AttemptEnd.DONE, _AGAIN, "done at a later attempt"))
     return [(f"b-{_slug(end)}", sign, words) for end, sign, words in kinds if (end, sign) in seen]
 
 

@@ -167,7 +167,11 @@ def _tiles(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str, str 
     if story.attempts:
         again = sum(a.end in charts.TROUBLE for a in story.attempts)
         tiles.append(
-            ("Extra tries", f"{again:,}", "errors, losses, hand-backs" if again else "none needed")
+            (
+                "Extra attempts",
+                f"{again:,}",
+                "after an error, a lost worker or a stop" if again else "none needed",
+            )
         )
     return tiles
 
@@ -409,12 +413,12 @@ def _work(story: RunReport, state: BatchCounts, axis: TimeAxis | None) -> dict[s
     hosts: dict[str, list[Attempt]] = {}
     for attempt in story.attempts:
         hosts.setdefault(attempt.host, []).append(attempt)
-    unknown = count(len(story.attempts) - len(timed), "try", "tries")
+    unknown = count(len(story.attempts) - len(timed), "attempt")
     without_times = f"{unknown} without a recorded time are only in the tables."
     known = len(timed) == len(story.attempts)
     return {
         "words": f"{count(state.total, 'batch', 'batches')}: {state.done:,} done, {state.failed:,} "
-        f"failed, {state.held:,} held by a worker, {state.pending:,} waiting.",
+        f"failed, {state.held:,} in work, {state.pending:,} pending.",
         "timeline": _timeline(story, timed, axis) if axis is not None and timed else None,
         "notes": [*([] if known else [without_times]), *_clock_notes(story)],
         "pace": _pace(done) if done else None,
@@ -443,7 +447,7 @@ def _timeline(story: RunReport, timed: Sequence[Attempt], axis: TimeAxis) -> dic
     words = (
         f"{count(workers, 'worker')} on {count(hosts, 'host')}, from "
         f"{when(axis.began)}, for {charts.brief(axis.ended - axis.began)}. "
-        f"{count(len(story.attempts), 'try', 'tries')}: "
+        f"{count(len(story.attempts), 'attempt')}: "
         f"{ends[AttemptEnd.DONE]:,} done{''.join(trouble)}.{pauses if axis.breaks else ''}"
     )
     return {"words": words, "chart": charts.gantt(timed, story.packers, axis)}
@@ -533,7 +537,7 @@ def _trouble(story: RunReport, state: BatchCounts) -> dict[str, object]:
         if winner is None:
             then = "failed" if attempt.batch_id in story.set_aside else "no result yet"
         else:
-            then = f"done by {winner.host} {winner.pid}, try {winner.generation}"
+            then = f"done by process {winner.pid} on {winner.host}, attempt {winner.generation}"
         silent = attempt.end in {AttemptEnd.LOST, AttemptEnd.LATE}
         no_word = "The end is not recorded; the time is the last sign of life." if silent else ""
         rows.append(
@@ -545,7 +549,7 @@ def _trouble(story: RunReport, state: BatchCounts) -> dict[str, object]:
         words = "; ".join(f"{ends[end]:,} {said}" for end, said in LEGEND.items() if ends[end])
         words += "."
     elif state.done == state.total:
-        words = "Every batch was done at the first try."
+        words = "Every batch was done at the first attempt."
     return {"trouble": rows, "trouble_words": words}
 
 

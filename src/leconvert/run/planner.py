@@ -665,21 +665,37 @@ def _errors_to_come(
 
     For example, rows of a table that is at another path were not checked.
     """
-    flags, errors = dict.fromkeys(options.flags()), _errors(scan)
-    seen = {(error.code, error.stream) for error in errors}
+    seen = {(error.code, error.stream) for error in _errors(scan)}
     later: list[Finding] = []
-    while errors and all(error.remedies for error in errors):
-        new = {error.remedies[0].flag for error in errors} - flags.keys()
-        if not new:
-            break
-        flags |= dict.fromkeys(sorted(new))
-        try:
-            errors = _errors(scan_with(RepairOptions.of_flags(flags)))
-        except SourceError:
-            break
-        later += [error for error in errors if (error.code, error.stream) not in seen]
-        seen |= {(error.code, error.stream) for error in errors}
+    with suppress(SourceError):
+        for again in _scans_with_remedies(scan, scan_with, dict.fromkeys(options.flags(), 1.0)):
+            errors = _errors(again)
+            later += [error for error in errors if (error.code, error.stream) not in seen]
+            seen |= {(error.code, error.stream) for error in errors}
     return later
+
+
+def _scans_with_remedies(
+    scan: SourceScan,
+    scan_with: Callable[[RepairOptions], SourceScan],
+    flags: dict[str, float],
+) -> Iterator[SourceScan]:
+    """Yield a scan with the first remedy of every error, as a user adds them, until none helps.
+
+    Args:
+        scan: The scan without further remedies.
+        scan_with: Scans with some repairs.
+        flags: The flags so far, to which the new ones are added, each with the share of the dataset
+            that it keeps.
+    """
+    while (errors := _errors(scan)) and all(error.remedies for error in errors):
+        firsts = (error.remedies[0] for error in errors)
+        new = {remedy.flag: _share(remedy) for remedy in firsts if remedy.flag not in flags}
+        if not new:
+            return
+        flags |= new
+        scan = scan_with(RepairOptions.of_flags(flags))
+        yield scan
 
 
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
@@ -768,9 +784,9 @@ def plan_repairs(
 ) -> PlannedRepairs:
     """Find the repairs that a source needs; if there is a choice, those that lose least.
 
-    It follows each message as a user does: it applies the first remedy of every error and scans
-    again, until there is no error. Then it takes back each repair that drops something, the
-    costliest first, if the others turn out to be enough.
+    It applies the first remedy of every error and scans again, until there is no error. Then it
+    takes back each repair that drops something, the costliest first, if the others turn out to be
+    enough.
 
     Args:
         source: The dataset.
@@ -780,28 +796,20 @@ def plan_repairs(
     Raises:
         FindingsError: Errors remain for which there is no remedy.
     """
-    flags: dict[str, float] = {}  # with the share of the dataset that each keeps
-    scan = scan_source(source, progress=progress)
-    whole = scan
+    scan_with = partial(scan_source, source, progress=progress)
+    flags: dict[str, float] = {}
+    whole = scan = scan_with()
     if options is not None:
-        scan = scan_source(source, options, progress=progress)
-        if errors := _errors(scan):
-            raise _refusal(scan.findings, errors, str(source), source)
-    while errors := _errors(scan):
-        new = {
-            remedy.flag: _share(remedy)
-            for error in errors
-            for remedy in error.remedies[:1]
-            if remedy.flag not in flags
-        }
-        if not new or not all(error.remedies for error in errors):
-            raise _refusal(scan.findings, errors, str(source), source)
-        flags |= new
-        scan = scan_source(source, RepairOptions.of_flags(flags), progress=progress)
+        scan = scan_with(options)
+    else:
+        for again in _scans_with_remedies(whole, scan_with, flags):
+            scan = again
+    if errors := _errors(scan):
+        raise _refusal(scan.findings, errors, str(source), source)
     costly = sorted((share, flag) for flag, share in flags.items() if share < 1)
     for _, flag in costly if len(costly) > 1 else ():
         without = [other for other in flags if other != flag]
-        other = scan_source(source, RepairOptions.of_flags(without), progress=progress)
+        other = scan_with(RepairOptions.of_flags(without))
         if not _errors(other):
             del flags[flag]
             scan = other

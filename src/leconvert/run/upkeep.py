@@ -264,7 +264,7 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
 
 
 def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
-    """Yield outlines of sources on the Hub that no remaining run needs."""
+    """Yield sparse snapshots of sources on the Hub that no remaining run needs."""
     if work.root in going or not work.outlines_dir.is_dir():
         return
     needed: set[Path] = set()
@@ -275,7 +275,7 @@ def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
                 needed.add(Path(read_manifest(run, run_id).source).parent)
             except WorkDirError:
                 if run.manifest.exists():
-                    return  # it may need any of them, which only its version of leconvert knows
+                    return  # only its version of leconvert knows which it needs
     for outline in sorted(work.outlines_dir.iterdir()):
         if outline not in needed:
             yield Leftover(outline, "outline", True, "no run needs it")
@@ -306,12 +306,14 @@ def _given_up(
     if all(row.removable for row in rows):
         yield Leftover(run.root, "run", True, why)
     else:
-        yield Leftover(run.root, "run", False, "a tree of its name may hold a dataset")
+        yield Leftover(
+            run.root, "run", False, "a folder with the name of its new tree may contain a dataset"
+        )
 
 
 def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None:
     """Return why the dataset may be elsewhere than at the target; None if it is not."""
-    again = "the same command that made it, given again, finishes it"
+    again = "run the command that made it again to finish it"
     with suppress(FileNotFoundError):
         if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
             return None
@@ -380,7 +382,7 @@ def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> It
         return
     trees = _whole_trees(target, run_id)
     for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
-        yield _judged(tree, run_id, "a later packer works in another one")
+        yield _judged(tree, run_id, "a later packer works in another folder")
 
 
 def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
@@ -391,8 +393,8 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
                 yield _judged(tree, run_id, _HALF_REMOVED)
             elif run_id in REPAIR_RUNS:
                 reason = (
-                    "leftover of an interrupted repair; the same repair command, given "
-                    "again, removes it"
+                    "leftover of an interrupted repair; run the same repair command again to "
+                    "remove it"
                 )
                 yield Leftover(tree, "new tree", False, reason)
             elif run_id not in known:
@@ -433,7 +435,7 @@ def _generation(work: WorkDir, run_id: str) -> int:
 
 
 def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
-    """Check again that no packer has begun since: a lock may be lost, a generation's number is not.
+    """Check again that no packer has begun. A lock may be lost, a generation's number is not.
 
     Raises:
         BusyError: Something has changed.
@@ -522,10 +524,10 @@ def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
         )
 
 
-# Removes datasets that runs put aside, when the dataset at the target is proven to hold everything
-# in them.
-# The steps are those of ``convert --delete-source`` (`leconvert.run.packer.remove_compared`): the
-# rest of an interrupted removal is compared like any other tree, and kept if it cannot be compared.
+# Removes datasets that runs put aside, after a proof that the dataset at the target holds
+# everything in them. The steps are those of ``convert --delete-source``
+# (`leconvert.run.packer.remove_compared`). The rest of an interrupted removal is compared like any
+# other tree, and kept if it cannot be compared.
 
 
 def clean_kept_source(
@@ -567,7 +569,7 @@ def clean_former_states(
 
 
 def _remove_record(target: Path, state: FormerState) -> bool:
-    """Remove the record of a missing former state, unless its run may still put it there."""
+    """Remove the record of a missing former state, unless its run may still put one there."""
     with suppress(BusyError), target_lock(target, "-"):
         if any(run_id == state.run_id for run_id, _ in staging_trees(target)) or any(
             each.is_there for each in former_states([target])[target] if each.path == state.path
@@ -648,10 +650,10 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
     """Return which part of an old v3.0 dataset may be missing in a new one; None if nothing is.
 
     The new one may be the old one with appended episodes. Then, without ``others``, files of no
-    episode and other keys of info.json are not compared. It may also be a new conversion of a
-    source that has grown: it begins with the same episodes, in files with other limits. The old one
-    is then compared as if it were made from these episodes; its statistics of all episodes differ,
-    and its table of tasks may be shorter.
+    episode and other keys of info.json are not compared. Or the new one is a conversion of a source
+    that has grown: it begins with the same episodes, in files with other limits. Then the old one
+    is compared as if it were made from these episodes. Its statistics of all episodes differ, and
+    its table of tasks may be shorter.
     """
     if what_is_lost(new, old, others=others) is None:
         return None
@@ -681,14 +683,16 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
     return reason_to_keep(new, old, NO_REPAIRS)
 
 
-# Puts the source that a conversion in place kept back in its place, and the result beside it.
+# Puts a kept source back in its place, and the result beside it.
+#
 # Only the content of the places decides (``DATASET``, the dataset that was put aside last, and
 # ``DATASET_v30`` or ``DATASET_v21``), so the same command finishes after a crash. The dataset that
 # was put aside last is ``DATASET_old`` or the newest former state. In every case, both trees are
-# compared to the byte before one of them is moved. Versions do not tell which of the two is the
-# source, because a conversion can go either way: the source is the one that was put aside. Before
-# anything moves, the result gets a mark, which identifies it until everything is done and the mark
-# is removed. (The source may be a folder that only its owner may change.)
+# compared to the byte before one of them is moved. Versions do not tell the source from the result,
+# since a conversion can go either way. The source is the dataset that was put aside.
+#
+# Before anything moves, the result gets a mark. The mark identifies it until everything is done,
+# and is then removed. (The source may be a folder that only its owner may change.)
 
 
 _DIFFERENCES_SHOWN = 20
@@ -806,12 +810,12 @@ def undo_conversion(
                 )
             except (LeconvertError, OSError):
                 with suppress(LeconvertError, OSError):
-                    # the mark is left only if nothing has moved
+                    # the mark stays only if nothing has moved
                     remove_mark(target, _UNDO_RUN, fs=fs)
                 raise
             remove_mark(aside, _UNDO_RUN, fs=fs)
             for state in former_states([target], fs=fs)[target]:
-                if state.path == places.kept:  # its record is no longer true
+                if state.path == places.kept:  # its record is wrong now
                     with storage_errors(state.record):
                         fs.remove_file(state.record)
     return replace(
@@ -1025,7 +1029,7 @@ def _of_former(
 ) -> VerificationReport | None:
     """Return the report for a result whose source has grown; None if it is no such pair.
 
-    The source is then the result of fewer episodes.
+    The dataset that was put aside is then an earlier result, with fewer episodes.
     """
     if not is_converted(source) or not is_converted(result):
         return None
@@ -1048,11 +1052,12 @@ def _changed_meanwhile(result: Path) -> TargetError:
     )
 
 
-# Releases batches: failed ones get another try, stuck ones another worker.
-# Nothing here can change a result or lose one: the next claim may take a released batch, its former
-# holder may still publish, and the first publisher wins. Only a holder's work can be lost. So a
-# holder that runs on this host is never overruled (end the process instead), and one on another
-# host only if it gives no sign of life for a whole lease, or by force.
+# Releases batches: failed ones get another attempt, stuck ones another worker.
+#
+# No result can be changed or lost here. The next claim may take a released batch, its former holder
+# may still publish, and the first publisher wins. Only a holder's work can be lost. So a holder on
+# this host is never overruled (end the process instead). A holder on another host is overruled only
+# if it gives no sign of life for a whole lease, or by force.
 
 
 _LOOKS_PER_LEASE = 20

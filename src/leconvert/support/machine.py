@@ -1,12 +1,12 @@
-"""The services of the platform for processes: cores, memory, control groups, identity, forks.
+"""The platform's services for processes: cores, memory, control groups, identity, forks.
 
 Only this module and `leconvert.support.file_calls` name services that only Linux or macOS has.
-Their functions also work on platforms and in containers without these services: they use psutil or
-the standard library, or answer "unknown".
+Their functions also work on platforms and in containers without these services. Then they use
+psutil or the standard library, or answer "unknown".
 
-Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
-``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
-of the interface [1]. A group that cannot be read limits nothing.
+Containers and batch systems limit cores and memory by control groups. Neither ``os.cpu_count`` nor
+``/proc/meminfo`` knows these limits. Every group from the process's own up to the root counts, in
+both versions of the interface [1]. A group that cannot be read limits nothing.
 
 [1] The kernel's ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``, ``memory.max``,
 ``memory.current``, ``memory.stat``) and ``cgroup-v1/memory.rst``.
@@ -252,8 +252,8 @@ def descendants(pid: int) -> list[int]:
     """Return the ids of a process's children, their children and so on, parents first.
 
     Linux lists the children of each thread, so the cost grows with this tree and not with all
-    processes of the machine; callers ask twice a second. psutil reads the state of every process,
-    so only systems without such lists use it.
+    processes of the machine. Callers ask twice a second. psutil reads the state of every process,
+    so it is used only on systems without such lists.
     """
     import threading
 
@@ -277,9 +277,9 @@ def descendants(pid: int) -> list[int]:
 def own_scheduling() -> Iterator[None]:
     """Restore this thread's scheduling after the block.
 
-    For root, SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) and
-    leaves it so. Every thread and process that it starts later inherits this, and they starve
-    everything that shares their cores, including threads of the kernel.
+    For root, SVT-AV1 makes the thread that opens it a real-time thread (SCHED_FIFO, priority 99)
+    and leaves it so. Threads and processes that it starts later inherit this. They starve
+    everything on their cores, including threads of the kernel.
     """
     if not hasattr(os, "sched_getscheduler"):
         yield

@@ -3,11 +3,11 @@
 The scan, the verification and the check share it. A job is one callable and a list of pieces; each
 piece is a tuple of arguments. Results come in the order of the pieces.
 
-Threads take the pieces, and each thread hands its piece to a free process: one of this job's other
-processes, or this one. The others run ``python -m leconvert.support.parallel``. It reads a pickled
-callable and then tuples of arguments from standard input, answers each with the pickled result on
-standard output, and ends when its input ends. A failing call ends the process. The thread then does
-that piece itself, and meets the same error in a process that can report it.
+Threads take the pieces, and each thread hands its pieces to a process of its own: one of this job's
+other processes, or this one. The others run ``python -m leconvert.support.parallel``. It reads a
+pickled callable and then tuples of arguments from standard input, answers each with the pickled
+result on standard output, and ends when its input ends. A failing call ends the process. The thread
+then does that piece itself, and meets the same error in a process that can report it.
 """
 
 from __future__ import annotations
@@ -214,17 +214,20 @@ def _in_processes[Done](
     # Pickle before any piece is done here: what the work remembers of its pieces changes with each.
     pickled = pickle.dumps(work)
     free: SimpleQueue[Callable[..., Done]] = SimpleQueue()
+    # Memory that one thread has freed is hardly used by another one, so this process's pieces are
+    # all done by one thread.
+    own = threading.local()
 
     def do(*piece: Any) -> Done:
-        one = free.get()  # there are as many as threads
-        try:
-            return one(*piece)
-        finally:
-            free.put(one)
+        if not hasattr(own, "work"):
+            own.work = free.get()  # there are as many as threads
+        found: Done = own.work(*piece)
+        return found
 
     with ExitStack() as started:
         for _ in range(num_processes):
             free.put(started.enter_context(_OtherProcess(work, pickled)))
+        del pickled  # each process drops it when it has started, since it may be large
         free.put(work)
         yield from _in_threads(do, pieces, num_processes + 1, waits_for_servers=False)
 
@@ -275,6 +278,7 @@ class _OtherProcess[Done]:
         for pipe in (answers, requests):
             self._opened.push(pipe)
         requests.write(self._pickled)
+        self._pickled = b""
         return requests, answers
 
 

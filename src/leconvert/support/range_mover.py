@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
 from leconvert.support.file_calls import KERNEL_COPIES, clone_range
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.storage_errors import CHECK_DISK
+from leconvert.support.text import GET_AGAIN_OR_DROP
 
 _STEP_BYTES = 64 * 1024**2
 _BUFFER_BYTES = 1024**2
@@ -146,14 +147,13 @@ class RangeMover:
             raise UnreadableSourceError(
                 f"{path} cannot be read: {error.strerror or error}.",
                 path=path,
-                next_step="Check the disk or the network mount, then run the same command again.",
+                next_step=CHECK_DISK,
             ) from error
         if not moved:
             raise UnreadableSourceError(
                 f"{path} is shorter than its index says: the file is cut off.",
                 path=path,
-                next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-                "--on-bad-episode drop.",
+                next_step=GET_AGAIN_OR_DROP,
             )
         self.write([self._buffer[:moved]], target_start)
         return moved

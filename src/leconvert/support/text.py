@@ -11,6 +11,10 @@ from typing import Any
 
 GET_AGAIN = "Get the file again from where it came: `git lfs pull`, the Hub, or another copy"
 """The first advice for a file that is missing or damaged; all other advice loses something."""
+GET_AGAIN_OR_DROP = (
+    f"{GET_AGAIN}. If there is no other copy, leave the episode out with --on-bad-episode drop."
+)
+"""The advice for a file of a single episode."""
 _SHOWN_CHARACTERS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

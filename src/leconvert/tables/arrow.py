@@ -241,7 +241,7 @@ def array_of(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
     try:
         buffers, children = _storage(values, wanted)
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise MixedKindsError(f"{wanted} does not hold all values: {error}") from error
+        raise MixedKindsError(f"{wanted} cannot hold all values: {error}") from error
     return pa.Array.from_buffers(wanted, len(values), [validity, *buffers], children=children)
 
 
@@ -261,7 +261,7 @@ def array_of_numbers(numbers: npt.NDArray[Any], wanted: pa.DataType) -> pa.Array
         kinds.append(inner)
         inner = inner.value_type
     if len(kinds) != numbers.ndim - 1:
-        raise MixedKindsError(f"{wanted} does not hold lists of shape {numbers.shape[1:]}")
+        raise MixedKindsError(f"{wanted} cannot hold lists of shape {numbers.shape[1:]}")
     flat = numbers.reshape(-1)
     if pa.types.is_boolean(inner):
         values = _bits(flat)

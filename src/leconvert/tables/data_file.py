@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
+from leconvert.support.text import GET_AGAIN_OR_DROP
 from leconvert.tables.arrow import (
     innermost_type,
     is_list,
@@ -95,7 +95,7 @@ class OpenedTable:
             os.close(self.descriptor)
             raise
         self.whole = self._tail if is_small else None
-        self._held, self._held_at = (self._tail if is_small else b""), 0
+        self._held, self._held_at = self._tail, self.size_bytes - tail_bytes
 
     def __enter__(self) -> Self:
         return self
@@ -109,15 +109,25 @@ class OpenedTable:
 
     def footer(self) -> bytes:
         """Return the footer, without the length and the magic after it."""
+        start, footer_bytes = self.footer_range()
+        first = self.size_bytes - len(self._tail)
+        if start < first:
+            return self._read(start, footer_bytes)
+        return self._tail[start - first : -TRAILER_BYTES]
+
+    def footer_outline(self) -> FileFooter:
+        """Return the footer without its row groups, see `FooterReader.outline`."""
+        start, footer_bytes = self.footer_range()
+        return FOOTERS.outline(footer_bytes, lambda first, size: self.part(start + first, size))
+
+    def footer_range(self) -> tuple[int, int]:
+        """Return the footer's offset in the file, and its size without the length and the magic."""
         tail = self._tail
         footer_bytes = int.from_bytes(tail[-TRAILER_BYTES:-4], "little")
         start = self.size_bytes - TRAILER_BYTES - footer_bytes
         if tail[-4:] != MAGIC or start < len(MAGIC):
             raise ThriftError("it does not end like a parquet file")
-        first = self.size_bytes - len(tail)
-        if start < first:
-            return self._read(start, footer_bytes)
-        return tail[start - first : -TRAILER_BYTES]
+        return start, footer_bytes
 
     def window(self, position: int, size: int) -> tuple[bytes, int]:
         """Return a buffer with ``size`` bytes from ``position`` on, and the index of the first."""
@@ -130,6 +140,13 @@ class OpenedTable:
         """Read a range of a large file; windows on it then need no further reading."""
         if self.whole is None:
             self._held, self._held_at = self._read(position, size), position
+
+    def part(self, position: int, size: int) -> bytes:
+        """Return a range; the bytes that follow are read with it, since they are wanted next."""
+        if self.held(position, size) is None:
+            self.hold(position, max(size, _TAIL_BYTES))
+        buffer, at = self.window(position, size)
+        return buffer[at : at + size]
 
     def held(self, position: int, size: int) -> memoryview | None:
         """Return a range that is in memory; None if it is not."""
@@ -149,8 +166,7 @@ def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"The parquet file {os.fspath(path)} does not exist.",
         path=os.fspath(path),
-        next_step=f"{GET_AGAIN}. If there is no other copy, leave the episode out with "
-        "--on-bad-episode drop.",
+        next_step=GET_AGAIN_OR_DROP,
         code="missing-file",
     )
 
@@ -211,9 +227,8 @@ def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
     """
     with OpenedTable(os.fspath(path)) as table:
         try:
-            footer = table.footer()
-            if len(footer) > LARGE_FOOTER_BYTES:
-                return FOOTERS.read(footer, with_row_groups=False).rows
+            if table.footer_range()[1] > LARGE_FOOTER_BYTES:
+                return table.footer_outline().rows
         except ThriftError as error:
             raise unreadable(path, error) from error
     reader = open_parquet(path)

@@ -17,6 +17,7 @@ are refused before Arrow sees them.
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -728,6 +729,10 @@ class _Walk:
         self._pattern.clear()
 
 
+# The pieces in which a large footer is read, and the largest entry of a row group in them.
+_PIECE_BYTES = 256 * 1024
+_MOST_PART_BYTES = 64 * 1024
+
 # Datasets need one or two of each; unusual ones must not fill the memory of a long scan.
 _KEPT_SCHEMAS = 16
 _KEPT_TAILS = 64
@@ -750,7 +755,7 @@ class FileFooter(NamedTuple):
 
     schema: FileSchema
     rows: list[int]
-    places: list[int]
+    places: array[int]
     row_groups: tuple[RowGroupEntry, ...]
     tail: FileTail
 
@@ -771,16 +776,56 @@ class FooterReader:
         # Row groups that were walked once. Compiling a form takes as long as ten walks.
         self._walked: set[tuple[FileSchema, tuple[bytes, ...]]] = set()
 
-    def read(self, footer: bytes, *, with_row_groups: bool = True) -> FileFooter:
-        """Parse a footer.
-
-        Args:
-            footer: The footer, without length and magic.
-            with_row_groups: Whether to return the row groups, too.
+    def read(self, footer: bytes) -> FileFooter:
+        """Parse a footer, without length and magic.
 
         Raises:
             ThriftError: It is damaged, contradicts itself, or Arrow does not read it.
         """
+        return self._parsed(lambda place: (footer, place), [])
+
+    def outline(self, size_bytes: int, read: Callable[[int, int], bytes]) -> FileFooter:
+        """Parse a footer and return it without the row groups; little of it is in memory at a time.
+
+        Args:
+            size_bytes: Size of the footer, without length and magic.
+            read: Returns the bytes of the footer from an offset on, given the offset and a size.
+
+        Raises:
+            ThriftError: It is damaged, contradicts itself, or Arrow does not read it.
+        """
+        held, first = read(0, min(_PIECE_BYTES, size_bytes)), 0
+
+        def piece(place: int) -> tuple[bytes, int]:
+            nonlocal held, first
+            stop = first + len(held)
+            left = size_bytes - place
+            if stop < size_bytes and (stop - place < _MOST_PART_BYTES or left <= _PIECE_BYTES):
+                held, first = read(place, min(_PIECE_BYTES, left)), place
+            return held, place - first
+
+        try:
+            return self._parsed(piece)
+        except ThriftError:
+            if len(held) == size_bytes:
+                raise
+        # It is damaged, or one of its parts is unusually large.
+        whole = read(0, size_bytes)
+        return self._parsed(lambda place: (whole, place))
+
+    def _parsed(
+        self,
+        piece: Callable[[int], tuple[bytes, int]],
+        groups: list[RowGroupEntry] | None = None,
+    ) -> FileFooter:
+        """Parse a footer.
+
+        Args:
+            piece: Given an offset of the footer, returns bytes that hold the part that begins
+                there, and the offset in them.
+            groups: Takes the row groups; None to return none.
+        """
+        footer, _ = piece(0)
         schema = self._schema(footer)
         found = _ROWS_BEGIN.match(footer, len(schema.raw))
         if found is None:
@@ -789,18 +834,20 @@ class FooterReader:
         size = _structs(reader)
         position = reader.position
         rows: list[int] = []
-        places = [position]
-        groups: list[RowGroupEntry] = []
+        places = array("q", [position])
         for _ in range(size):
-            group, position = self._row_group(footer, position, schema)
-            rows.append(group.rows)
-            places.append(position)
-            if with_row_groups:
+            footer, at = piece(position)
+            group, end = self._row_group(footer, at, schema)
+            if groups is not None:
                 groups.append(group)
+            rows.append(group.rows)
+            position += end - at
+            places.append(position)
         if min(rows, default=0) < 0 or sum(rows) != unzigzag(found[1]):
             raise ThriftError("the row groups do not have as many rows as the file")
-        tail = self._tail(schema, footer[position:])
-        return FileFooter(schema, rows, places, tuple(groups), tail)
+        footer, at = piece(position)
+        tail = self._tail(schema, footer[at:])
+        return FileFooter(schema, rows, places, tuple(groups or ()), tail)
 
     def row_group(self, footer: bytes, place: int, schema: FileSchema) -> RowGroupEntry:
         """Return the row group whose entry begins at an offset of a footer."""

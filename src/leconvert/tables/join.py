@@ -46,7 +46,7 @@ from leconvert.tables.footers import (
     MAGIC,
     TRAILER_BYTES,
 )
-from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
+from leconvert.tables.parquet_copy import RowGroupEntries, SequentialOutput, TableCopier
 from leconvert.tables.schemas import align_table
 
 
@@ -508,7 +508,7 @@ class _Join:
         self._copier = TableCopier(schema) if last is None else last.copier(schema)
         self._output = SequentialOutput(descriptor, path)
         self._output.append(MAGIC)
-        self._entries: list[bytes] = []
+        self._entries = RowGroupEntries()
         self._rows = 0
         self._copied = 0
         # The open file and its name. It may serve many episodes in a row, and its footer is long
@@ -558,7 +558,7 @@ class _Join:
         return JoinedTable(
             self._output.position,
             self._rows,
-            len(self._entries),
+            self._entries.count,
             self._copied,
         )
 
@@ -688,17 +688,12 @@ class _Source:
                 self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES
             self._reader = open_parquet(self.path, buffer_bytes=self._buffer_bytes)
         stored = self._reader.metadata.num_rows
-        if first is None and stored != rows:
+        begin = first or 0
+        if not 0 <= begin <= begin + rows <= stored or (first is None and stored != rows):
+            place = "" if first is None else f" from row {first} on"
             raise UnreadableSourceError(
-                f"The episode in {self.path} has {stored} rows where {rows} are expected.",
-                path=self.path,
-                next_step="If the file changed, plan again with --restart. Otherwise correct "
-                "the length of the episode.",
-            )
-        if first is not None and not 0 <= first <= first + rows <= stored:
-            raise UnreadableSourceError(
-                f"The parquet file {self.path} has {stored} rows. The conversion needs {rows} rows "
-                f"from row {first} on.",
+                f"The parquet file {self.path} has {stored} rows. The conversion needs {rows} "
+                f"rows{place}.",
                 path=self.path,
                 next_step="If the file changed, plan again with --restart. Otherwise correct "
                 "the length of the episode.",

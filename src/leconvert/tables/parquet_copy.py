@@ -17,7 +17,6 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -140,7 +139,7 @@ def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str]
                 if body + len(begin) > len(buffer):
                     block, start = window(first + body, _SIZE_BYTES)
                 if not block.startswith(begin, start):
-                    return place, "a page is no Snappy block of its size"
+                    return place, "a page is not a Snappy block of its size"
             if is_dictionary and position != data_offset:
                 return place, "its first data page is not where the footer says"
         if position != stop:
@@ -185,6 +184,8 @@ CREATED_BY = f"leconvert version {__version__}".encode()
 _SNAPPY = 1
 # Number of templates that are kept.
 _KEPT_LAYOUTS = 16
+# Few enough to take little memory, enough to become small together.
+_ENTRIES_TOGETHER = 64
 # Row groups up to this size are read at once, however large the file is.
 _HELD_GROUP_BYTES = 128 * 1024
 _I64_NEXT = bytes((1 << 4 | I64,))
@@ -209,6 +210,40 @@ class CopyPlan(NamedTuple):
 
 type Template = tuple[bytes, Callable[[list[bytes]], tuple[bytes, ...]]]
 """A bytes format, and a function that selects the row group's groups for it."""
+
+
+class RowGroupEntries:
+    """The entries of a footer's row groups, until they are written.
+
+    A file can have tens of thousands of entries of a kilobyte each. Entries are alike, so all but
+    the last ones are held compressed.
+
+    Attributes:
+        count: Number of entries.
+        size_bytes: Sum of their sizes.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.size_bytes = 0
+        self._compressed: list[tuple[bytes, int]] = []
+        self._last: list[bytes] = []
+
+    def append(self, entry: bytes) -> None:
+        """Take the entry of the next row group."""
+        self.count += 1
+        self.size_bytes += len(entry)
+        self._last.append(entry)
+        if len(self._last) == _ENTRIES_TOGETHER:
+            whole = b"".join(self._last)
+            packed = pa.compress(whole, codec="snappy", asbytes=True)
+            self._compressed.append((packed, len(whole)))
+            self._last.clear()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of all entries, one after another."""
+        for packed, size in self._compressed:
+            yield pa.decompress(packed, size, codec="snappy", asbytes=True)
+        yield from self._last
 
 
 class FooterWriter:
@@ -277,11 +312,8 @@ class FooterWriter:
             template += part.replace(b"%", b"%%")
         return bytes(template), itemgetter(*groups) if groups else lambda _: ()
 
-    def footer(self, row_groups: list[bytes], rows: int) -> list[bytes]:
-        """Return the end of a file in pieces: the footer, its length and the magic.
-
-        Pieces avoid a copy: the entries of tens of thousands of row groups take a kilobyte each.
-        """
+    def footer(self, row_groups: RowGroupEntries, rows: int) -> Iterator[bytes]:
+        """Yield the end of a file in pieces: the footer, its length and the magic."""
         tail = self.tail
         before = b"".join(
             [
@@ -289,7 +321,7 @@ class FooterWriter:
                 _I64_NEXT,
                 zigzag(rows),
                 _LIST_FIRST,
-                list_header(STRUCT, len(row_groups)),
+                list_header(STRUCT, row_groups.count),
             ]
         )
         behind = b"".join(
@@ -303,8 +335,10 @@ class FooterWriter:
                 b"\0",
             ]
         )
-        footer_bytes = len(before) + sum(map(len, row_groups)) + len(behind)
-        return [before, *row_groups, behind + footer_bytes.to_bytes(4, "little") + MAGIC]
+        footer_bytes = len(before) + row_groups.size_bytes + len(behind)
+        yield before
+        yield from row_groups.pieces()
+        yield behind + footer_bytes.to_bytes(4, "little") + MAGIC
 
 
 def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
@@ -407,8 +441,8 @@ class TableCopier:
             for field in wanted:
                 at = found.get_field_index(field.name)
                 if at < 0 or not found.field(at).equals(field):
-                    return f"column {field.name} is another"
-            return "its columns are others, or in another order"
+                    return f"column {field.name} is missing or has another type"
+            return "it has further columns, or another order of columns"
         if footer.schema.structure != self.writer.schema.structure:
             return "its columns are stored in another way"
         return None
@@ -490,7 +524,7 @@ class StoredGroups:
     in both files. This proves nothing about the source itself: pages that are damaged there are
     equally damaged here, and only a check of the source finds them.
 
-    Memory is that of the footer and a few numbers a row group.
+    Memory is that of a few numbers a row group; the rest of the footer is read when it is needed.
 
     Args:
         path: The file.
@@ -510,14 +544,13 @@ class StoredGroups:
         with OpenedTable(path) as table:
             self.size_bytes = table.size_bytes
             try:
-                self._footer = table.footer()
-                footer = FOOTERS.read(self._footer, with_row_groups=False)
+                footer, (start, _) = table.footer_outline(), table.footer_range()
                 self._schema = footer.schema
                 self.schema, self._writer = _schema_and_writer(footer.schema.raw, footer.tail.raw)
             except ThriftError as error:
                 raise unreadable(path, error) from error
         self.rows = footer.rows
-        self._places = np.array(footer.places, np.int64)
+        self._start, self._places = start, footer.places
         self._end = len(MAGIC)
         self._alike: dict[tuple[FileSchema, bytes | None], bool] = {}
 
@@ -526,17 +559,19 @@ class StoredGroups:
 
         One row group is held at a time.
         """
-        for place in self._places[:-1].tolist():
-            yield FOOTERS.row_group(self._footer, place, self._schema).extremes()
+        with OpenedTable(self.path) as table:
+            for group in range(len(self.rows)):
+                yield self._entry(self._stated(table, group)).extremes()
 
     def copied_from(
-        self, group: int, source: OpenedTable
+        self, group: int, source: OpenedTable, table: OpenedTable
     ) -> tuple[StoredRanges, StoredRanges] | None:
         """Return the ranges whose bytes are equal if a row group is a copy of a file's only one.
 
         Args:
             group: Number of the row group in this file.
             source: The file with the one row group.
+            table: This file.
 
         Returns:
             The ranges in the source and those in this file; None if the footers already show that
@@ -553,17 +588,27 @@ class StoredGroups:
         are_outside = not chunks or _place_outside(chunks, source.size_bytes) is not None
         if not wanted.form.is_plain or are_outside:
             return None
-        first, stop = self._places[group : group + 2].tolist()
-        stated = self._footer[first:stop]
+        stated = self._stated(table, group)
         # Usually the row group follows the previous one; its entry then need not be parsed.
         position = self._end
         if self._writer.row_group(wanted, chunks, position) != stated:
-            position = FOOTERS.row_group(self._footer, first, self._schema).chunks()[0].start
+            position = self._entry(stated).chunks()[0].start
             if self._writer.row_group(wanted, chunks, position) != stated:
                 return None
         size = sum(chunk.compressed_bytes for chunk in chunks)
         self._end = position + size
         return _ranges_of(chunks), ((position, size),)
+
+    def _stated(self, table: OpenedTable, group: int) -> bytes:
+        """Return the stored entry of a row group."""
+        first, stop = self._places[group : group + 2]
+        return table.part(self._start + first, stop - first)
+
+    def _entry(self, stated: bytes) -> RowGroupEntry:
+        try:
+            return FOOTERS.row_group(stated, 0, self._schema)
+        except ThriftError as error:  # the file has changed
+            raise unreadable(self.path, error) from error
 
     def _is_alike(self, footer: FileFooter, path: str) -> bool:
         """Return whether a file has the same columns, types and nesting."""

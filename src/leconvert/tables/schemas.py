@@ -58,7 +58,7 @@ def output_schema(
         list_entry: ``Sequence`` names all lists so, which `datasets` before 4.0 requires; ``List``
             keeps the source's name.
     """
-    stored = _stored_entries(source)
+    stored = stored_entries(source)
     fields: list[pa.Field] = []
     entries: dict[str, Any] = {}
     for field in source:
@@ -92,7 +92,7 @@ def holds_columns_of(stored: pa.Schema, result: pa.Schema) -> bool:
     """
     if len(set(stored.names)) < len(stored.names) or set(stored.names) != set(result.names):
         return False
-    entries, wanted = _stored_entries(stored), _stored_entries(result)
+    entries, wanted = stored_entries(stored), stored_entries(result)
     return all(
         stored.field(field.name).type.equals(field.type)
         and is_image_entry(entries.get(field.name)) == is_image_entry(wanted.get(field.name))
@@ -156,19 +156,14 @@ def deserialize_schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
-def _stored_entries(schema: pa.Schema) -> dict[str, Any]:
-    """Return the feature entries in a source file's metadata; empty if they cannot be read."""
-    raw = (schema.metadata or {}).get(HUGGINGFACE_KEY)
-    if raw is None:
-        return {}
+def stored_entries(schema: pa.Schema) -> dict[str, Any]:
+    """Return what a file tells `datasets` about its columns; empty if it cannot be read."""
     try:
-        metadata = json.loads(raw)
-    except ValueError:
+        entries = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
         # Damaged metadata does no harm: every entry can be derived again.
         return {}
-    info = metadata.get("info") if isinstance(metadata, dict) else None
-    entries = info.get("features") if isinstance(info, dict) else None
-    return dict(entries) if isinstance(entries, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _kept_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
@@ -465,10 +460,10 @@ _READ_DTYPES = NUMBER_DTYPES | _TEXT_DTYPES
 
 def _misplaced(sizes: Sequence[int | None], depth: int) -> str:
     if not sizes:
-        return f"it holds no lists, where arrays of {depth} axes are declared"
+        return f"it holds no lists, but arrays of {depth} axes are declared"
     if not depth:
-        return "it holds lists, where single values are declared"
-    return f"it holds lists of {len(sizes)} axes, where {depth} are declared"
+        return "it holds lists, but single values are declared"
+    return f"it holds lists of {len(sizes)} axes, but {depth} are declared"
 
 
 def _can_be_cast(found: pa.DataType, wanted: str) -> bool:

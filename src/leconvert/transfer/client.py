@@ -201,7 +201,7 @@ def hub_access() -> HubAccess:
 TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token with this right."  # noqa: S105
 _REPORT = "The Hub does not accept what this version of leconvert sends."
 _AGAIN = "Run the same command again."
-_SEND_AGAIN = "Run the same command again. Files that the Hub has already are not sent again."
+_SEND_AGAIN = "Run the same command again. Files that the Hub has are not uploaded again."
 
 
 @contextmanager

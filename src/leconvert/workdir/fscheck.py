@@ -691,7 +691,7 @@ def _listing(channel: Channel) -> str:
     seen = channel.ask(do="await-listed", name="listing/new", content="content")
     late = _seconds(seen, "was not listed, or could not be opened,")
     trip = sorted(trips)[len(trips) // 2]
-    return f"round trip {_words(trip)}; after a vain look {_words(late)}"
+    return f"round trip {_words(trip)}; after a look that came too early {_words(late)}"
 
 
 def _news(channel: Channel) -> str:

@@ -1,22 +1,22 @@
 """Locks: one planner, one packer and one swap of a target at a time, held by `filelock`.
 
-Not guaranteed: that a holder which was frozen stays the only one. Over NFS the server releases the
-lock of a host that is silent, and that host's renames can still arrive. The lock saves work and
-avoids confusion. Packer generations (`leconvert.workdir.swap`) make a second packer harmless.
+Not guaranteed: that a holder which was frozen stays the only one. Over NFS, the server releases the
+lock of a silent host, and that host's renames can still arrive. The lock saves work and avoids
+confusion. Packer generations (`leconvert.workdir.swap`) make a second packer harmless.
 
-**Without flock on the work dir's file system**, a file in this host's folder for temporary files is
-locked instead. That excludes the processes of this host that see the same folder, and no others. It
-is enough, for three reasons. Two packers meet in the journal, where the generation decides, as
-after a lost lock. Two planners write runs of their own; ``current`` names one, and the planner of
-the other run notices when it opens that run. If two runs swap at one target, the second notices
-that the tree that it took out is not the one that it saw there.
+**Without flock on the work dir's file system**, the lock is a file in this host's folder for
+temporary files. It excludes only processes of this host that see the same folder. That is enough,
+for three reasons. Two packers meet in the journal, where the generation decides, as after a lost
+lock. Two planners write separate runs; ``current`` names one, and the planner of the other run
+notices when it opens that run. If two runs swap at one target, the second notices that
+it took out another tree than it saw there.
 
 **A lock whose holder is silent.** A packer that died or froze on another host holds its lock until
 the NFS server releases it, which takes a minute or two. Therefore a packer replaces a nonce in the
 record beside its lock every few seconds (`BEAT_SECONDS`). A process that finds the lock held
 watches that record with its own monotonic clock. If the record changes, the holder lives, and that
 is an error at once. Otherwise the process tries the lock again, for as long as the caller wants. No
-two hosts' clocks are compared, and no process takes a lock away: only the kernel and the server
+clocks of two hosts are compared, and no process takes a lock away: only the kernel and the server
 release it.
 
 This module also holds the two ways to wait that leases share with locks: `PeriodicTask` for
@@ -179,9 +179,9 @@ def planner_lock(
 def remove_planner_lock(work_dir: WorkDir) -> None:
     """Remove the planner's lock and its holder's record; call it while holding the lock.
 
-    A process that opened the file a moment before finds it locked, or without a name, and is told
-    that the lock is held. If a version of `filelock` does not check the name, two may plan, as
-    after a lost lock.
+    A process that opened the file a moment before finds it locked, or without a name. Its user is
+    told that the lock is held. If a version of `filelock` does not check the name, two planners may
+    plan, as after a lost lock.
     """
     for path in (_holder(work_dir.planner_lock), work_dir.planner_lock):
         path.unlink(missing_ok=True)
@@ -256,13 +256,13 @@ def target_lock(
             try:
                 yield
             finally:
-                # The lock, and files that processes which died here left half written.
+                # The lock, and half-written files of processes that died here.
                 for _ in range(_REMOVALS):
                     with suppress(OSError):
                         for left in set(path.parent.iterdir()) - {_holder(path)}:
                             left.unlink()
     finally:
-        # Only from now on does no thread rewrite it to show that the holder lives.
+        # From now on, no thread rewrites it to show that the holder lives.
         for _ in range(_REMOVALS):
             with suppress(OSError):
                 if held:
@@ -448,8 +448,8 @@ _LONGEST_PAUSE_SECONDS = 30.0
 class Backoff:
     """Pauses between attempts: each twice as long as the last, with limits for each and the sum.
 
-    Only the pauses count, not the attempts and not the time between two troubles; so an hour of
-    useful waiting does not use it up.
+    Only pauses count, not attempts and not the time between two failures. So an hour of useful
+    waiting does not use the sum up.
 
     Args:
         seconds: Sum of all pauses; 0 for no pause.
@@ -480,7 +480,7 @@ class Backoff:
         self._next = _FIRST_PAUSE_SECONDS
 
 
-# One-host mode: which host may work on a run, and how each name of the run goes to one record only.
+# One-host mode: which host may work on a run, and how only one record gets each name of the run.
 #
 # With hard links, `link(2)` decides which process was first, for any number of hosts
 # (`FileSystem.give_name`). Without them (FAT, exFAT, most mounts of object stores), no operation
@@ -488,17 +488,14 @@ class Backoff:
 # and renames its record under one lock (`OneHostFileSystem`), and `one_host.json` names that host.
 # The planner finds out which case it is, and no process of the run changes it.
 #
-# ``one_host.json`` is also written if the user asks for one host (``--one-host``): then hard links
-# decide among the processes of that host as they would among many. The host that planned the run
-# may
-# work on it, after a reboot too; every other host is refused.
+# ``one_host.json`` is also written if the user asks for one host (``--one-host``). Then hard links
+# decide among the processes of that host. Only the host that planned the run may work on it, also
+# after a reboot.
 #
 # The record names the boot and the mount through which the run is used. A process that starts after
-# a
-# reboot or a new mount replaces it; a process that is already working reads it once a second. So if
-# two machines look like one (images copied with their machine id and name), or one host has mounted
-# a
-# file system twice, the earlier process notices and stops.
+# a reboot or a new mount replaces the record. A running process reads it once a second. So if two
+# machines look like one (images copied with machine id and name), or one host has mounted a file
+# system twice, the earlier process notices and stops.
 
 
 ONE_HOST_VERSION = 1
@@ -520,11 +517,11 @@ class OneHostFileSystem(FileSystem):
 
     Guaranteed, among the processes and threads of one kernel that use the same mount:
 
-    - *A torn record is never read.* The content is written completely under a name of its own,
-      which nobody reads, and only then gets the name that counts, by one rename. A process that
-      dies before the rename leaves a name with a dot; one that dies after it has published. The
-      content is synced before the name, so a power loss tears nothing either, if the file system
-      keeps renames in order.
+    - *A torn record is never read.* The content is first written completely under a name that
+      nobody reads. One rename then gives it the name that counts. A process that dies before the
+      rename leaves a name with a dot. After the rename, the record is published. The content is
+      synced before the name, so a power loss tears nothing, if the file system keeps renames in
+      order.
     - *Two never win.* All names are made here, under one lock, so no other process acts between one
       process's look and its rename. The only other change to such a name is that it is moved away
       (a void), which can only make it free.
@@ -532,7 +529,7 @@ class OneHostFileSystem(FileSystem):
 
     Not guaranteed: anything between hosts. A process that is stopped (``SIGSTOP``) between its look
     and its rename makes the others wait. They give up after ``wait_seconds`` with an error that
-    says so, and when the process goes on, it is still the only one.
+    says so. When the process goes on, it is still the only one.
     """
 
     def __init__(
@@ -657,7 +654,7 @@ class OneHost:
     Attributes:
         host: The host.
         device: Device number of the run's folder there; a different number means another mount.
-        has_links: Whether hard links decide nevertheless; else names are given under a lock.
+        has_links: Whether hard links give the names; otherwise names are given under a lock.
         reason: The error of a hard link, `ASKED_FOR` or `NOT_LINUX`.
     """
 
@@ -671,8 +668,8 @@ class OneHost:
         """The consequences, in one sentence."""
         if self.reason == NOT_LINUX:
             return (
-                f"Only this host, {self.host.name}, may work on the run: several hosts share a "
-                "work dir on Linux alone."
+                f"Only this host, {self.host.name}, may work on the run: several hosts can share "
+                "a work dir only on Linux."
             )
         if self.has_links:
             return f"Only this host, {self.host.name}, may work on the run, because of --one-host."
@@ -690,7 +687,7 @@ class OneHost:
 def plan_one_host(
     run: RunPaths, run_id: str, *, asked_for: bool = False, fs: FileSystem = LOCAL
 ) -> OneHost | None:
-    """Test a new run's folder, and record this host if it has no hard links or shall be alone.
+    """Test a new run's folder, and record this host if it has no hard links or must be alone.
 
     Only Linux hosts share a work dir.
 

@@ -423,7 +423,14 @@ def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
         if stream.lead.any():
             columns[f"{number}/{_LEAD_COLUMN}"] = stream.lead
     table = pa.Table.from_arrays([int64_array(v) for v in columns.values()], names=list(columns))
-    pq.write_table(table, run.scan_table, row_group_size=_ROWS_PER_GROUP, compression="zstd")
+    # Most numbers occur once, so dictionaries would take memory for nothing.
+    pq.write_table(
+        table,
+        run.scan_table,
+        row_group_size=_ROWS_PER_GROUP,
+        compression="zstd",
+        use_dictionary=False,
+    )
     sync_file(run.scan_table)
 
 
@@ -703,8 +710,8 @@ def find_work_dir(path: Path) -> Path:
     elif not path.exists():
         helps = f"{path} does not exist. {helps}"
     raise WorkDirError(
-        f"{path} is not a work dir. The folder {path.parent} contains no work dir of a run of "
-        f"{path.name!r} either.",
+        f"{path} is not a work dir, and {path.parent} contains no work dir of a conversion of "
+        f"{path.name!r}.",
         path=str(path),
         next_step=helps,
     )

@@ -288,7 +288,9 @@ def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
     ):
         with pytest.raises(UsageError, match=match):
             ResampleOptions(**changes)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="A batch of 20 is more than the 12"):
+    with pytest.raises(
+        UsageError, match="asks for 20 trajectories in a batch, but there are only 12"
+    ):
         run_resample(ResampleOptions(max_trajectories=12, batch_sizes=(20,)))
     with pytest.raises(ProbeError, match="cannot use the device cuda:99"):
         run_resample(ResampleOptions(devices=("cuda:99",)))

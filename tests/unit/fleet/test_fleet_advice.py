@@ -54,12 +54,12 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
     [
         (
             of(error("timestamps", remedy="--retime")),
-            ("Write `--retime` after the dataset in LIST."),
+            ("Write `--retime` after the dataset in LIST_FILE."),
         ),
         (
             of(CLIP),
             f"{GET_AGAIN}. Or write `--drop-feature observation.images.top` after the "
-            "dataset in LIST.",
+            "dataset in LIST_FILE.",
         ),
         (
             of(
@@ -67,11 +67,11 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
                 error("timestamps", remedy="--retime"),
             ),
             "No option repairs task-conflict: correct meta/tasks.jsonl. For the other "
-            "errors write `--retime` after the dataset in LIST.",
+            "errors write `--retime` after the dataset in LIST_FILE.",
         ),
         (
             {"error": "SourceError", "next_step": "Run the command again with --assume-fps and N."},
-            "Write --assume-fps and N after the dataset in LIST.",
+            "Write --assume-fps and N after the dataset in LIST_FILE.",
         ),
         (of(error("wrong-files")), "`leconvert repair '/in/a b'` names the right files."),
         ({"error": "TargetError", "next_step": "Move it away."}, "Move it away."),

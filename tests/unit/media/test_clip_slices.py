@@ -101,8 +101,8 @@ def test_a_cut_within_a_group_of_pictures_is_refused(
     with pytest.raises(UnreadableSourceError) as caught:
         join_clips([Slice(str(path), inside, 2)], tmp_path / "cut.mp4", fps=THIRTY)
     assert caught.value.message == (
-        f"{path} cannot be cut without encoding it again: frame {inside} begins an episode and is "
-        "no keyframe."
+        f"{path} cannot be cut without encoding it again: frame {inside} begins an episode but is "
+        "not a keyframe."
     )
     assert caught.value.next_step == "Leave the episode out with --on-bad-episode drop."
     assert not (tmp_path / "cut.mp4").exists()
@@ -124,5 +124,5 @@ def test_a_cut_through_frames_that_are_shown_among_each_other_is_refused(
     index = read_clip_index(path)
     assert [index.can_cut(sample) for sample in (0, 6, 12)] == [True, False, True]
     for part in (Slice(str(path), 0, 6), Slice(str(path), 6)):
-        with pytest.raises(UnreadableSourceError, match="other frames are shown among frames"):
+        with pytest.raises(UnreadableSourceError, match="other frames are shown between frames"):
             join_clips([part], tmp_path / "cut.mp4", fps=THIRTY)

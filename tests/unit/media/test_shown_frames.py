@@ -260,7 +260,9 @@ def test_depth_keeps_its_bits_and_its_one_channel() -> None:
 
 def test_grey_of_16_bits_that_is_no_depth_is_refused() -> None:
     rows = [row.tobytes() for row in noise(21, 33, high=65536, dtype=">u2")]
-    with pytest.raises(UnreadableSourceError, match="16-bit grey, but its feature is no depth map"):
+    with pytest.raises(
+        UnreadableSourceError, match="16-bit grey, but its feature is not a depth map"
+    ):
         decode_image(png(16, 0, rows, 33))
 
 

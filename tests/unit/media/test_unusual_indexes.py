@@ -83,9 +83,9 @@ def test_another_way_to_say_the_same_is_read_the_same(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (media_box("hdlr")(bytes(8)), "a track of it has no handler"),
-        (media_box("mdhd")(bytes(4)), "media header of it is too short"),
-        (media_box("mvhd")(bytes(4)), "media header of it is too short"),
+        (media_box("hdlr")(bytes(8)), "one of its tracks has no handler"),
+        (media_box("mdhd")(bytes(4)), "one of its media headers is too short"),
+        (media_box("mvhd")(bytes(4)), "one of its media headers is too short"),
         (media_box("tkhd")(bytes(40)), "track header is too short"),
         (media_box("dref")(bytes(4)), "its data reference is cut off"),
     ],

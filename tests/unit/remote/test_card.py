@@ -94,13 +94,13 @@ def test_where_it_came_from_is_told() -> None:
         "c" * 40,
         {"retime": True},
         {"gap": 3, "extra": 1},
-        ("tasks numbered anew",),
+        ("tasks renumbered",),
     )
     card = _render(None, provenance=known)
     assert f"[lab/arm](https://huggingface.co/datasets/lab/arm/tree/{'c' * 40}) at `v2.1`" in card
     assert "- Options: `retime` = True\n" in card
     assert "- Findings: `extra`, `gap` (3 times)\n" in card
-    assert "- Changed: tasks numbered anew\n" in card
+    assert "- Changed: tasks renumbered\n" in card
 
 
 @pytest.mark.parametrize(

@@ -509,7 +509,9 @@ def test_only_a_complete_dataset_is_pushed(
     shutil.copytree(small_source, v20)
     info = json.loads((v20 / "meta/info.json").read_bytes())
     (v20 / "meta/info.json").write_text(json.dumps(info | {"codebase_version": "v2.0"}))
-    with pytest.raises(SourceError, match=r"is v2.0, but only v3.0 and v2.1 datasets can be sent"):
+    with pytest.raises(
+        SourceError, match=r"is v2.0, but only v3.0 and v2.1 datasets can be uploaded"
+    ):
         pushed(v20)
     with pytest.raises(UnreadableSourceError, match="a folder with 2 datasets below it"):
         pushed(tmp_path)

@@ -350,7 +350,7 @@ def test_a_bucket_that_is_not_there_is_made_only_where_that_is_asked_for(
         assert is_whole("s3://typo-push/x", result)
     capsys.readouterr()
     assert main(["push", str(result), "--create-bucket"]) == 2
-    assert "works only with the URL of a store" in capsys.readouterr().err
+    assert "works only with a URL" in capsys.readouterr().err
 
 
 def test_an_unfinished_upload_of_another_tree_is_refused(url: str, result: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_library_that_is_missing_is_named(
 def test_only_a_complete_result_is_sent(
     small_source: Path, result: Path, url: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SourceError, match=r"is v2.1, but only v3.0 datasets can be sent"):
+    with pytest.raises(SourceError, match=r"is v2.1, but only v3.0 datasets can be uploaded"):
         upload_tree(small_source, url)
     for lost in ("data", "videos/observation.images.top/chunk-000/file-000.mp4"):
         damaged = Path(shutil.copytree(result, tmp_path / lost.partition("/")[0]))
@@ -568,4 +568,4 @@ def test_a_server_that_is_asked_at_once_and_does_not_answer_is_a_store_that_fail
 
 def test_a_url_as_output_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["convert", "--root", str(tmp_path), "--output", "s3://bucket/name"]) == 2
-    assert "then send it with `leconvert push`" in capsys.readouterr().err
+    assert "then upload it with `leconvert push`" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_a_trimmed_dataset_is_proven_and_checked(source: Path, trimmed: Path) ->
     assert verify_pair(trimmed, source, depth="bytes").differences == ()
     assert not [f for f in check_dataset(trimmed).findings if f.severity == "error"]
     kept = reason_to_keep(trimmed, source, read_repairs(trimmed))
-    assert kept == "of its episodes these were trimmed: 1, 2"
+    assert kept == "these of its episodes were trimmed: 1, 2"
 
 
 @pytest.mark.parametrize("trims", [[[1, 16, 29], [2, 0, 20]], [[1, 17, 30]], [[1, 17, 99]], []])
@@ -173,7 +173,7 @@ def test_v21_holds_what_lies_between_keyframes(source: Path, tmp_path: Path) -> 
     to = LayoutOptions(to="v2.1")
     with pytest.raises(UsageError) as caught:
         leconvert.trim(source, frames={1: (17, 30)}, output=tmp_path / "out", layout=to)
-    assert "do not begin and end at keyframes" in caught.value.message
+    assert "cannot be decoded without frames before or after them" in caught.value.message
     said = str(caught.value.next_step).split(",")[0].removeprefix("Give --frames ")
     (wider,) = parse_frames([1], [said])
     assert wider.first <= 17
@@ -268,7 +268,7 @@ def test_an_episode_that_was_trimmed_is_not_widened_beyond_itself(
     with pytest.raises(UsageError) as caught:
         leconvert.trim(between, frames={0: (1, 9)}, output=tmp_path / "out", layout=to)
     assert caught.value.next_step == (
-        "Give --frames 2:9, or write v3.0, which can store the further frames that are needed."
+        "Give --frames 2:9, or write v3.0, which can store these other frames."
     )
     with pytest.raises(UsageError) as caught:
         leconvert.trim(between, frames={1: (1, 3)}, output=tmp_path / "out", layout=to)

@@ -205,7 +205,7 @@ def test_a_replaced_source_with_frames_of_no_episode_is_kept(source: Path) -> No
     before = bytes_of(source)
     report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
     assert report.removed_source is None
-    assert report.kept_because == f"1 file is not wholly in the result: {video}"
+    assert report.kept_because == f"1 file is not completely in the result: {video}"
     assert report.kept_source is not None
     assert bytes_of(report.kept_source) == before
 
@@ -219,7 +219,7 @@ def test_a_replaced_source_with_rows_of_no_episode_is_kept(source: Path) -> None
 
     rewrite(DATA, with_another_row, row_groups=False)(source)
     report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
-    assert report.kept_because == f"1 file is not wholly in the result: {DATA}"
+    assert report.kept_because == f"1 file is not completely in the result: {DATA}"
     assert report.kept_source is not None
     assert pq.read_metadata(report.kept_source / DATA).num_rows == sum(LENGTHS) + 1
 
@@ -229,7 +229,7 @@ def test_a_replaced_source_with_sound_is_kept(tmp_path: Path) -> None:
     ODDITIES["audio in some clips"](root)
     report = leconvert.convert(root, proof=ProofOptions(delete_source=True))
     assert report.removed_source is None
-    assert str(report.kept_because).startswith("1 file is not wholly in the result: videos/")
+    assert str(report.kept_because).startswith("1 file is not completely in the result: videos/")
 
 
 def test_a_dataset_that_shall_stay_as_it_is_is_not_converted(source: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_type_that_does_not_hold_the_values_is_refused_by_name(
 ) -> None:
     with pytest.raises(MixedKindsError) as caught:
         array_of(values, kind)
-    assert str(caught.value).startswith(f"{kind} does not hold all values")
+    assert str(caught.value).startswith(f"{kind} cannot hold all values")
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float64])

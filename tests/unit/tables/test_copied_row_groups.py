@@ -2,6 +2,7 @@
 
 import os
 import random
+import tracemalloc
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import DataFile, join_tables, output_schema
 from leconvert.tables.data_file import OpenedTable
-from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
+from leconvert.tables.parquet_copy import RowGroupEntries, SequentialOutput, TableCopier
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 SCHEMA = pa.schema(
@@ -143,9 +144,21 @@ def test_what_went_before_does_not_show_in_the_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "wanted", "reason"),
     [
-        (pa.list_(pa.float32()), pa.list_(pa.float32(), 2), "column x is another"),
-        (pa.large_list(pa.float32()), pa.list_(pa.float32()), "column x is another"),
-        (pa.list_(pa.float32(), 2), pa.list_(pa.float64(), 2), "column x is another"),
+        (
+            pa.list_(pa.float32()),
+            pa.list_(pa.float32(), 2),
+            "column x is missing or has another type",
+        ),
+        (
+            pa.large_list(pa.float32()),
+            pa.list_(pa.float32()),
+            "column x is missing or has another type",
+        ),
+        (
+            pa.list_(pa.float32(), 2),
+            pa.list_(pa.float64(), 2),
+            "column x is missing or has another type",
+        ),
     ],
 )
 def test_columns_of_another_type_are_decoded(
@@ -186,6 +199,20 @@ def test_a_source_that_needs_no_encoding_keeps_only_its_columns_in_memory(tmp_pa
 
 def check(held: int) -> None:
     assert held < 1_000_000
+
+
+def test_entries_of_many_row_groups_take_little_memory_and_are_all_written() -> None:
+    common = random.Random(1).randbytes(800)
+    tracemalloc.start()
+    held = RowGroupEntries()
+    for number in range(10_000):
+        held.append(common + number.to_bytes(4))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < held.size_bytes / 2
+    wanted = b"".join(common + number.to_bytes(4) for number in range(10_000))
+    assert (b"".join(held.pieces()), held.count) == (wanted, 10_000)
+    assert held.size_bytes == len(wanted)
 
 
 @pytest.mark.parametrize("refused", [(), ("copy_file_range",), ("copy_file_range", "sendfile")])

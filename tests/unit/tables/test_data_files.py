@@ -212,8 +212,9 @@ def test_stopping_leaves_no_half_file(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_the_output_schema_keeps_types_and_drops_what_pandas_said() -> None:
-    source = PLAIN.with_metadata({"pandas": "{}", "huggingface": "not json", "other": "x"})
+@pytest.mark.parametrize("told", ["not json", "[" * 100_000])
+def test_the_output_schema_keeps_types_and_drops_what_pandas_said(told: str) -> None:
+    source = PLAIN.with_metadata({"pandas": "{}", "huggingface": told, "other": "x"})
     schema = output_schema(source, {"image": {"dtype": "image"}})
     assert schema.equals(PLAIN, check_metadata=False)
     assert list(schema.metadata) == [b"huggingface"]

@@ -16,6 +16,7 @@ from leconvert.tables import DataFile, StoredGroups, read_data_schema, row_group
 from leconvert.tables import footers as footers_module
 from leconvert.tables.data_file import OpenedTable
 from leconvert.tables.footers import (
+    FileFooter,
     FooterReader,
     RowGroupEntry,
     parse_schema,
@@ -193,6 +194,31 @@ def test_columns_of_row_groups_are_the_same_however_much_was_seen_before(tmp_pat
                     ]
                     for group in groups
                 ] == expected
+
+
+@pytest.mark.parametrize("most_part_bytes", [1, 100, 1000])
+def test_a_footer_that_is_read_in_pieces_is_the_same(
+    most_part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"x": [float(n) for n in range(20)], "n": [n % 3 for n in range(20)]})
+    table = table.replace_schema_metadata({"about": "a long tail" * 100})
+    footer = footer_of(write(tmp_path / "file", table, row_group_size=1))
+    monkeypatch.setattr(footers_module, "_MOST_PART_BYTES", most_part_bytes)
+
+    def outline(of: bytes) -> FileFooter:
+        return FooterReader().outline(len(of), lambda first, size: of[first : first + size])
+
+    damaged = footer[:-900] + b"\xff" + footer[-899:]
+    with pytest.raises(ThriftError) as wanted:
+        FooterReader().read(damaged)
+    for piece_bytes in range(most_part_bytes, len(footer) + 1, 61):
+        monkeypatch.setattr(footers_module, "_PIECE_BYTES", piece_bytes)
+        whole, found = FooterReader().read(footer), outline(footer)
+        assert (found.rows, found.places, found.tail) == (whole.rows, whole.places, whole.tail)
+        assert (found.schema.raw, found.row_groups) == (whole.schema.raw, ())
+        with pytest.raises(ThriftError) as caught:
+            outline(damaged)
+        assert str(caught.value) == str(wanted.value)
 
 
 def test_a_row_group_that_is_walked_and_one_that_is_matched_are_the_same(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_columns_in_another_order_are_told_as_the_reason(tmp_path: Path) -> None
     pq.write_table(ROWS.select(["n", "x"]), source)
     join_tables([Slice(source, frames=12)], tmp_path / "t", schema=ROWS.schema)
     reason = TableCopier(ROWS.schema).reason_against(source, 12)
-    assert reason == "its columns are others, or in another order"
+    assert reason == "it has further columns, or another order of columns"
     assert pq.read_table(tmp_path / "t").equals(ROWS)
 
 

@@ -113,7 +113,7 @@ def test_a_page_that_is_no_block_of_its_size_is_the_reason(tmp_path: Path, start
     assert size > 3000 * 8
     at = raw.index(varint(size), reader.position)
     damaged = raw[:at] + start + raw[at + len(start) :]
-    assert check_pages(window_of(damaged), chunk) == "a page is no Snappy block of its size"
+    assert check_pages(window_of(damaged), chunk) == "a page is not a Snappy block of its size"
 
 
 @pytest.mark.parametrize("length", [100, 400, *range(474, 500, 2), 700, 3000])
@@ -126,7 +126,7 @@ def test_headers_with_texts_of_any_length_are_read_to_their_end(
     assert check_pages(window_of(raw), chunk) is None
     torn = raw[: chunk.start + chunk.compressed_bytes // 2]
     reason = check_pages(window_of(torn), chunk)
-    assert reason.startswith(("a page header is damaged", "a page is no Snappy", "its "))
+    assert reason.startswith(("a page header is damaged", "a page is not a Snappy", "its "))
 
 
 def test_an_unknown_kind_of_page_and_one_without_sizes_are_damaged(tmp_path: Path) -> None:

@@ -35,6 +35,14 @@ def joined(sources: list[Path], tmp_path: Path) -> Path:
     return out
 
 
+type Ranges = tuple[tuple[int, int], ...]
+
+
+def copied(groups: StoredGroups, group: int, source: Path) -> tuple[Ranges, Ranges] | None:
+    with OpenedTable(str(source)) as theirs, OpenedTable(groups.path) as ours:
+        return groups.copied_from(group, theirs, ours)
+
+
 def stored_bytes(path: Path, ranges: tuple[tuple[int, int], ...]) -> bytes:
     content = path.read_bytes()
     return b"".join(content[begin : begin + size] for begin, size in ranges)
@@ -44,8 +52,7 @@ def test_a_copy_has_the_same_bytes_in_another_place(joined: Path, sources: list[
     groups = StoredGroups(str(joined))
     assert groups.rows == [3, 3, 3]
     for group in (1, 0, 2):  # in any order
-        with OpenedTable(str(sources[group])) as source:
-            found = groups.copied_from(group, source)
+        found = copied(groups, group, sources[group])
         assert found is not None
         theirs, ours = found
         assert stored_bytes(sources[group], theirs) == stored_bytes(joined, ours)
@@ -53,8 +60,7 @@ def test_a_copy_has_the_same_bytes_in_another_place(joined: Path, sources: list[
 
 def test_another_sources_row_group_is_no_copy(joined: Path, sources: list[Path]) -> None:
     groups = StoredGroups(str(joined))
-    with OpenedTable(str(sources[2])) as source:
-        assert groups.copied_from(0, source) is None
+    assert copied(groups, 0, sources[2]) is None
 
 
 @pytest.mark.parametrize("change", ["type", "name", "two groups", "statistics"])
@@ -68,8 +74,7 @@ def test_footers_that_differ_are_no_copy(joined: Path, sources: list[Path], chan
         pq.write_table(table_of(0), path, row_group_size=2)
     else:
         pq.write_table(table_of(0), path, write_statistics=False)
-    with OpenedTable(str(path)) as source:
-        assert StoredGroups(str(joined)).copied_from(0, source) is None
+    assert copied(StoredGroups(str(joined)), 0, path) is None
 
 
 def test_what_is_no_parquet_file_is_refused(tmp_path: Path, joined: Path) -> None:
@@ -92,13 +97,11 @@ def test_a_footer_with_more_in_it_makes_no_copy_and_has_rows(
     joined: Path, sources: list[Path]
 ) -> None:
     sorted_by_n(sources[0])
-    with OpenedTable(str(sources[0])) as source:
-        assert StoredGroups(str(joined)).copied_from(0, source) is None
+    assert copied(StoredGroups(str(joined)), 0, sources[0]) is None
     sorted_by_n(joined)
     groups = StoredGroups(str(joined))
     assert groups.rows == [3, 3, 3]
-    with OpenedTable(str(sources[1])) as source:
-        assert groups.copied_from(1, source) is None
+    assert copied(groups, 1, sources[1]) is None
 
 
 def contradicting(path: Path) -> None:
@@ -117,11 +120,8 @@ def test_a_footer_that_arrow_must_not_see_is_an_error_on_either_side(
 ) -> None:
     groups = StoredGroups(str(joined))
     contradicting(sources[0])
-    with (
-        OpenedTable(str(sources[0])) as source,
-        pytest.raises(UnreadableSourceError, match="histogram") as caught,
-    ):
-        groups.copied_from(0, source)
+    with pytest.raises(UnreadableSourceError, match="histogram") as caught:
+        copied(groups, 0, sources[0])
     assert caught.value.path == str(sources[0])
     contradicting(joined)
     with pytest.raises(UnreadableSourceError, match="histogram") as caught:
@@ -135,13 +135,11 @@ def test_a_source_that_lost_its_pages_is_no_origin(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": values}), source)
     join_tables([Slice(str(source), frames=5000)], out, schema=pq.read_schema(source))
     groups = StoredGroups(str(out))
-    with OpenedTable(str(source)) as opened:
-        assert groups.copied_from(0, opened) is not None
+    assert copied(groups, 0, source) is not None
     raw = source.read_bytes()
     footer_bytes = int.from_bytes(raw[-8:-4], "little") + 8
     source.write_bytes(raw[:100] + raw[-footer_bytes:])
-    with OpenedTable(str(source)) as opened:
-        assert groups.copied_from(0, opened) is None
+    assert copied(groups, 0, source) is None
 
 
 def test_row_groups_that_do_not_stand_one_behind_the_other_are_found(
@@ -154,6 +152,6 @@ def test_row_groups_that_do_not_stand_one_behind_the_other_are_found(
     groups = StoredGroups(str(out))
     # Not asked for in order, and the first one twice.
     for group in (2, 0, 0, 1):
-        with OpenedTable(str(sources[group])) as source:
-            found = groups.copied_from(group, source)
+        found = copied(groups, group, sources[group])
+        assert found is not None
         assert stored_bytes(sources[group], found[0]) == stored_bytes(out, found[1])

@@ -92,7 +92,7 @@ def test_only_a_push_is_told_that_what_was_sent_is_not_sent_again(
         said.append(str(caught.value.next_step))
     pushing, fetching = said
     assert pushing.endswith(
-        "Run the same command again. Files that the Hub has already are not sent again."
+        "Run the same command again. Files that the Hub has are not uploaded again."
     )
     assert fetching.endswith("Run the same command again.")
 
@@ -101,7 +101,7 @@ def test_a_push_that_fails_is_told_as_a_push(hub: StandIn, api_of: Client, tmp_p
     hub.break_requests(Fault("drop_before", times=None))
     with pytest.raises(HubUnavailableError) as caught:
         Uploader(api_of(), REPO, tmp_path, {}).create_repo(private=True)
-    assert "Files that the Hub has already are not sent again" in str(caught.value.next_step)
+    assert "Files that the Hub has are not uploaded again" in str(caught.value.next_step)
 
 
 def test_an_answer_that_cannot_be_read_is_no_answer(hub: StandIn, api_of: Client) -> None:

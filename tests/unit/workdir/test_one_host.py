@@ -279,8 +279,8 @@ def test_elsewhere_than_on_linux_only_the_host_that_planned_may_work(
     assert planned.has_links
     assert planned == read_one_host(run, "r1")
     assert planned.remark == (
-        f"Only this host, {planned.host.name}, may work on the run: several hosts share a work dir "
-        "on Linux alone."
+        f"Only this host, {planned.host.name}, may work on the run: several hosts can share a "
+        "work dir only on Linux."
     )
 
 

@@ -1,4 +1,4 @@
-"""A v3.0 dataset looked at alone: what LeRobot would refuse, or load wrongly."""
+"""The check of a v3.0 dataset by itself: what LeRobot would refuse or load wrongly."""
 
 from leconvert.dataset.check.dataset import (
     AS_STORED,
@@ -6,6 +6,7 @@ from leconvert.dataset.check.dataset import (
     NewOrder,
     check_dataset,
     checked,
+    version_to_check,
 )
 from leconvert.dataset.check.files import (
     EpisodeSpans,
@@ -29,4 +30,5 @@ __all__ = [
     "frames_of",
     "spans_findings",
     "spans_of",
+    "version_to_check",
 ]

@@ -1,10 +1,10 @@
-"""One dataset by itself: what is wrong with it, without a source and without decoding a frame."""
+"""The check of one dataset by itself, without a source and without decoding a frame."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,26 +71,26 @@ from leconvert.support.text import count
 
 _SHOWN = 20
 _SEVERITIES = ("error", "repaired", "warning", "info")
-# For files at hand: reading and arithmetic work without Python's lock, parsing does not.
+# Threads help: reading and arithmetic do not need Python's lock. Parsing does.
 _THREADS = 2
-# With these it cannot be said which row a task's text means.
+# With one of these findings, the row of a task's text is unknown.
 _TASKS_IN_DOUBT = {"tasks-order", "task-duplicate"}
-# With these a table below ``meta/`` may have to be derived.
+# With one of these findings, a table below ``meta/`` may have to be derived.
 _DERIVED_FOR = frozenset({"tasks-layout", "missing-file"})
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetReport:
-    """The findings of a check.
+    """The outcome of a check.
 
     Attributes:
         root: The dataset.
         version: Its ``codebase_version``.
-        findings: Faults and remarks, errors first; the first one of those that are alike.
-        episodes: Episodes in it.
-        frames: Rows in it.
-        files: Data and video files that were looked at.
-        seconds: How long it took.
+        findings: Errors first; of similar findings, only the first.
+        episodes: Number of episodes.
+        frames: Number of rows.
+        files: Number of data and video files that were checked.
+        seconds: The time that the check took.
     """
 
     root: str
@@ -102,7 +102,7 @@ class DatasetReport:
     seconds: float
 
     def count(self, severity: str) -> int:
-        """Return the number of findings of one severity, those that are like others included."""
+        """Return the number of findings of one severity, including similar ones."""
         return sum(each.count for each in self.findings if each.severity == severity)
 
     def as_record(self) -> dict[str, Any]:
@@ -114,24 +114,19 @@ class DatasetReport:
 def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetReport:
     """Check a dataset of version v2.x or v3.0.
 
-    A v2.x dataset is scanned as for a conversion without repairs. Every table,
-    every row's place columns and every video's index of a v3.0 dataset are read; nothing is written
-    and no frame is decoded.
+    A v2.x dataset is scanned as for a conversion without repairs. In a v3.0 dataset, every table,
+    the index columns of every row, and the index of every video are read. Nothing is written, and
+    no frame is decoded.
     """
     started = time.monotonic()
     raw = read_info(root)
     refuse_pointers(root)
-    version = raw.get("codebase_version")
-    version = str(version) if version in SOURCE_VERSIONS else version_of_files(root)
-    is_misnamed = says_another_version(root, raw)
-    if version is not None and not is_misnamed:
+    version = version_to_check(root, raw)
+    if version != V3_VERSION:
         scan = scan_source(root, progress=progress)
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
-    elif not is_misnamed and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
-        raise wrong
     else:
-        version = V3_VERSION
         with checked(root, raw, progress) as check:
             pass
         findings, episodes, frames = check.findings, check.episodes, check.frames
@@ -142,31 +137,42 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
 
 
+def version_to_check(root: Path, raw: Mapping[str, Any]) -> str:
+    """Return the version of a dataset's files, whatever its ``info.json`` says.
+
+    Raises:
+        SourceError: It is no version that can be read.
+    """
+    said = raw.get("codebase_version")
+    if says_another_version(root, raw):
+        return V3_VERSION
+    version = str(said) if said in SOURCE_VERSIONS else version_of_files(root)
+    if version is None and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
+        raise wrong
+    return version or V3_VERSION
+
+
 def checked_result(
     result: Path, versions: Sequence[str] = ("v3.0",), *, progress: Progress = NO_PROGRESS
 ) -> dict[str, Any]:
-    """Return the info.json of a complete dataset of some versions, before it is sent anywhere."""
+    """Return the info.json of a complete dataset of some versions, before an upload."""
     info = read_info(result)
     version = info.get("codebase_version")
     if wrong := unreadable(info, str(result)):
         raise wrong
     if version not in versions:
         raise SourceError(
-            f"{result} is {version}, but only {' and '.join(versions)} datasets can be sent.",
+            f"{result} is {version}, but only {' and '.join(versions)} datasets can be uploaded.",
             path=str(result),
             next_step="Convert the dataset first with `leconvert convert`.",
         )
-    findings = (
-        check_dataset(result, progress=progress).findings
-        if version == "v3.0"
-        else scan_source(result, progress=progress).findings
-    )
-    errors = [finding for finding in findings if finding.severity == "error"]
-    if errors:
+    report = check_dataset(result, progress=progress)
+    if number := report.count("error"):
+        errors = [finding for finding in report.findings if finding.severity == "error"]
         raise VerificationError(
-            f"{result} is not a complete {version} dataset: it has {count(len(errors), 'error')}.",
+            f"{result} is not a complete {version} dataset: it has {count(number, 'error')}.",
             path=str(result),
-            next_step="`leconvert check` lists the errors. Nothing was sent.",
+            next_step="`leconvert check` lists the errors. Nothing was uploaded.",
             details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
         )
     return info
@@ -174,13 +180,13 @@ def checked_result(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewOrder:
-    """Tables below ``meta/`` with their rows in another order, or other files, than as stored.
+    """Tables below ``meta/`` with other rows, another order of rows, or other files than stored.
 
     Attributes:
-        episodes: The stored row of each episode, shape (E,); None: as they are stored.
-        tasks: The stored row of each task, shape (T,); None likewise.
-        task_numbers: The number of each of these tasks in rows of data, ascending; None: its row.
-        places: The places of the episodes, in this order, in the files of some streams.
+        episodes: The stored row of each episode, shape (E,); None if unchanged.
+        tasks: The stored row of each task, shape (T,); None if unchanged.
+        task_numbers: The number of each of these tasks in data rows, ascending; None for its row.
+        places: The places of the episodes in the files of some streams, in this order.
     """
 
     episodes: IntArray | None = None
@@ -193,32 +199,31 @@ AS_STORED = NewOrder()
 
 
 class DatasetCheck:
-    """A check of a v3.0 dataset, step by step; a step that cannot be done leaves its findings.
+    """A check of a v3.0 dataset, step by step. A step that is impossible leaves findings.
 
     Args:
         root: The dataset.
         raw: Its ``info.json``.
-        progress: Where it says how far it is.
-        order: Checks it as if the rows of its tables stood in this order, each with the number of
-            its row.
+        progress: Receives the progress.
+        order: Other rows of the tables to check the dataset with, numbered in their order.
 
     Attributes:
         root: The dataset.
-        findings: All that is wrong with it, none left out.
-        declared: What ``info.json`` declares; None where nothing can be checked by it.
-        table: What ``meta/episodes`` says; None where nothing can be read by it.
-        ranges: The rows of each episode; None where there is no table.
-        files: The files of each stream whose files are known, in the order of their episodes.
-        tasks: The text of each row of ``meta/tasks.parquet``; None where it cannot be used.
-        other_tasks: Of each data file the episodes for which ``meta/episodes`` lists other tasks
-            than their rows have.
+        findings: All findings, including similar ones.
+        declared: The content of ``info.json``; None if nothing can be checked by it.
+        table: The content of ``meta/episodes``; None if nothing can be read by it.
+        ranges: The rows of each episode; None without a table.
+        files: The files of each stream, if known, in the order of their episodes.
+        tasks: The text of each row of ``meta/tasks.parquet``; None if the table is unusable.
+        other_tasks: For each data file, the episodes for which ``meta/episodes`` lists other tasks
+            than the rows have.
         stats: The sum of the episodes' statistics, by feature.
         episodes: Number of episodes.
         frames: Number of rows.
         untimed: Whether an episode's timestamps are wrong, shape (E,).
-        located: The places of files that are not where the dataset says; other checks use them.
+        located: The real places of files that are elsewhere than stated; later checks use them.
         misplaced: The findings about such files and about derived tables.
-        derived: The tables that were derived, None for none.
+        derived: The derived tables; None if there are none.
     """
 
     def __init__(
@@ -265,7 +270,7 @@ class DatasetCheck:
         in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
         task_rows = None if texts is None or in_doubt else _rows_of(texts)
         self.tasks = texts
-        # Columns that count normalise nothing, but tools add up their statistics, too.
+        # Policies do not normalise columns that count, but tools also aggregate their statistics.
         with_stats = [
             key for key, ft in declared.features.items() if has_stats(ft) or key in DEFAULT_COLUMNS
         ]
@@ -294,7 +299,7 @@ class DatasetCheck:
         self._check_files(declared, table, ranges, streams)
 
     def _unreadable(self) -> Iterator[Finding]:
-        """Yield what must not be opened, and why LeRobot could not even begin."""
+        """Yield files that must not be opened, and the reason why LeRobot could not even begin."""
         for path in sorted(special_files(self.root)):
             yield found("unreadable-file", f"{path} is a pipe, a socket or a device.", path=path)
         try:
@@ -356,7 +361,7 @@ class DatasetCheck:
     def _locate_files(
         self, declared: Declared, table: EpisodeTable, ranges: Ranges, nameless: Collection[str]
     ) -> None:
-        """Find files that fit in place of those that are named; use them, and report it."""
+        """Find files that fit in place of the stated ones; use them, and report it."""
         wrong = streams_in_doubt(self.findings)
         for stream in nameless:
             wrong[stream] = (None, f"The path template of {stream} matches no file.")
@@ -373,15 +378,15 @@ class DatasetCheck:
             return
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
+        told = []
         for path, of_stream, episode, message in located.told(raw, wrong):
             code = "path-template" if of_stream is None and nameless else "wrong-files"
-            self.misplaced.append(
-                found(code, message, episode=episode, stream=of_stream, path=path)
-            )
-        self.findings += self.misplaced
+            told.append(found(code, message, episode=episode, stream=of_stream, path=path))
+        self.misplaced += told
+        self.findings += told
 
     def _tell_of_cameras_elsewhere(self) -> None:
-        """Say where a camera's videos are that has none by the template by which others have."""
+        """Report where a camera's videos are, if only those of other cameras fit the template."""
         missing = self._missing
         gone = {
             stream: files[0].path
@@ -407,7 +412,7 @@ class DatasetCheck:
 
     @property
     def _missing(self) -> set[str | None]:
-        """The streams that lack files."""
+        """Return the streams with missing files."""
         return {each.stream for each in self.findings if each.code == "missing-file"}
 
     def _add_table_reports(
@@ -430,26 +435,20 @@ class DatasetCheck:
 def checked(
     root: Path, raw: Mapping[str, Any], progress: Progress = NO_PROGRESS
 ) -> Iterator[DatasetCheck]:
-    """Yield a check of a v3.0 dataset, with the tables that had to be and could be derived.
+    """Yield a check of a v3.0 dataset, with derived tables as far as necessary and possible.
 
-    Until the end there are these tables below the `DatasetCheck.root`, which is then a view.
+    In the block, `DatasetCheck.root` is then a view with these tables.
     """
-    check = None
-    if not says_another_version(root, raw):
-        check = DatasetCheck(root, raw, progress)
-        if not any(each.code in _DERIVED_FOR for each in check.findings):
-            yield check
-            return
-    with derived_meta(root, raw) as derived:
-        if derived is None:
-            assert check is not None
-            yield check
-            return
-        check = DatasetCheck(derived.root, derived.raw, progress)
-        check.derived = derived
-        for path, message in derived.said:
-            check.misplaced.append(found("derivable", message, path=path))
-            check.findings.append(check.misplaced[-1])
+    check = None if says_another_version(root, raw) else DatasetCheck(root, raw, progress)
+    is_derived = check is None or any(each.code in _DERIVED_FOR for each in check.findings)
+    with derived_meta(root, raw) if is_derived else nullcontext() as derived:
+        if derived is not None:
+            check = DatasetCheck(derived.root, derived.raw, progress)
+            check.derived = derived
+            told = [found("derivable", message, path=path) for path, message in derived.said]
+            check.misplaced += told
+            check.findings += told
+        assert check is not None
         yield check
 
 

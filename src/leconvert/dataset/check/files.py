@@ -1,8 +1,7 @@
-"""One file of a v3.0 dataset, of rows or of frames: would LeRobot find all of its episodes?"""
+"""The check of one file of a v3.0 dataset: would LeRobot find all its episodes in it?"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,21 +31,22 @@ from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.schemas import (
-    HUGGINGFACE_KEY,
     NUMBER_DTYPES,
     dtype_name,
     is_image_entry,
     read_by_lerobot,
+    stored_entries,
 )
 
-# The schema of a data file against what info.json declares.
+# The schema of a data file compared with info.json.
 
 
 def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[Finding]:
-    """Yield columns that are missing, too many, or of another type.
+    """Yield missing columns, undeclared columns, and columns of another type.
 
-    A type that LeRobot casts silently (another width of number, a list of any length) is a warning
-    or nothing. Any other is an error: LeRobot gives the declared types to `datasets`, which raises.
+    LeRobot casts some types silently: another width of a number, or a list of any length. They give
+    a warning or nothing. Any other type is an error: LeRobot gives the declared types to
+    `datasets`, which raises.
     """
 
     def wrong(code: str, message: str, *, severity: str | None = None) -> Finding:
@@ -64,7 +64,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
     if len(set(schema.names)) < len(schema.names):
         yield wrong("unreadable-file", "Two columns have the same name.")
         return
-    entries = _dataset_entries(schema)
+    entries = stored_entries(schema)
     for name in schema.names:
         if name not in stored:
             continue
@@ -79,7 +79,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
                     f"The `huggingface` metadata of column {name!r} is {entries.get(name)!r}.",
                 )
         elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
-            # Texts that happen to be numbers, and numbers as texts, are cast too; nobody means it.
+            # Numbers as texts, and texts as numbers, are also cast. Nobody means that.
             is_alike = {feature.dtype, dtype_name(kind)} <= NUMBER_DTYPES
             declared_as = f"{feature.dtype} of shape {list(feature.shape)}"
             yield wrong(
@@ -90,7 +90,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
 
 
 def _is_seen_in_rows(name: str, feature: Feature, kind: pa.DataType) -> bool:
-    """Whether `RowCheck` says what is wrong: LeRobot's own columns are numbers, integers whole."""
+    """Return whether `RowCheck` reports the wrong type of one of LeRobot's own columns."""
     if name not in DEFAULT_COLUMNS or tuple(feature.shape) != (1,):
         return False
     if pa.types.is_floating(kind):
@@ -99,17 +99,8 @@ def _is_seen_in_rows(name: str, feature: Feature, kind: pa.DataType) -> bool:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the storage type of an extension type, and other types as they are."""
+    """Return the storage type of an extension type; other types unchanged."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
-    """Return what the file tells `datasets` about its columns."""
-    try:
-        entries = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
 
 
 # One data file of a v3.0 dataset: schema, row groups, and the five columns that place a row.
@@ -117,14 +108,14 @@ def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class DataFileReport:
-    """The report about one data file.
+    """The report on one data file.
 
     Attributes:
-        findings: Its faults.
-        columns: Names and types of its columns; None where it could not be read, or they are a
-            finding of their own.
-        untimed: Episodes whose timestamps are wrong, so that their video frames cannot be judged;
-            None if rows were not compared.
+        findings: Its findings.
+        columns: Names and types of its columns; None if the file cannot be read, or if the columns
+            have a finding already.
+        untimed: Episodes with wrong timestamps, whose video frames cannot be judged; None if no
+            rows were compared.
         other_tasks: Episodes for which ``meta/episodes`` lists other tasks than their rows have.
     """
 
@@ -143,7 +134,7 @@ def check_data_file(
     num_tasks: int | None,
     task_numbers: IntArray | None = None,
 ) -> DataFileReport:
-    """Check one data file; memory is bounded by a block of rows of five columns, and its footer."""
+    """Check one data file. Memory is bounded by the footer and a block of rows of five columns."""
     report = DataFileReport()
     path = routed.path
     if not (root / path).exists():
@@ -196,11 +187,12 @@ def _row_group_findings(
 
 # One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
 #
-# LeRobot asks for the frame at ``from_timestamp + timestamp``, and refuses what lies 1e-4 s or
-# more from it *in single precision*. Each frame's stored time is put to that question; nothing is
-# decoded.
-# The frames counted are those that no lookup can find. LeRobot's lookup through PyAV refuses just
-# these; the one through torchcodec goes by frame number and, where times drift, refuses more.
+# LeRobot asks for the frame at ``from_timestamp + timestamp``. It refuses a frame that is 1e-4 s or
+# more from that time *in single precision*. This check compares the stored time of each frame.
+# Nothing is decoded.
+#
+# It counts the frames that no lookup can find. LeRobot's lookup with PyAV refuses exactly these.
+# The lookup with torchcodec uses frame numbers, and refuses more frames if times drift.
 
 
 _TOLERANCE_SECONDS = 1e-4
@@ -210,7 +202,7 @@ _FRAMES_AT_A_TIME = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoFrames:
-    """The frames of a file in the order of presentation, arrays of shape (S,)."""
+    """The frames of a file in presentation order, arrays of shape (S,)."""
 
     seconds: FloatArray
     keyframes: npt.NDArray[np.bool_]
@@ -220,7 +212,7 @@ class VideoFrames:
 
 @dataclass(slots=True)
 class EpisodeSpans:
-    """The episodes of a file in the order of their begin, arrays of shape (K,)."""
+    """The episodes of a file in the order of their first frames, arrays of shape (K,)."""
 
     episodes: IntArray
     begin: IntArray
@@ -234,11 +226,11 @@ class EpisodeSpans:
 
     @property
     def stop(self) -> IntArray:
-        """The frame after the last of each episode."""
+        """The frame after the last one of each episode."""
         return self.begin + self.length
 
     def tell(self, wrong: npt.NDArray[np.bool_]) -> int:
-        """Note that these episodes have a finding; return the first one's place."""
+        """Record that these episodes have a finding; return the position of the first."""
         self.told |= wrong
         return int(np.argmax(wrong))
 
@@ -252,7 +244,7 @@ def check_video_file(
     fps: Fraction,
     untimed: npt.NDArray[np.bool_],
 ) -> list[Finding]:
-    """Check one video file; memory is bounded by its index."""
+    """Check one video file. Memory is bounded by its index."""
     path = root / routed.path
     first = int(routed.episodes[0])
 
@@ -287,7 +279,7 @@ def check_video_file(
 
 
 def frames_of(index: media.ClipIndex) -> VideoFrames:
-    """Return the frames of a file whose index was read."""
+    """Return the frames of a file from its index."""
     times = index.presentation_times
     order = np.argsort(times, kind="stable")
     return VideoFrames(
@@ -324,7 +316,7 @@ def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, s
 def spans_of(
     frames: VideoFrames, routed: RoutedFile, placed: StreamPlaces, ranges: Ranges
 ) -> EpisodeSpans:
-    """Return where the episodes of a file are: from the frame that is nearest to its begin."""
+    """Return the frames of each episode of a file, from the frame nearest to its begin."""
     begin_seconds = placed.begin_seconds[routed.episodes]
     begin = _nearest(frames.seconds, begin_seconds)
     order = np.lexsort((routed.episodes, begin))
@@ -339,7 +331,7 @@ def spans_of(
 
 
 def _nearest(sorted_seconds: FloatArray, wanted: FloatArray) -> IntArray:
-    """Return the place of the time that is nearest to each wanted one."""
+    """Return the position of the time nearest to each wanted one."""
     after = np.searchsorted(sorted_seconds, wanted).clip(0, len(sorted_seconds) - 1)
     before = (after - 1).clip(0)
     nearer = np.abs(sorted_seconds[before] - wanted) < np.abs(sorted_seconds[after] - wanted)
@@ -349,7 +341,7 @@ def _nearest(sorted_seconds: FloatArray, wanted: FloatArray) -> IntArray:
 def spans_findings(
     frames: VideoFrames, spans: EpisodeSpans, fps: Fraction, timed: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[str, str, int]]:
-    """Yield code, message and place among the spans."""
+    """Yield code, message and position among the spans."""
     num_frames = len(frames.seconds)
     beyond = spans.stop > num_frames
     if beyond.any():
@@ -362,7 +354,7 @@ def spans_findings(
         )
     yield from _off_their_times(frames, spans, fps, timed & ~beyond)
     yield from _neighbours(frames, spans, fps)
-    # Further checks of a misplaced episode mean nothing.
+    # Further findings about a misplaced episode would mean nothing.
     unkeyed = ~spans.told & ~frames.keyframes[spans.begin]
     if unkeyed.any():
         number, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
@@ -386,7 +378,7 @@ def spans_findings(
 def _off_their_times(
     frames: VideoFrames, spans: EpisodeSpans, fps: Fraction, among: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[str, str, int]]:
-    """Count frames that LeRobot refuses, apart by whether exact arithmetic would accept them."""
+    """Count frames that LeRobot refuses: in exact arithmetic, and only in single precision."""
     counts = {"frame-times": 0, "float32-reach": 0}
     episodes = {code: np.zeros(len(spans.episodes), np.bool_) for code in counts}
     worst = 0.0
@@ -398,7 +390,8 @@ def _off_their_times(
         frame = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
         stored = frames.seconds[np.repeat(spans.begin[block], length) + frame]
         begin = np.repeat(spans.from_seconds[block], length)
-        # A row's timestamp is in single precision, its sum with from_timestamp in double.
+        # A row's timestamp is in single precision; its sum with from_timestamp is in double
+        # precision.
         asked = begin + (frame / float(fps)).astype(np.float32)
         refused = np.abs(asked.astype(np.float32) - stored.astype(np.float32)) >= _TOLERANCE
         distance = np.abs(begin + frame / float(fps) - stored)
@@ -422,7 +415,7 @@ def _off_their_times(
 
 
 def _blocks(ends: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield ranges of episodes of about so many frames, or one episode."""
+    """Yield ranges of episodes with about this number of frames, at least one episode each."""
     first = 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
@@ -435,11 +428,11 @@ def _blocks(ends: IntArray) -> Iterator[tuple[int, int]]:
 def _neighbours(
     frames: VideoFrames, spans: EpisodeSpans, fps: Fraction
 ) -> Iterator[tuple[str, str, int]]:
-    """Find episodes that share frames; where none do, frames between episodes that none has."""
+    """Find episodes that share frames. If there are none, find frames between episodes."""
     num_frames = len(frames.seconds)
     stop = np.minimum(spans.stop, num_frames)
     last = np.maximum.accumulate(stop)
-    # Among the episodes up to each, the one that ends last.
+    # The episode that ends last, up to each episode.
     ends_last = np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))
     gap = spans.begin[1:] - last[:-1]
     beside = (stop[:-1] > 0) & (spans.begin[1:] < num_frames)
@@ -449,7 +442,7 @@ def _neighbours(
     wrong[1:] = (gap != 0) | (beside & (gap == 0) & (np.abs(pause) >= 0.5 / float(fps)))
     wrong[1:] &= ~(spans.told[1:] & spans.told[:-1])
     shared = wrong.copy()
-    # The place of an episode that is not at its times, or ends beyond the file, is unknown.
+    # An episode that is not at its times, or ends beyond the file, has no known place.
     shared[1:] &= (gap < 0) & ~spans.told[1:] & ~spans.told[ends_last[:-1]]
     lead, tail = int(spans.begin[0]), num_frames - int(stop.max())
     if wrong.any():

@@ -1,4 +1,4 @@
-"""What lies under ``meta/`` of a v3.0 dataset: do its tables go together, and with the files?"""
+"""The check of ``meta/`` of a v3.0 dataset: its tables, compared with each other and the files."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.arrow import nested_floats
 
-# The statistics that ``meta/episodes`` holds, added up a block of rows at a time.
+# The statistics in ``meta/episodes``, aggregated a block of rows at a time.
 
 
 class EpisodeStats:
-    """Adds up the statistics of some features, without those whose statistics are unusable."""
+    """Aggregates the statistics of features, except unusable statistics."""
 
     def __init__(self, features: Collection[str]) -> None:
         self._features = sorted(features)
@@ -70,7 +70,7 @@ class EpisodeStats:
                 return f"{name} is not an array of numbers for each episode"
             block[statistic] = values
         shapes = {name: values.shape[1:] for name, values in block.items()}
-        # Statistics that are one number each have no axis; LeRobot refuses to add these up.
+        # A statistic that is a single number has no axis. LeRobot cannot aggregate such statistics.
         if shapes.pop("count") != (1,) or len(set(shapes.values())) > 1 or not shapes["mean"]:
             return f"the shapes of its statistics contradict each other: {shapes}"
         total = self._totals.setdefault(feature, FeatureStats(feature, is_image=False))
@@ -82,7 +82,7 @@ class EpisodeStats:
         return None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the features whose statistics cannot be used."""
+        """Yield the features with unusable statistics."""
         if self._features and not self._has_columns:
             message = "meta/episodes contains no statistics."
             yield found("episode-stats", message, path=EPISODES_DIR)
@@ -92,7 +92,7 @@ class EpisodeStats:
             yield found("episode-stats", message, stream=feature, path=EPISODES_DIR)
 
     def aggregate(self) -> dict[str, dict[str, FloatArray]]:
-        """Return the statistics over all episodes of each usable feature."""
+        """Return the statistics of each usable feature over all episodes."""
         return {
             feature: total.total()
             for feature, total in self._totals.items()
@@ -100,22 +100,22 @@ class EpisodeStats:
         }
 
 
-# ``meta/stats.json``: is it complete, possible, of the right shapes, and what the episodes say?
+# ``meta/stats.json``: complete, possible, of the right shapes, and equal to the episodes' sum?
 
 
 _IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
-# Recorders merge episode by episode in single and double precision; what is stale differs by more.
+# Recorders aggregate in single and double precision. Stale statistics differ by more than that.
 _RELATIVE_TO_RANGE = 1e-3
 _RELATIVE_TO_SIZE = 1e-6
-# LeRobot adds the rows of an episode up in single precision, one by one: of n equal values each sum
-# may be off by 2**-24 of itself, and their mean by n / 2 times as much.
+# LeRobot adds the rows of an episode in single precision, one by one. Each sum of n equal values
+# may be wrong by 2**-24 of itself, and their mean by n / 2 times as much.
 _RELATIVE_TO_ROWS = 2.0**-25
-# LeRobot's recompute_stats writes statistics of relative actions here, on request.
+# On request, LeRobot's recompute_stats stores statistics of relative actions here.
 _MAY_BE_RELATIVE = "action"
 
 
 def has_stats(feature: Feature) -> bool:
-    """Tell whether policies normalise a feature, so that it needs statistics."""
+    """Return whether policies normalise a feature, so that it needs statistics."""
     return (
         feature.dtype in ("image", "video") or feature.is_number
     ) and feature.key not in DEFAULT_COLUMNS
@@ -127,7 +127,7 @@ def check_stats(
     aggregate: Mapping[str, Mapping[str, FloatArray]],
     longest: int,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the statistics, given the frames of the longest episode."""
+    """Yield faults of the statistics, given the number of frames of the longest episode."""
     try:
         stats = read_json_object(root / STATS_PATH)
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def check_stats(
 def check_feature_stats(
     feature: Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None, longest: int
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the statistics of one feature; see `check_stats`."""
+    """Yield faults of the statistics of one feature; see `check_stats`."""
 
     def wrong(code: str, message: str, severity: str | None = None) -> Finding:
         message = f"{feature.key}: {message}."
@@ -194,7 +194,7 @@ def _array(value: Any) -> FloatArray | None:
 def _shapes(feature: Feature) -> tuple[tuple[int, ...], ...]:
     if feature.dtype in ("image", "video"):
         return _IMAGE_SHAPES
-    # LeRobot's recorder reduces all axes of a matrix but the last.
+    # LeRobot's recorder reduces all axes of a matrix except the last.
     return (feature.shape, feature.shape[-1:]) if len(feature.shape) > 1 else (feature.shape,)
 
 
@@ -241,7 +241,7 @@ def _differences(
     return differing + (["count"] if values["count"][0] != aggregate["count"][0] else [])
 
 
-# From ``meta/episodes`` to files: which episodes each file holds, and which files nobody names.
+# From ``meta/episodes`` to files: the episodes of each file, and files that nothing names.
 
 
 def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
@@ -266,7 +266,7 @@ def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
 def left_over(
     root: Path, routed: Mapping[str, object], complete: bool, declared: Declared
 ) -> Iterator[Finding]:
-    """Yield files below data/, videos/ and meta/episodes that nobody names, and tables of v2.x."""
+    """Yield files below data/, videos/ and meta/episodes that nothing names, and tables of v2.x."""
     undeclared: dict[str, list[str]] = {}
     if of_v2 := left_over_tables(root):
         message = f"{', '.join(of_v2)} are tables of v2.x. Readers of v3.0 do not use them."
@@ -285,7 +285,7 @@ def left_over(
             elif camera := _undeclared_camera(pure, declared):
                 undeclared.setdefault(camera, []).append(path)
             elif complete or pure.suffix not in (".parquet", ".mp4"):
-                # Desktop and download tools leave such files everywhere.
+                # Desktop and download programs leave such files everywhere.
                 hidden = any(part.startswith(".") for part in pure.parts)
                 yield found(
                     "stray-file",
@@ -299,13 +299,13 @@ def left_over(
 
 
 def _undeclared_camera(path: PurePosixPath, declared: Declared) -> str | None:
-    """Return the camera in whose folder a video lies, where no feature has its name."""
+    """Return the camera with the folder of a video, if no feature has its name."""
     is_video = path.parts[0] == "videos" and path.suffix == ".mp4" and len(path.parts) == 4
     return path.parts[1] if is_video and path.parts[1] not in declared.cameras else None
 
 
 def provenance_findings(root: Path, num_episodes: int) -> Iterator[Finding]:
-    """Say where the dataset tells of other episodes than its own from where they are."""
+    """Report a record of sources that does not fit the episodes."""
     try:
         told = read_provenance(root)
     except UnreadableSourceError as error:
@@ -339,11 +339,11 @@ def _files_below(root: Path, folder: str) -> Iterator[str]:
 
 
 def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
-    """Yield the errors that ``meta/`` shows when a dataset is opened; no row or frame is read.
+    """Yield the errors of ``meta/`` for a dataset that is opened. No row and no frame is read.
 
     Args:
-        dataset: Its tables could be read.
-        lists_files: Whether to look for data files that no episode has.
+        dataset: A dataset with readable tables.
+        lists_files: Whether to look for data files without an episode.
     """
     declared, table = dataset.declared, dataset.episodes
     _, findings = declaration(declared.raw)
@@ -364,7 +364,7 @@ def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
 def _shared_spans(
     files: list[RoutedFile], table: EpisodeTable, declared: Declared
 ) -> Iterator[Finding]:
-    """Yield the first episodes of a stream that are the same frames by their times and lengths."""
+    """Yield the first episodes of a stream that share frames, by their times and lengths."""
     for file in files:
         begin = table.placed[file.stream].begin_seconds[file.episodes] * float(declared.fps)
         begin = np.rint(begin)

@@ -1,4 +1,4 @@
-"""Faults of a dataset: every kind of finding, and the effect of the user's flags on it."""
+"""Findings: their kinds, and the effect of the user's flags on them."""
 
 from leconvert.dataset.findings.catalogue import (
     DROP,

@@ -1,6 +1,6 @@
-"""Every kind of finding: its code, how bad it is, and what helps.
+"""Every kind of finding: its code, its severity, and its remedies.
 
-``catalogue.json`` lists them, and ``docs/reference/findings.md`` shows both tables to users.
+``catalogue.json`` lists them, and ``docs/reference/findings.md`` shows them to users.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ TRIM = "--on-bad-episode trim"
 TASKS_FROM_EPISODES = "--tasks-from episodes"
 _SHOWN_A_KIND_AND_STREAM = 20
 _FURTHER = "Further findings of this kind."
-# Paths, and numbers that are no parts of names.
+# Paths, and numbers that are not part of a name.
 _NUMBERS = re.compile(r"\S*/\S*|(?<![\w.])[0-9][0-9.,]*(?!\w)")
 
 
 class Kind(NamedTuple):
-    """One kind of finding.
+    """A kind of finding.
 
     Attributes:
         code: Its stable name.
-        severity: ``error``, ``warning`` or ``info``, where the case does not say otherwise. An
-            error of a v3.0 dataset makes LeRobot's loader raise, or return the wrong thing without
-            raising. A warning costs time or room, or makes one of LeRobot's tools stumble.
-        meaning: The observation, or its effect on the dataset's users, in one line.
-        repairs: The flags that repair it, flags that lose nothing first. Errors of single episodes
-            can always be left out with their episode (`DROP`), errors of a camera with it.
-        acceptable: Whether ``--accept`` turns the error into a warning: the conversion can do
+        severity: ``error``, ``warning`` or ``info``, unless the case says otherwise. An error of a
+            v3.0 dataset makes LeRobot's loader raise or return wrong data. A warning costs time or
+            space, or makes one of LeRobot's tools fail.
+        meaning: The fault, or its effect for users, in one line.
+        repairs: The flags that repair it; those that lose nothing come first. Errors of single
+            episodes can always be left out with the episode (`DROP`), errors of a camera with the
+            camera.
+        acceptable: Whether ``--accept`` turns the error into a warning: the conversion is possible
             without the repair, and the result is as good or bad as the source.
         remedy: A remedy that loses nothing: the message names it before the flags.
             tests/unit/dataset/check tries its commands, finding by finding.
@@ -57,9 +58,9 @@ class Kind(NamedTuple):
 
 
 def _catalogues() -> Iterable[Mapping[str, Kind]]:
-    """Yield what the scan can say about a source, and what `check` can say about v3.0 datasets.
+    """Yield the findings of the scan in a source, and of `check` in a v3.0 dataset.
 
-    A remedy names texts that several have in braces; such a text may name those before it.
+    A remedy names shared texts in braces. Such a text may name earlier ones.
     """
     listed = json.loads(Path(__file__).with_name("catalogue.json").read_bytes())
     texts = {"get_again": GET_AGAIN}
@@ -113,7 +114,7 @@ def found(
     path: str | None = None,
     severity: str | None = None,
 ) -> Finding:
-    """Return a finding with what its kind says; a severity that is given takes precedence."""
+    """Return a finding of a kind; a given severity takes precedence."""
     kind = V3_CATALOGUE[code]
     below = [text for begin, text in kind.remedy_below.items() if (path or "").startswith(begin)]
     return Finding(
@@ -128,11 +129,11 @@ def found(
 
 
 def lossless_remedy(code: str, remedy: str | None = None) -> str | None:
-    """Return what loses nothing and is told before a flag that does; None where there is nothing.
+    """Return the remedy that loses nothing, which is told before any flag; None if there is none.
 
     Args:
         code: The code of an error in a source.
-        remedy: Its remedy: a flag, or a sentence of `check`, which says itself what loses nothing.
+        remedy: Its remedy: a flag, or a sentence of `check`, which itself says what loses nothing.
     """
     is_sentence = remedy is not None and not remedy.startswith("--")
     kind = SOURCE_CATALOGUE.get(code)
@@ -140,7 +141,7 @@ def lossless_remedy(code: str, remedy: str | None = None) -> str | None:
 
 
 def named(text: str, root: object) -> str:
-    """Return what helps with the dataset that it is about in place of ``DATASET``."""
+    """Return the remedy with the path of its dataset instead of ``DATASET``."""
     return text.replace(" DATASET", f" {shlex.quote(str(root))}")
 
 
@@ -155,15 +156,15 @@ def all_named[Each: Finding](findings: Iterable[Each], root: object) -> tuple[Ea
 
 
 def all_remedies(code: str, remedy: str | None) -> str:
-    """Return both in one line; empty where nothing helps."""
+    """Return both in one line; empty if nothing helps."""
     return " Or ".join(filter(None, (lossless_remedy(code, remedy), remedy)))
 
 
 def grouped(findings: Iterable[Finding]) -> tuple[CountedFinding, ...]:
-    """Return one finding for all that differ in their file, episode and numbers alone, and count.
+    """Return one finding, with a count, for all that differ only in file, episode and numbers.
 
-    A dataset of a hundred thousand broken files has one thing wrong with it, not a hundred
-    thousand; memory is bounded by what is kept.
+    A hundred thousand broken files are one fault, not a hundred thousand. Memory is bounded by the
+    result.
     """
     first: dict[tuple[object, ...], Finding] = {}
     counts: Counter[tuple[object, ...]] = Counter()

@@ -1,4 +1,4 @@
-"""Findings of the checks of a v2.x source, and the decisions about them."""
+"""From observations of a scan to decisions about repairs."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from leconvert.model.values import Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.text import count, first_few, shown
 
-# Reports of checks, before any decision about them.
+# Observations of checks, before any decision.
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Something that a check saw.
+    """An observation of a check.
 
     Attributes:
-        code: One of the catalogue's.
+        code: A code of the catalogue.
         message: The observation, in one sentence.
         episode: The episode's index in the source, if it concerns one.
         stream: The stream, if it concerns one.
         path: The file relative to the source, if it concerns one.
         feature: The feature, if it concerns one.
-        severity: As the catalogue says, unless the case says otherwise.
-        is_acceptable: Whether it can be accepted where others of its code can.
-        helps: Flags of the catalogue's that help in this case; None where all do.
-        whole_frames: To how many of the episode's first frames this does not apply; 0 for none.
+        severity: The catalogue's, unless the case differs.
+        is_acceptable: Whether it can be accepted, if others with its code can.
+        helps: The flags of the catalogue that help here; None for all.
+        whole_frames: The number of first frames of the episode that are not affected; 0 for none.
     """
 
     code: str
@@ -61,16 +61,17 @@ class Observation:
 
     @property
     def order(self) -> tuple[int, str, str, str, str, str]:
-        """Sorts what is about the dataset first, then by episode."""
+        """The sort key: observations about the dataset first, then by episode."""
         episode = -1 if self.episode is None else self.episode
         stream, feature, path = self.stream or "", self.feature or "", self.path or ""
         return (episode, stream, self.code, feature, path, self.message)
 
 
 class RepeatedObservations:
-    """One observation in many episodes: it makes one remark with the number of episodes.
+    """One observation about many episodes: a single remark with their number.
 
-    The first episode is the example. Memory is bounded by the kinds of things, not by episodes.
+    The first episode is the example. Memory is bounded by the kinds of observations, not by the
+    episodes.
     """
 
     __slots__ = ("_seen",)
@@ -79,18 +80,18 @@ class RepeatedObservations:
         self._seen: dict[tuple[object, ...], tuple[Observation, int]] = {}
 
     def add(self, remark: Observation, episodes: int = 1) -> None:
-        """Note that something was seen in further episodes."""
+        """Record the observation for further episodes."""
         kind = (remark.code, remark.stream or "", remark.feature or "", remark.helps)
         example, before = self._seen.get(kind, (remark, 0))
         self._seen[kind] = (example, before + episodes)
 
     def merge(self, later: RepeatedObservations) -> None:
-        """Add what was seen in later episodes."""
+        """Add the observations about later episodes."""
         for remark, episodes in later._seen.values():
             self.add(remark, episodes)
 
     def remarks(self) -> Iterator[Observation]:
-        """Yield a remark for each kind of thing."""
+        """Yield a remark for each kind of observation."""
         for example, episodes in self._seen.values():
             more = (
                 f" The same holds for {count(episodes, 'episode')} in all." if episodes > 1 else ""
@@ -100,15 +101,15 @@ class RepeatedObservations:
 
 @dataclass(slots=True)
 class ObservationLog:
-    """Remarks about the slices of some episodes, one slice after the other.
+    """Collects remarks about the slices of some episodes, one slice after the other.
 
     Attributes:
-        remarks: About single episodes.
-        sightings: About many.
-        episode: Index of the episode that is looked at.
+        remarks: Remarks about single episodes.
+        sightings: Observations about many episodes.
+        episode: Index of the present episode.
         stream: Its stream.
         file: Its file.
-        folder_length: Characters of the file's name up to what is relative to the source.
+        folder_length: Number of characters of the file's name before the relative path.
     """
 
     remarks: list[Observation] = field(default_factory=list)
@@ -134,7 +135,7 @@ class ObservationLog:
         helps: tuple[str, ...] | None = None,
         whole_frames: int = 0,
     ) -> None:
-        """Say something about this slice alone."""
+        """Add an observation about this slice only."""
         place = self.episode, self.stream, self.path
         self.remarks.append(
             Observation(
@@ -151,7 +152,7 @@ class ObservationLog:
         path: str | None = None,
         helps: tuple[str, ...] | None = None,
     ) -> None:
-        """Say something that may hold for many slices of this stream."""
+        """Add an observation that may hold for many slices of this stream."""
         self.sightings.add(
             Observation(
                 code,
@@ -168,30 +169,28 @@ class ObservationLog:
 def said_of_paths(feature: str, where: str = "") -> str:
     """Return the message about images that are paths."""
     return (
-        f"The tables contain no image files of {shown(feature)}{where}, but at best their "
-        'paths. Put the files into the tables first, as described under "Images as '
-        'paths" in docs/howto/broken-datasets.md.'
+        f"The tables contain no image files of {shown(feature)}{where}, only paths or nothing. "
+        'Put the files into the tables first, as described under "Images as paths" in '
+        "docs/howto/broken-datasets.md."
     )
 
 
-# From what was seen and what the user allows to what is done about it: no I/O.
+# From observations and the user's options to repairs: no I/O.
 #
-# An error stops the plan. It is ``repaired`` where the user gave the flag that repairs it, a
-# warning where the user accepts it, and goes away with its episode where bad episodes may be
-# dropped.
+# An error stops the plan. With the flag that repairs it, it becomes ``repaired``. If the user
+# accepts it, it becomes a warning. If bad episodes may be dropped, it goes away with its episode.
 
 
 _REINDEXED = ("frame_index", "episode_index", "index")
 _RENUMBERED = ("episode_index", "index")
-# Findings about stored columns; they no longer hold if the column is computed.
+# Findings about stored columns. They do not hold if the column is computed.
 _OF_STORED_TYPES = frozenset(
     {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
 )
 _SHOWN = 20
-# Rows of an episode that has one of these may be of other frames than those at their place: some
-# in between may be lost.
+# With one of these, the rows of an episode may belong to other frames: some in between may be lost.
 _OF_LOST_ROWS = frozenset({"timestamps", "uneven-times", "frame-index"})
-# Flags that repair whatever names them. With --assume-fps a finding goes away or stays.
+# Flags that repair every finding that names them. With --assume-fps a finding goes away or stays.
 _REPAIRING = frozenset(
     {
         "--assume-version",
@@ -214,16 +213,16 @@ class SourceFacts:
 
     Attributes:
         episode_index: Index of each episode, ascending, shape (E,).
-        length: Frames of each, shape (E,).
+        length: Number of frames of each, shape (E,).
         features: Declared features.
         tasks: (index, text) pairs as listed, ascending.
         missing_columns: Default columns that are computed because no table has them.
-        has_episode_stats: Whether the version keeps statistics of episodes.
-        corrected: Features that are declared otherwise than they are stored, as they are stored.
-        unsound_stats: Features whose statistics are missing or stale and can be computed, and in
-            which episodes; None where there are none at all.
+        has_episode_stats: Whether the version stores statistics of episodes.
+        corrected: Features with a wrong declaration, as they are stored.
+        unsound_stats: Features whose statistics are missing or stale and can be computed, with the
+            episodes; None if the source has no statistics at all.
         undeclared: Columns of the tables that are not declared.
-        declarations: Declarations of those columns that can be declared.
+        declarations: Declarations for those that can be declared.
         codebase_version: The version that the source is read as.
         located: Paths of files that are not at their template's path, by stream and episode.
         task_columns: Columns beside ``task_index`` that hold task indices.
@@ -259,7 +258,7 @@ class ResolvedRepairs:
     """The decision about a source.
 
     Attributes:
-        findings: Sorted: the dataset's first, then by episode.
+        findings: Sorted: those of the dataset first, then by episode.
         repairs: The changes of the conversion.
         kept: Whether each episode stays, shape (E,).
     """
@@ -293,7 +292,7 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
 def check_renamed_features(
     renames: Mapping[str, str], known: Sequence[str], task_indices: Sequence[str]
 ) -> None:
-    """Refuse features that cannot have the name that they are to have."""
+    """Refuse features that cannot have their new names."""
     for old, new in renames.items():
         said = f"--rename-feature {shown(f'{old}={new}')}"
         if old not in known:
@@ -319,7 +318,7 @@ def check_renamed_features(
 def redeclared(
     features: Mapping[str, Mapping[str, Any]], corrected: Mapping[str, Mapping[str, Any]]
 ) -> set[str]:
-    """Return columns whose statistics are none: of another shape, or of what was called text."""
+    """Return columns whose statistics do not fit: of another shape, or of a text column."""
     return {
         name
         for name, feature in corrected.items()
@@ -330,7 +329,7 @@ def redeclared(
 def whole_frames_of(remarks: Sequence[Observation]) -> dict[int, int]:
     """Return how many first frames of damaged episodes have rows and frames that agree.
 
-    Only of episodes whose other rows and frames are the right ones as far as anybody can tell.
+    An episode counts only if its other rows and frames are right as far as anybody can tell.
     """
     found: dict[int, int] = {}
     in_doubt = {remark.episode for remark in remarks if remark.code in _OF_LOST_ROWS}
@@ -344,7 +343,7 @@ def whole_frames_of(remarks: Sequence[Observation]) -> dict[int, int]:
 def resolve_repairs(
     remarks: Sequence[Observation], options: RepairOptions, facts: SourceFacts
 ) -> ResolvedRepairs:
-    """Decide what is done about everything that was seen."""
+    """Decide about all observations."""
     dropped: dict[int, str] = {}
     decided: list[tuple[Observation, str]] = []
     for remark in sorted(remarks, key=lambda remark: remark.order):
@@ -384,10 +383,10 @@ def resolve_repairs(
 
 
 def task_map_of(tasks: Sequence[tuple[int, str]]) -> dict[int, int] | None:
-    """Return result indices of source task indices: dense, equal texts one task.
+    """Return result indices of source task indices: without gaps, one for equal texts.
 
     Returns:
-        A mapping; None where every index stays as it is and every text stands there once.
+        A mapping; None if every index stays and every text is listed once.
     """
     places: dict[str, int] = {}
     task_map: dict[int, int] = {}
@@ -398,7 +397,7 @@ def task_map_of(tasks: Sequence[tuple[int, str]]) -> dict[int, int] | None:
 
 
 def _severity(remark: Observation, options: RepairOptions) -> str:
-    """Return a remark's severity as far as it depends on the options alone."""
+    """Return a remark's severity as far as it depends only on the options."""
     if remark.severity not in ("error", "warning"):
         return remark.severity
     if any(_is_given(flag, remark, options) for flag in _flags(remark)):
@@ -415,7 +414,7 @@ def _flags(remark: Observation) -> tuple[str, ...]:
 
 
 def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:
-    """Whether the user gave a flag for a remark; dropped episodes are decided later."""
+    """Return whether the user gave a flag for a remark. Dropped episodes are decided later."""
     if flag in (DROP, TRIM):
         return remark.episode is None and options.on_bad_episode != "fail"
     option, _, _ = flag.partition(" ")
@@ -428,7 +427,7 @@ def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:
 
 
 def _fixed(remark: Observation, severity: str, repairs: Repairs, dropped: Mapping[int, str]) -> str:
-    """Return the severity, given what else is repaired: some repairs mend more than they name."""
+    """Return the severity after other repairs: some repairs correct more than they name."""
     if severity not in ("error", "warning"):
         return severity
     if remark.episode in dropped:
@@ -472,7 +471,7 @@ def _repairs(
     remappable = options.remap_tasks and "task-conflict" not in codes
     task_map = task_map_of(facts.tasks) if remappable else None
     if task_map is not None and "task_index" in facts.missing_columns:
-        # Every row is of the only task, whatever its index was.
+        # Every row has the only task, whatever its index was.
         task_map = {index: 0 for index, _ in facts.tasks}
     stale = set(computed)
     if task_map is not None or options.tasks_from is not None:
@@ -563,7 +562,7 @@ def _is_lost(remedies: Sequence[Remedy]) -> bool:
 
 
 def _written(flag: str, remark: Observation) -> str | None:
-    """Return a flag as a user types it; None where it cannot help with the remark."""
+    """Return a flag as a user types it; None if it does not help with the remark."""
     if flag == "--assume-fps":
         return None  # nobody knows which
     if flag != "--drop-feature":
@@ -581,7 +580,7 @@ def _feature(remark: Observation) -> str | None:
 class _Remedies:
     """The rest of a dataset after each remedy of its errors.
 
-    A flag repairs all errors of one code and one stream or feature together.
+    A flag repairs all errors with one code in one stream or feature together.
     """
 
     def __init__(
@@ -604,7 +603,7 @@ class _Remedies:
         self._known: dict[tuple[object, ...], tuple[Remedy, ...]] = {}
 
     def __call__(self, remark: Observation) -> tuple[Remedy, ...]:
-        """Return the remedies of an error, the one first that loses least."""
+        """Return the remedies of an error; the one that loses least comes first."""
         matter = _matter(remark)
         key = (*matter, _flags(remark))
         if key not in self._known:
@@ -626,16 +625,16 @@ class _Remedies:
         return self._known[key]
 
     def _whole_frames_in(self, bad: npt.NDArray[np.bool_]) -> list[int]:
-        """Return the frames that some episodes keep where they are trimmed."""
+        """Return the number of frames that remain of some episodes after a trim."""
         episodes = self._facts.episode_index[bad].tolist()
         return [self._whole_frames[each] for each in episodes if each in self._whole_frames]
 
     def _left(
         self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_], whole: Sequence[int]
     ) -> tuple[Extent, float]:
-        """Return what a flag leaves, and how much it loses, in frames of one camera.
+        """Return the rest after a flag, and the loss, in frames of one camera.
 
-        The tables of an episode count as much as the clips of a camera do.
+        An episode's table counts as much as a camera's clip.
         """
         base, frames = self._base, int(self._facts.length[rest].sum())
         dtypes = [feature["dtype"] for feature in self._facts.features.values()]
@@ -645,7 +644,7 @@ class _Remedies:
             left = Extent(int(np.count_nonzero(rest)) + len(whole), frames, base.features)
             return left, (base.frames - frames) * (1 + cameras)
         if flag == "--drop-feature":
-            # If an error names episodes, the feature is of no use in these.
+            # If an error names episodes, the feature is useless in these episodes.
             is_camera = self._facts.features.get(_feature(remark) or "", {}).get("dtype") == "video"
             share = 1.0 if is_camera else 1 / max(1, len(dtypes) - cameras)
             return replace(base, features=base.features - 1), frames * share

@@ -511,7 +511,9 @@ class FeatureStats:
             try:
                 array = np.atleast_1d(np.array(value))
             except (ValueError, OverflowError) as error:
-                raise _malformed(self.name, episode, f"{key} is ragged") from error
+                raise _malformed(
+                    self.name, episode, f"the lists of {key} differ in length"
+                ) from error
             if array.dtype.kind not in "biuf":
                 raise _malformed(self.name, episode, f"{key} does not consist of numbers")
             problem = self._shape_problem(key, array.shape)

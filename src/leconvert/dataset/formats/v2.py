@@ -1,7 +1,7 @@
-"""LeRobot v2.x as it stands on disk: ``info.json``, tables, file paths, and the dataset as one.
+"""LeRobot v2.x as stored on disk: ``info.json``, tables, file paths, and the whole dataset.
 
-Git LFS pointers in place of files are recognised. Unreadable files raise an error; the scan finds
-the other faults.
+Git LFS pointers in place of files are recognised. Unreadable files raise an error. All other faults
+are findings of the scan.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import shlex
 import stat
 import string
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -58,20 +59,20 @@ from leconvert.support.storage_errors import denied
 from leconvert.support.text import GET_AGAIN, count, shown
 from leconvert.workdir.swap import info_path, old_dir
 
-# Git LFS pointers: small texts that a clone without Git LFS has in place of the files.
+# Git LFS pointers: small texts in place of the files, after a clone without Git LFS.
 
 
 _BEGIN = b"version https://git-lfs.github.com/spec/"
-# The specification has clients ignore anything longer as a pointer.
+# By the specification, anything longer is not a pointer.
 _LARGEST_BYTES = 1024
 _FIRST_FILES = 3
 
 
 def is_pointer(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a pointer; False for what cannot be read."""
+    """Return whether a file is a pointer; False if it cannot be read."""
     with suppress(OSError):
         seen = os.stat(path)  # noqa: PTH116 - asked of many files
-        # Opening a named pipe would wait for somebody who writes.
+        # To open a named pipe would wait for a writer.
         if stat.S_ISREG(seen.st_mode) and seen.st_size <= _LARGEST_BYTES:
             with Path(path).open("rb") as file:
                 return file.read(len(_BEGIN)) == _BEGIN
@@ -117,7 +118,7 @@ _RESERVED_IN_KEYS = {"", ".", ".."}
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """The part of ``info.json`` that the converter needs; ``raw`` keeps the rest.
+    """The part of ``info.json`` that the converter needs; ``raw`` has the rest.
 
     Attributes:
         raw: The file as parsed.
@@ -126,9 +127,9 @@ class DatasetInfo:
         features: Declared features by key.
         camera_keys: Features of dtype ``video``, sorted.
         data_path: Template of parquet paths.
-        video_path: Template of video paths, None without cameras.
-        chunks_size: Episodes a source chunk folder.
-        located: Paths of files that are not at their template's path, by stream and episode.
+        video_path: Template of video paths; None without cameras.
+        chunks_size: Number of episodes in a chunk folder of the source.
+        located: Paths of files that are elsewhere than their template says, by stream and episode.
     """
 
     raw: Mapping[str, Any]
@@ -189,14 +190,14 @@ def load_info(
 
 
 def version_of_files(root: Path) -> str | None:
-    """Return the v2.x version that a dataset's tables look like; None if they do not."""
+    """Return the v2.x version that a dataset's tables fit; None if they fit neither."""
     if not (root / EPISODES_PATH).is_file() or (root / "meta/episodes").is_dir():
         return None
     return "v2.1" if (root / STATS_PATH).is_file() else "v2.0"
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Read ``meta/info.json`` of a dataset of any version, whose files are parquet and MP4."""
+    """Read ``meta/info.json`` of a dataset of any version, with files in parquet and MP4."""
     path = root / INFO_PATH
     if not root.is_dir():
         old = old_dir(root)
@@ -225,7 +226,8 @@ def read_info(root: Path) -> dict[str, Any]:
                 f"{path} is empty.", path=str(path), next_step=f"{GET_AGAIN}."
             )
         raw = json.loads(content)
-        # Half a surrogate pair is JSON, but no text that the result's own table could hold.
+        # Half a surrogate pair is valid JSON, but not a text that the result's own table could
+        # hold.
         json.dumps(raw, ensure_ascii=False).encode()
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(root) from None
@@ -247,7 +249,7 @@ def read_info(root: Path) -> dict[str, Any]:
 
 
 def _no_dataset(root: Path) -> UnreadableSourceError:
-    """Return what is told of a folder without ``meta/info.json``, which may hold datasets."""
+    """Return the error for a folder without ``meta/info.json``, which may contain datasets."""
     said, helps = f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.", _GIVE_THE_FOLDER
     below = _datasets_below(root)
     if below:
@@ -263,7 +265,7 @@ def _no_dataset(root: Path) -> UnreadableSourceError:
 
 
 def _datasets_below(root: Path) -> int:
-    """Count the datasets in the folders of a folder, and in theirs, as ORG/NAME has them."""
+    """Return the number of datasets in subfolders, and in their subfolders (ORG/NAME)."""
     found = 0
     for pattern in ("*/meta/info.json", "*/*/meta/info.json"):
         with suppress(OSError):
@@ -273,7 +275,7 @@ def _datasets_below(root: Path) -> int:
 
 
 def _unread(path: Path, error: Exception, helps: str) -> UnreadableSourceError:
-    """Return what a file's failed read means: a right that this user lacks, or a damaged file."""
+    """Return the error for a failed read: a missing permission, or a damaged file."""
     said = (error.strerror if isinstance(error, OSError) else None) or error
     message = f"{path} cannot be read: {said}."
     if isinstance(error, PermissionError):
@@ -293,8 +295,8 @@ def _fps(path: Path, value: object) -> Fraction:
 
 
 def frame_rate(value: object) -> Fraction | None:
-    """Return the rate that ``fps`` of ``info.json`` is; None if it is none."""
-    # bool is an int to Python; true would otherwise pass as one frame a second.
+    """Return ``fps`` of ``info.json`` as a rate; None if it is not one."""
+    # bool is an int in Python: true would pass as one frame a second.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return Fraction(repr(value)) if 0 < value < 1_000_000 else None  # also refuses NaN
@@ -334,14 +336,14 @@ LEGACY_META_FILES = (
 
 
 def left_over_tables(root: Path) -> list[str]:
-    """Return the tables of v2.x in the folder of a v3.0 dataset, where nobody reads them."""
+    """Return the tables of v2.x in the folder of a v3.0 dataset, where nothing reads them."""
     return [name for name in (EPISODES_PATH, STATS_PATH, TASKS_PATH) if (root / name).is_file()]
 
 
 _CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
 # A width in a template could otherwise ask for a name of gigabytes.
 _NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
-# Other writers' names for the same numbers and names.
+# Names of other writers for the same numbers and names.
 _ALIASES = {
     "chunk_index": _CHUNK,
     "chunk": _CHUNK,
@@ -358,14 +360,14 @@ _PATTERNS = {_CHUNK: r"[0-9]+", _INDEX: r"[0-9]+", _CAMERA: r".+"}
 
 
 class PathTemplateError(SourceError):
-    """A template says nothing that could be a file's name."""
+    """A template that cannot be the name of a file."""
 
 
 class SourcePaths:
     """Relative and absolute paths of episodes' files.
 
-    A template is filled by name only (no attribute look-ups), and a path that would leave the
-    dataset is refused. Symbolic links on the way are the user's own and are followed.
+    A template is filled only by names, without attribute look-ups. A path that would leave the
+    dataset is refused. Symbolic links belong to the user and are followed.
 
     Args:
         root: The dataset folder.
@@ -423,7 +425,7 @@ class SourcePaths:
         return self.template_path(stream, episode_index)
 
     def template_path(self, stream: str, episode_index: int) -> str:
-        """Return the path that a slice's file has by its template, wherever it lies."""
+        """Return the path of a slice's file by its template, wherever the file is."""
         chunk = episode_index // self._chunks_size
         camera = camera_of(stream)
         if camera is None:
@@ -460,9 +462,9 @@ class SourcePaths:
         )
 
     def slice_of(self, relative: str) -> tuple[str, int] | None:
-        """Return the stream and the episode that a file's name stands for; None for other names.
+        """Return the stream and the episode of a file by its name; None for other names.
 
-        The camera may be one that is not declared, the episode one that does not exist.
+        The camera may be undeclared, and the episode need not exist.
         """
         if relative in self._owner:
             return self._owner[relative]
@@ -479,10 +481,10 @@ class SourcePaths:
         return (stream, index) if self.relative(stream, index) == relative else None
 
     def misplaced(self, relative: str) -> tuple[str, int] | None:
-        """Return the slice that a file may be of that lies elsewhere than the template says.
+        """Return the slice that a file may belong to if it is elsewhere than the template says.
 
-        Its name must be the template's but for the digits' width, wherever its folder is; a clip's
-        folders must also tell the camera, if there are several.
+        The name must be the template's, apart from the number of digits. The folder may be any. If
+        there are several cameras, the folders of a clip must also contain the camera.
         """
         folder, _, name = relative.rpartition("/")
         found = self._data_name and self._data_name.fullmatch(name)
@@ -499,12 +501,12 @@ class SourcePaths:
 
 
 def _plain(template: str) -> str:
-    """Return a template without ``.`` and empty folders, as a walk finds the names it makes."""
+    """Return a template without ``.`` and empty folders, as a walk finds its names."""
     return re.sub(r"(?<![^/])(?:\./+)+", "", re.sub(r"/{2,}", "/", template))
 
 
 def _pattern_of_name(path: Path, template: str, allowed: set[str]) -> re.Pattern[str] | None:
-    """Return what matches the names of a template's files; None where folders tell the episode."""
+    """Return a pattern for the names of a template's files; None if folders tell the episode."""
     name = template.rpartition("/")[2]
     return _pattern(path, "template", name, allowed) if f"{{{_INDEX}" in name else None
 
@@ -524,7 +526,7 @@ def _in_v3_words(template: str) -> str:
 
 
 def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:
-    """Check a template and return what matches the names that it makes."""
+    """Check a template and return a pattern for the names that it makes."""
     pattern = ""
     fields: set[str] = set()
     try:
@@ -542,7 +544,7 @@ def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Patt
             is_number = field != _CAMERA and _NUMBER_FORMAT.fullmatch(form or "")
             if conversion is not None or not (is_plain or is_number):
                 raise ValueError(f"{{{field}}} has an unknown format")
-            # A name that stands there twice is checked by filling the template again.
+            # A name that occurs twice is checked by filling the template again.
             group = f"(?P<{field}>" if field not in fields else "(?:"
             pattern += f"{group}{_PATTERNS[field]})"
             fields.add(field)
@@ -569,7 +571,7 @@ def _check_inside(path: Path, relative: str) -> None:
         raise SourceError(
             f"{path} leads outside the dataset: {shown(relative)}.",
             path=str(path),
-            next_step="Correct the templates. They give paths relative to the folder of the "
+            next_step="Correct the path templates. They give paths relative to the folder of the "
             "dataset.",
         )
 
@@ -577,7 +579,7 @@ def _check_inside(path: Path, relative: str) -> None:
 # The JSON-lines tables of v2.x: ``tasks``, ``episodes`` and ``episodes_stats``.
 
 
-# Larger ones are no numbers of episodes or tasks, and would not fit where they are stored.
+# Larger numbers of episodes or tasks are impossible, and would not fit in the tables.
 _LARGEST_INDEX = 10**15
 _BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,15}),')
 
@@ -585,7 +587,7 @@ _BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,15}),')
 def load_tasks(root: Path, repairs: Repairs = NO_REPAIRS) -> list[tuple[int, str]]:
     """Return (task_index, task) pairs as listed, in ascending order of the index.
 
-    Whether indices repeat or leave gaps is for the scan to say.
+    Repeated indices and gaps are findings of the scan.
     """
     if repairs.tasks_from is None:
         return _listed_tasks(root / TASKS_PATH)
@@ -599,7 +601,7 @@ def load_tasks(root: Path, repairs: Repairs = NO_REPAIRS) -> list[tuple[int, str
 
 
 def tasks_of_episodes(root: Path) -> dict[int, str]:
-    """Return the task of each episode for which ``episodes.jsonl`` lists one and no other."""
+    """Return the task of each episode for which ``episodes.jsonl`` lists exactly one."""
     found = {}
     for record in EpisodeLines(root / EPISODES_PATH, validated=True):
         texts = record.get("tasks")
@@ -624,29 +626,28 @@ def _listed_tasks(path: Path) -> list[tuple[int, str]]:
 
 
 class EpisodeLines:
-    """One JSON-lines table with a line per episode, read on demand by episode.
+    """One JSON-lines table with a line for each episode, read on demand by episode.
 
-    It keeps the byte offset of every line (8 bytes an episode), not the lines, so a table of
-    gigabytes costs megabytes. Lines may stand in any order; blank lines are passed over.
+    It keeps the byte offset of every line (8 bytes for each episode), not the lines: a table of
+    gigabytes costs megabytes. Lines may be in any order, and blank lines are skipped.
 
     Args:
         path: ``episodes.jsonl`` or ``episodes_stats.jsonl``.
-        validated: The scan read every line and the table did not change since; then a line that
-            begins with its ``episode_index`` is not parsed until it is wanted.
+        validated: Whether the scan read every line and the table did not change since. Then a line
+            that begins with its ``episode_index`` is parsed only when it is used.
 
     Attributes:
         episode_index: Indices in ascending order, shape (E,).
 
     Raises:
-        UnreadableSourceError: The file is missing, or a line is no JSON object with an
+        UnreadableSourceError: The file is missing, or a line is not a JSON object with an
             ``episode_index``.
-        SourceError: An episode stands there twice.
+        SourceError: An episode is listed twice.
     """
 
     def __init__(self, path: Path, *, validated: bool = False) -> None:
         self.path = path
-        indices: list[int] = []
-        offsets: list[int] = []
+        indices, offsets = array("q"), array("q")
         offset = 0
         with _open(path) as lines:
             for number, line in enumerate(lines, 1):
@@ -655,9 +656,10 @@ class EpisodeLines:
                     indices.append(int(begin[1]) if begin else _episode_index(path, number, line))
                     offsets.append(offset)
                 offset += len(line)
-        order = np.argsort(np.array(indices, dtype=np.int64), kind="stable")
-        self.episode_index: IntArray = np.array(indices, dtype=np.int64)[order]
-        self._offsets: IntArray = np.array(offsets, dtype=np.int64)[order]
+        index = np.array(indices, np.int64)
+        order = np.argsort(index, kind="stable")
+        self.episode_index: IntArray = index[order]
+        self._offsets: IntArray = np.array(offsets, np.int64)[order]
         repeated = self.episode_index[1:][np.diff(self.episode_index) == 0]
         if len(repeated):
             raise SourceError(
@@ -671,7 +673,7 @@ class EpisodeLines:
         return len(self.episode_index)
 
     def offsets_of(self, episode_index: IntArray) -> IntArray:
-        """Return where the lines of some episodes begin, in bytes; -1 where there is none."""
+        """Return the byte at which the lines of some episodes begin; -1 for a missing line."""
         if not len(self):
             return np.full(len(episode_index), -1, dtype=np.int64)
         places = np.minimum(np.searchsorted(self.episode_index, episode_index), len(self) - 1)
@@ -687,7 +689,7 @@ class EpisodeLines:
 
 
 def read_lines(path: Path, offsets: Sequence[int]) -> list[bytes | None]:
-    """Return the lines at some places of a JSON-lines table; None for a place of -1."""
+    """Return the lines at some positions of a JSON-lines table; None for a position of -1."""
     with _open(path) as file:
         return list(_lines_at(file, offsets))
 
@@ -719,7 +721,7 @@ def _episode_index(path: Path, number: int, line: bytes) -> int:
 
 @contextmanager
 def _open(path: Path) -> Iterator[BinaryIO]:
-    """Open a table; a read that fails later is told in the same words."""
+    """Open a table. A failed read raises the same error at any time."""
     try:
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "it is not a file")
@@ -733,10 +735,10 @@ def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
-        # Python's parser knows values that strict JSON lacks, above all NaN in statistics.
+        # Python's parser accepts values that strict JSON lacks, above all NaN in statistics.
         try:
             record = json.loads(line)
-            # It also accepts half a surrogate pair, which no written file could hold.
+            # It also accepts half a surrogate pair, which no result could hold.
             json.dumps(record, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise _malformed(path, number or _number_of(path, line), _reason(error)) from error
@@ -755,7 +757,7 @@ def _reason(error: Exception) -> str:
 
 
 def _number_of(path: Path, line: bytes) -> int | None:
-    """Return the number of the first line of a table that reads like one; None if it is gone."""
+    """Return the number of the first line of a table with this content; None if it is gone."""
     with _open(path) as lines:
         return next((number for number, other in enumerate(lines, 1) if other == line), None)
 
@@ -777,18 +779,19 @@ def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool 
     frames = record.get("length")
     if type(frames) is not int or not 1 - may_be_empty <= frames <= _LONGEST_EPISODE:
         raise SourceError(
-            f"{path} gives episode {record['episode_index']} the length {shown(frames)}.",
+            f"{path} gives episode {record['episode_index']} the impossible length "
+            f"{shown(frames)}.",
             path=str(path),
             next_step="Correct the line: length is the number of frames of the episode.",
         )
     return frames
 
 
-# A v2.x dataset as it stands on disk.
+# A v2.x dataset on disk.
 
 
 class _EpisodePaths(Sequence[str]):
-    """The paths of one stream's files, made when they are asked for: there are many."""
+    """The paths of one stream's files, made when they are used: there are many."""
 
     def __init__(self, paths: SourcePaths, stream: str, index: IntArray) -> None:
         self._paths = paths
@@ -813,8 +816,8 @@ class Episodes:
     """The episodes that ``episodes.jsonl`` lists; arrays of shape (E,), ascending.
 
     Attributes:
-        episode_index: The number that each has in file names.
-        length: Frames.
+        episode_index: The number of each episode in file names.
+        length: Number of frames.
     """
 
     episode_index: IntArray
@@ -843,7 +846,7 @@ class Dataset(AnyDataset):
 
     @property
     def stored_info(self) -> Mapping[str, Any]:
-        """``meta/info.json`` as it stands."""
+        """``meta/info.json`` as stored."""
         return self.declared.raw
 
     @property
@@ -867,20 +870,20 @@ class Dataset(AnyDataset):
         return SourcePaths(self.root, self.declared)
 
     def tables(self) -> frozenset[str]:
-        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+        """Return the format's own files below ``meta/``, existing or not."""
         return frozenset(LEGACY_META_FILES)
 
     def slice_of(self, path: str) -> tuple[str, int] | None:
-        """Return the stream and the episode that a file's name stands for; None for others."""
+        """Return the stream and the episode of a file by its name; None for other names."""
         found = self.paths.slice_of(path)
         return found and (renamed_stream(found[0], self._new_names), found[1])
 
     def relative(self, stream: str, key: int) -> str:
-        """Return the path of an episode's file by the episode's index, which is its key."""
+        """Return the path of an episode's file; its key is the episode's index."""
         return self.paths.relative(self._stored_stream(stream), key)
 
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each of some files, the dataset's folder included."""
+        """Yield the path of each of some files, including the dataset's folder."""
         return self.paths.absolute(self._stored_stream(stream), keys)
 
     @cached_property
@@ -890,7 +893,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def table(self) -> EpisodeLines:
-        """The lines of ``episodes.jsonl``, which are parsed when they are asked for."""
+        """The lines of ``episodes.jsonl``, which are parsed when they are used."""
         return EpisodeLines(self.root / EPISODES_PATH, validated=True)
 
     @cached_property
@@ -906,11 +909,11 @@ class Dataset(AnyDataset):
 
     @property
     def has_quantiles(self) -> bool:
-        """Whether statistics of episodes have them, by the first line."""
+        """Whether statistics of episodes have quantiles, by the first line."""
         path = self.root / STATS_PATH
         stats: object = None
         if self.has_episode_stats:
-            # Faults of the table are reported by the code that reads all of it.
+            # The code that reads the whole table reports its faults.
             with suppress(OSError, SourceError), path.open("rb") as file:
                 stats = parse_line(path, file.readline()).get("stats")
         if not isinstance(stats, Mapping) or not stats:
@@ -918,7 +921,7 @@ class Dataset(AnyDataset):
         return all(isinstance(found, Mapping) and "q01" in found for found in stats.values())
 
     def slices(self, stream: str) -> Slices:
-        """Return the file of each episode, which is its own."""
+        """Return the file of each episode, which contains nothing else."""
         paths, index = self.paths, self.table.episode_index
         of_episodes = _EpisodePaths(paths, self._stored_stream(stream), index)
         number = np.arange(len(index), dtype=np.int64)
@@ -957,7 +960,7 @@ DATA_PATH_TEMPLATE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}
 VIDEO_PATH_TEMPLATE = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 # Keys of v3.0: in v2.1 no file holds several episodes.
 _DROPPED_KEYS = frozenset({"data_files_size_in_mb", "video_files_size_in_mb"})
-# Python writes fractions from here, and up to there, without an exponent.
+# Between these, Python writes fractions without an exponent.
 _LEAST_PLAIN, _EXPONENT_FROM = 1e-4, 1e16
 _json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -972,14 +975,14 @@ def output_path(stream: str, number: int) -> str:
 
 
 def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
-    """Return the v2.1 ``info.json`` of another dataset's.
+    """Return the v2.1 ``info.json`` for that of another dataset.
 
-    The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
-    ``info`` is left alone.
+    The known keys come first, in LeRobot's order; unknown keys follow unchanged. ``info`` is not
+    modified.
     """
     features = written_features(info["features"])
     for feature in features.values():
-        feature.pop("fps", None)  # of v3.0
+        feature.pop("fps", None)  # a key of v3.0
     cameras = sum(feature.get("dtype") == "video" for feature in features.values())
     kept_splits = info.get("splits") if totals.splits is None else totals.splits
     converted: dict[str, Any] = {
@@ -1004,7 +1007,7 @@ def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
 
 
 def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> dict[str, Any]:
-    """Return an episode's line of ``episodes.jsonl``, given its record in another table."""
+    """Return an episode's line of ``episodes.jsonl`` from its record in another table."""
     own = {key: value for key, value in line.items() if key != "episode_index"}
     return {"episode_index": episode_index, **own, "length": length}
 
@@ -1041,7 +1044,7 @@ def write_episodes(
 
 
 def _stats_lines(index: IntArray, stats: StatsBlock) -> Iterator[str]:
-    """Yield the lines of statistics of some episodes, made of the texts of whole columns."""
+    """Yield the lines of statistics of some episodes, from the texts of whole columns."""
     columns = stats.columns
     if columns is None:
         for number, row in zip(index.tolist(), stats.rows, strict=True):
@@ -1060,8 +1063,8 @@ def _stats_lines(index: IntArray, stats: StatsBlock) -> Iterator[str]:
 def _row_texts(numbers: npt.NDArray[Any]) -> list[str]:
     """Return the JSON of each row of an array, as Python writes it.
 
-    The fast writer of arrays gives whole numbers and fractions of usual size the same digits, the
-    fewest that are read as the same number, but has an exponent elsewhere and otherwise.
+    The fast writer of arrays and Python give integers and fractions of usual size the same digits:
+    the fewest that are read as the same number. It writes other numbers with other exponents.
     """
     depth = numbers.ndim
     whole = orjson.dumps(np.ascontiguousarray(numbers), option=orjson.OPT_SERIALIZE_NUMPY).decode()

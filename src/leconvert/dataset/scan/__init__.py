@@ -1,4 +1,4 @@
-"""Datasets in: the scan of a source, and whether the source changed since.
+"""The scan of a source, and whether the source changed since.
 
 The scan is imported when it is first used: a worker does not pay for it.
 """

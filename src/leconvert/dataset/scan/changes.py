@@ -1,7 +1,7 @@
-"""A source's folder: what lies in it beside the files of episodes, and whether it changed.
+"""A source's folder: its files other than those of episodes, and whether it changed.
 
-Workers ask before every read, and the packer after the last, whether the source still is the one
-that was planned.
+Workers ask before every read, and the packer after the last one, whether the source is still the
+planned one.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ _EXAMPLES = 3
 
 _CHANGES_SHOWN = 20
 _FILES_AT_A_TIME = 256
-# Files for each thread at a time: handing one over costs more than a look at it.
+# Files for each thread at a time. To hand one over costs more than to look at it.
 _FILES_A_THREAD = _FILES_AT_A_TIME // THREADS_THAT_WAIT
-# Nothing, something below a file, a folder, or a link that leads to itself is no table.
+# In these cases there is no table: nothing is there, a parent is a file, it is a folder, or it is a
+# circular link.
 _NO_TABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 _CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH)
 
 
 @dataclass(slots=True)
 class Strays:
-    """Files that no episode has: how many, and the first few by name."""
+    """Files that belong to no episode: their number, and the first few by name."""
 
     files: int = 0
     examples: list[str] = field(default_factory=list)
 
     def add(self, path: str) -> None:
-        """Count one more."""
+        """Count a file."""
         self.files += 1
-        # The first by name, whatever order a folder is listed in.
+        # The first by name, whatever the order in the folder.
         if len(self.examples) < _EXAMPLES or path < self.examples[-1]:
             insort(self.examples, path)
             del self.examples[_EXAMPLES:]
@@ -67,14 +68,14 @@ class SourceFiles:
     """The files that a walk through a source's folder found.
 
     Attributes:
-        extra_files: Files that come along unchanged, relative paths, sorted.
+        extra_files: Files that are copied unchanged, relative paths, sorted.
         cameras: Cameras with a file of an episode.
         tables: Parquet files among the strays.
-        clips: A file of no episode whose name has that of a declared camera in it, by camera.
-        strays: Files left behind, by the folder at the top.
-        links: Links left behind, as what they lead to is not in the folder.
-        undeclared: Files by camera that is not declared.
-        misplaced: Files of no episode that may be one's, by stream and episode.
+        clips: For each declared camera, a file of no episode with the camera's name in its name.
+        strays: Files left behind, by the topmost folder.
+        links: Links left behind, since they lead out of the folder.
+        undeclared: Files by undeclared camera.
+        misplaced: Files of no episode that may belong to one, by stream and episode.
     """
 
     extra_files: tuple[str, ...] = ()
@@ -87,7 +88,7 @@ class SourceFiles:
     misplaced: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
     def remarks(self, hidden: Collection[str]) -> Iterator[Observation]:
-        """Yield what is left behind."""
+        """Yield an observation about everything that is left behind."""
         for folder, strays in sorted(self.strays.items()):
             if folder in hidden:
                 continue
@@ -111,10 +112,10 @@ class SourceFiles:
             yield Observation("undeclared-camera", said, path=strays.examples[0])
 
     def stray_near(self, stream: str) -> str | None:
-        """Return a stray file that looks like one of a stream, None where there is none."""
+        """Return a stray file that looks like one of a stream; None if there is none."""
         camera = camera_of(stream)
         if camera is None:
-            # A template may also miss files that lie outside the usual folders.
+            # A template may also miss files outside the usual folders.
             others = (path for path in self.extra_files if path.endswith(".parquet"))
             return next(iter(self.tables.examples), None) or next(others, None)
         return self.clips.get(camera)
@@ -175,7 +176,7 @@ def survey_folder(
 
 
 def files_along(sources: Sequence[Source]) -> dict[str, Source]:
-    """Return the files that come along, and from which source: of one name the first source's."""
+    """Return the files that are copied, each with its source: the first one with that name."""
     along: dict[str, Source] = {}
     for source in sources:
         for path in source.extra_files:
@@ -218,10 +219,10 @@ class FileFacts:
     Attributes:
         size_bytes: Its size.
         mtime_ns: Its modification time, which anybody may set (`cp -p`, `rsync -t`).
-        inode: Its inode; 0 tells nothing: the file system gives the file another one at times.
-        ctime_ns: The time of its last change of any kind, which nobody can set. A further name
-            changes it too, and one less. So it is compared within one process alone and is no part
-            of a plan.
+        inode: Its inode; 0 if the file system may give the file another one.
+        ctime_ns: The time of its last change of any kind, which nobody can set. A new or a removed
+            name changes it, too. So it is compared only within one process, and a plan does not
+            have it.
     """
 
     size_bytes: int
@@ -233,7 +234,7 @@ class FileFacts:
     def of(
         cls, path: str | os.PathLike[str], fleeting_inodes: frozenset[int] = frozenset()
     ) -> FileFacts:
-        """Return the facts of a regular file as they are now; symbolic links are followed."""
+        """Return the present facts of a regular file. Symbolic links are followed."""
         seen = status_now(path)
         inode = _lasting_inode(path, seen, fleeting_inodes)
         return cls(seen.st_size, seen.st_mtime_ns, inode, seen.st_ctime_ns)
@@ -242,7 +243,7 @@ class FileFacts:
 def facts_of_opened(
     path: str, seen: os.stat_result, fleeting_inodes: frozenset[int]
 ) -> tuple[int, int, int]:
-    """Return the facts of a regular file as the scan table stores them, from its status."""
+    """Return the facts of a regular file from its status, as the scan table stores them."""
     inode = signed_inode(_lasting_inode(path, seen, fleeting_inodes))
     return seen.st_size, seen.st_mtime_ns, inode
 
@@ -250,21 +251,21 @@ def facts_of_opened(
 def _lasting_inode(
     path: str | os.PathLike[str], seen: os.stat_result, fleeting_inodes: frozenset[int]
 ) -> int:
-    """Return the inode of a regular file, 0 where it may get another; raise for any other file."""
+    """Return the inode of a regular file, or 0 if it may get another; raise for any other file."""
     if not stat.S_ISREG(seen.st_mode):
         raise OSError(f"{path} is not a regular file")
     return 0 if seen.st_dev in fleeting_inodes else seen.st_ino
 
 
 def signed_inode(inode: int) -> int:
-    """Return an inode number as 64 signed bits, the way the scan table stores it."""
+    """Return an inode number as 64 signed bits, as the scan table stores it."""
     return inode - (1 << 64) if inode >= 1 << 63 else inode
 
 
 def meta_digest(root: Path, codebase_version: str) -> str:
     """Return a SHA-256 over names and contents of the ``meta/`` tables that are converted.
 
-    A table that is not there counts as such: v2.0 has no statistics of episodes.
+    A missing table counts as missing: v2.0 has no statistics of episodes.
     """
     digest = hashlib.sha256()
     names: tuple[str, ...] = _CONVERTED_META_FILES
@@ -286,13 +287,13 @@ def meta_digest(root: Path, codebase_version: str) -> str:
 def changed_files(
     dataset: Dataset, stream: str, files: FileTable, paths: Sequence[str] | None = None
 ) -> list[str]:
-    """Say which source files of a stream differ from the scan.
+    """Return which source files of a stream differ from the scan.
 
     Args:
         paths: Paths of the files, if they are known.
 
     Returns:
-        One line a file that is gone, replaced, or of another size or time.
+        A line for each file that is missing, replaced, or of another size or time.
     """
     changes: list[str] = []
     with ExitStack() as open_pool:
@@ -328,7 +329,7 @@ def changed_files(
 
 
 def _changes(files: Iterable[tuple[str, int, int, int]]) -> list[str | None]:
-    """Say how files differ from their paths, sizes, modification times and inodes when planned."""
+    """Return how files differ from their planned paths, sizes, modification times and inodes."""
     found: list[str | None] = []
     for folder, among in itertools.groupby(files, lambda file: file[0].rpartition("/")[0]):
         begin = len(folder) + 1
@@ -365,12 +366,12 @@ def _change(path: str, size_bytes: int, mtime_ns: int, inode: int) -> str | None
 def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
     """Compare every source file with the plan: size, modification time, inode; tables by content.
 
-    The inode counts if the file system keeps it. Only the names of other files are compared: their
-    content is compared with the result.
+    The inode counts only if the file system keeps it. The content of other files is
+    compared with the result, so only their names are compared here.
 
     Args:
-        root: The folder of the only source now, if not the planned one; for an overlay that
-            exchanges ``meta/`` alone, the folder of this ``meta/``.
+        root: The present folder of the only source, if not the planned one. For an overlay that
+            exchanges only ``meta/``, it is the folder of this ``meta/``.
     """
     with _sources_at(run, root) as (planned, sources):
         _check_tables(planned, sources)
@@ -392,7 +393,7 @@ def check_tables_unchanged(run: OpenedRun, root: Path | None = None) -> None:
 
 @contextmanager
 def _sources_at(run: OpenedRun, root: Path | None) -> Iterator[tuple[Sequence[Source], Sources]]:
-    """Yield the sources as planned, and as they can be read now."""
+    """Yield each planned source, and the same source as it can be read now."""
     planned = run.manifest.sources
     if root is None or not run.manifest.is_overlay_in_place:
         yield planned, open_sources(planned, root)
@@ -427,7 +428,7 @@ def _changed_tables(source: Source, dataset: Dataset) -> list[str]:
 
 
 def source_changed(root: Path, changes: list[str]) -> SourceChangedError:
-    """Return the error that lists what changed in a source after it was planned."""
+    """Return the error that lists the changes in a source since the plan."""
     return SourceChangedError(
         f"{root} changed after the conversion was planned, in {count(len(changes), 'place')}.",
         path=str(root),

@@ -1,7 +1,7 @@
 """Checks of a source as a whole, when every file was looked at.
 
-First come the checks that need what was found in all files: missing files, columns, tasks, totals.
-Then ``info.json`` is compared with itself and with the columns that are stored.
+First come checks that need the facts of all files: missing files, columns, tasks, totals. Then
+``info.json`` is compared with itself and with the stored columns.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ COMPUTED_BY = dict.fromkeys(DEFAULT_COLUMNS, "") | {
     "episode_index": "--reindex",
     "index": "--reindex",
 }
-"""The flag that computes a default column whatever is stored; "" where none does."""
+"""The flag that computes a default column whatever is stored; "" if there is none."""
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5
@@ -78,13 +78,12 @@ class DataColumns:
     """The columns of a dataset's tables.
 
     Attributes:
-        schema: The columns of most tables, left-out ones included; None if none could be read.
-        lengths: Lengths of the lists in them, which the types do not tell, or the reason why the
-            rows have no common length; see `leconvert.tables.DataFile.lengths`.
+        schema: The columns of most tables, including those left out; None if none could be read.
+        lengths: Lengths of the lists in them, which the types do not have, or the reason why rows
+            have no common length; see `leconvert.tables.DataFile.lengths`.
         is_common: Whether each table can be joined with these, shape (E,).
-        wrapped: Columns that hold lists of one value, in some of these tables at least.
-        floating: Default columns of whole numbers that some of these tables hold as floating-point
-            numbers.
+        wrapped: Columns with lists of one value, in at least some of these tables.
+        floating: Default integer columns that some of these tables store as floating-point numbers.
     """
 
     schema: pa.Schema | None
@@ -97,7 +96,7 @@ class DataColumns:
 def check_files(
     dataset: Dataset, episodes: EpisodeTable, slices: Sequence[StreamScan], survey: SourceFiles
 ) -> Iterator[Observation]:
-    """Say which files are missing, and which streams have none at all."""
+    """Report missing files, and streams without any."""
     num_episodes = len(episodes.index)
     is_there = [not stream.is_missing.all() for stream in slices]  # the tables first
     for stream in slices:
@@ -112,7 +111,7 @@ def check_files(
             beside = f"the disk has {shown(near)}" if near else ("the disk has nothing like it")
             if camera is not None and near is None:
                 said = f"{shown(camera)} is declared, but has no video, such as {example}."
-                # Without a table there is no episode that a flag would keep.
+                # Without a table, there is no episode that a flag would keep.
                 helps = () if not is_there[0] else None
                 yield Observation(
                     "phantom-feature", said, stream=stream.stream, feature=camera, helps=helps
@@ -164,7 +163,7 @@ def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> O
 
 
 def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observation]:
-    """Say of which streams files are taken from elsewhere."""
+    """Report the streams with files from other places."""
     sightings = RepeatedObservations()
     for (stream, episode), path in sorted(info.located.items()):
         said = f"{shown(paths.template_path(stream, episode))} is at {shown(path)} instead."
@@ -183,11 +182,11 @@ def common_columns(
     computed: Collection[str],
     remarks: list[Observation],
 ) -> DataColumns:
-    """Find the columns that most tables have, and tables that do not fit to them.
+    """Find the columns of most tables, and tables that do not fit them.
 
     Args:
         left_out: Columns that the result does not have.
-        computed: Columns that it has whatever is stored.
+        computed: Columns that are computed whatever is stored.
         remarks: Receives the observations about tables that do not fit.
     """
     readable = data.is_readable
@@ -254,7 +253,7 @@ def common_columns(
 
 
 def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) -> BoolArray:
-    """Return whose tables have other columns than the result's data files, shape (E,)."""
+    """Return which tables have other columns than the result's data files, shape (E,)."""
     has_others = np.zeros(len(data.kinds), dtype=np.bool_)
     for kind in np.unique(data.group[data.is_readable]).tolist():
         stored = tables.read_data_schema(_first_path_of(dataset, data, kind))
@@ -273,13 +272,13 @@ def _columns_of(
 
 
 def _first_path_of(dataset: Dataset, data: StreamScan, kind: int) -> str:
-    """Return the first of the tables of a kind."""
+    """Return the first table of a kind."""
     key = int(data.key[np.flatnonzero(data.group == kind)[0]])
     return next(dataset.absolute(DATA_STREAM, [key]))
 
 
 def _sizes(schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
-    """Return the lengths of lists that the types of their columns say."""
+    """Return the lengths of lists that the types of their columns fix."""
     sizes = {field.name: tables.list_sizes(field.type) for field in schema}
     return {
         name: tuple([size for size in found if size is not None])
@@ -293,7 +292,7 @@ def _other_lengths(
     found: Mapping[str, tuple[int, ...] | str],
     left_out: Set[str],
 ) -> list[tuple[str | None, str]]:
-    """Return columns whose lists have other lengths, as far as anybody can say, and which."""
+    """Return columns whose lists have other lengths, as far as known, with the difference."""
     return [
         (name, f"{shown(name)}: {_told(found[name])} instead of {_told(wanted[name])}")
         for name in sorted(wanted.keys() & found.keys() - left_out)
@@ -321,13 +320,13 @@ def _without(schema: pa.Schema, names: Collection[str], *, unwrapped: Set[str]) 
 
 
 def _wrapped(schema: pa.Schema, lengths: Mapping[str, tuple[int, ...] | str]) -> set[str]:
-    """Return columns whose lists hold one value each."""
+    """Return columns whose lists contain one value each."""
     known = {**_sizes(schema), **lengths}
     return {name for name, found in known.items() if found == (1,)}
 
 
 def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
-    """Return default columns of whole numbers that hold floating-point numbers."""
+    """Return default integer columns that contain floating-point numbers."""
     kinds = {
         field.name: innermost_type(field.type) if field.name in wrapped else field.type
         for field in schema
@@ -337,10 +336,10 @@ def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
 
 
 def _joined(found: pa.Schema, wanted: pa.Schema) -> pa.Schema | list[tuple[str | None, str]]:
-    """Return columns to which rows of two kinds of tables can be brought, or why there are none.
+    """Return columns that can hold rows of two kinds of tables, or why there are none.
 
-    A type of theirs that is wider than the wanted one takes its place: that loses nothing. A reason
-    names the feature that it is about if it is about one alone.
+    If a stored type is wider than the wanted one, it takes its place, so nothing is lost. A reason
+    names its feature if it is about a single one.
     """
     missing = sorted(set(wanted.names) - set(found.names))
     extra = sorted(set(found.names) - set(wanted.names))
@@ -365,8 +364,8 @@ def check_global_index(
 ) -> Iterator[Observation]:
     """Find breaks of the column ``index`` between episodes.
 
-    Rows are counted by ``length`` or by the tables; another check reports a difference of the two.
-    If episodes are missing, the right numbers are unknown.
+    Rows are counted by ``length`` or by the tables. Another check reports a difference between the
+    two. If episodes are missing, the right numbers are unknown.
     """
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
@@ -390,12 +389,12 @@ def check_global_index(
 def check_tasks(
     dataset: Dataset, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
 ) -> Iterator[Observation]:
-    """Compare the tasks of rows with those that are listed."""
+    """Compare the tasks of rows with the listed ones."""
     if not tasks.is_there:
         return
     sightings = RepeatedObservations()
     listed, keys = np.array([index for index, _ in tasks.listed], np.int64), gathered.slices[0].key
-    # Rows of one task that is the only one listed, under its first index, are the rule.
+    # The usual case: all rows have the only listed task, under its first index.
     usual = (gathered.task == episodes.task) & np.isin(gathered.task, listed)
     usual |= ~gathered.has_rows
     for position in np.flatnonzero(~usual).tolist():
@@ -430,7 +429,7 @@ def check_tasks(
 def wrong_rate(
     fps: Fraction, remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
 ) -> list[Observation]:
-    """Say that ``fps`` is wrong where all timestamps step at one other rate; else propose none."""
+    """Report a wrong ``fps`` if all timestamps have one other rate, and return that rate."""
     off = [remark for remark in remarks if remark.code == "timestamps"]
     found = {remark.helps for remark in off}
     told = np.count_nonzero(gathered.has_rows & (episodes.length > 1))
@@ -452,7 +451,7 @@ def lost_instructions(
 ) -> list[Observation]:
     """Turn task mismatches into errors if the rows have no tasks and the episodes have all.
 
-    If all rows have one task and the episodes several, the rows were written without tasks: LeRobot
+    If all rows have one task and the episodes several, the rows were written without tasks. LeRobot
     gives an item the task of its row.
     """
     of_rows = np.unique(gathered.task[gathered.has_rows])
@@ -473,7 +472,7 @@ def absent_features(
     schema: pa.Schema | None,
     slices: Sequence[StreamScan],
 ) -> set[str]:
-    """Return features that have no data at all, of which nobody expects statistics."""
+    """Return features without any data, for which nobody expects statistics."""
     absent = {
         camera
         for stream in slices
@@ -489,7 +488,7 @@ def absent_features(
 
 
 def codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
-    """Say how often the decoder configuration changes within a camera."""
+    """Report how often the decoder configuration changes within a camera."""
     for stream in slices[1:]:
         kinds = stream.group[stream.is_readable]
         changes = int(np.count_nonzero(np.diff(kinds)))
@@ -507,7 +506,7 @@ def expected_totals(
     slices: Sequence[StreamScan],
     survey: SourceFiles,
 ) -> dict[str, Sequence[int]]:
-    """Return what the totals of ``info.json`` may be."""
+    """Return the possible totals of ``info.json``."""
     num_episodes, cameras = len(episodes.index), dataset.camera_keys
     empty = {stream.stream for stream in slices if bool(stream.is_missing.all())}
     looked_at = {stream.stream for stream in slices}
@@ -530,8 +529,8 @@ def expected_totals(
 
 
 def has_first_clip(dataset: Dataset, camera: str) -> bool:
-    """Whether the first episode has a clip of a camera, though it be behind a link to a folder."""
-    with suppress(OSError, KeyError):  # of a camera that is left out nothing need be known
+    """Return whether the first episode has a clip of a camera, even behind a link to a folder."""
+    with suppress(OSError, KeyError):  # a camera that is left out needs no video
         return (dataset.root / dataset.slices(stream_of_camera(camera)).path(0)).is_file()
     return False
 
@@ -539,7 +538,7 @@ def has_first_clip(dataset: Dataset, camera: str) -> bool:
 def dropped_phantoms(
     cameras: Sequence[str], dropped: Sequence[str], survey: SourceFiles
 ) -> Iterator[Observation]:
-    """Say which cameras that are left out, and so were not looked at, have no video."""
+    """Report cameras without a video among those left out, which the scan did not look at."""
     for camera in cameras:
         if camera in dropped and camera not in survey.cameras:
             said = f"{shown(camera)} is declared, but has no video."
@@ -548,10 +547,10 @@ def dropped_phantoms(
 
 
 def beyond_target(features: Features, to: str) -> Iterator[Observation]:
-    """Say what the version that is to be written has no form for."""
+    """Report features that the version to write cannot store."""
     if to != "v2.1":
         return
-    from leconvert.dataset.statistics import is_depth_map  # nobody else pays for its imports
+    from leconvert.dataset.statistics import is_depth_map  # only this check pays for its imports
 
     for name, feature in features.items():
         if feature["dtype"] == "language" or name in tables.LANGUAGE_COLUMNS:
@@ -571,7 +570,7 @@ def beyond_target(features: Features, to: str) -> Iterator[Observation]:
 
 
 def check_declarations(features: Features) -> Iterator[Observation]:
-    """Say what is unusual about declared features."""
+    """Report unusual declarations of features."""
     nested, unnamed, old_style, untold = [], [], [], []
     for name, feature in features.items():
         shape, names, dtype = feature.get("shape"), feature.get("names"), feature["dtype"]
@@ -603,10 +602,10 @@ def check_declarations(features: Features) -> Iterator[Observation]:
 
 
 def check_names(features: Features) -> Iterator[Observation]:
-    """Say which vectors have other names than one for each of their values.
+    """Report vectors with more or fewer names than values.
 
-    Names may be a list, lists in a list or in a table, or a table of places: LeRobot's datasets
-    have all of these. Axes of what has several are named as anybody likes, so nothing is said.
+    Names may be a list, lists in a list or in a table, or a table of positions: LeRobot's datasets
+    have all of these. The axes of a value with several may have any names.
     """
     for name, feature in features.items():
         shape: Any = feature.get("shape")
@@ -629,7 +628,7 @@ def check_names(features: Features) -> Iterator[Observation]:
 
 
 def _name_groups(names: object) -> list[list[str]]:
-    """Return names of values in the groups in which each shall be there once; else nothing."""
+    """Return names of values in groups without repetition; empty for other forms."""
     if isinstance(names, dict) and all(type(place) is int for place in names.values()):
         return [list(names)]
     groups = list(names.values()) if isinstance(names, dict) else names
@@ -648,7 +647,7 @@ def check_columns(
     one_text_each: bool,
     left_out: Collection[str],
 ) -> Iterator[Observation]:
-    """Compare declared features with the columns that most tables have."""
+    """Compare declared features with the columns of most tables."""
     assert columns.schema is not None
     stored = set(columns.schema.names)
     for name in DEFAULT_COLUMNS:
@@ -671,7 +670,7 @@ def check_columns(
                 yield Observation("phantom-feature", said, path=INFO_PATH, feature=name)
         elif dtype == "video":
             if name not in left_out:
-                # The remark names no feature, as its remedy would drop the camera, too.
+                # The remark names no feature, since the remedy would drop the camera, too.
                 said = f"The tables have a column {shown(name)}, which is declared as a camera."
                 yield Observation("undeclared-column", said)
         elif dtype == "image" and _holds_paths(columns.schema.field(name).type):
@@ -690,7 +689,7 @@ def _said_of_wrapped(name: str) -> str:
 
 
 def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, dict[str, Any]]:
-    """Return features whose declaration is to change, so that LeRobot reads what is stored."""
+    """Return new declarations of features, so that LeRobot reads the stored columns."""
     assert columns.schema is not None
     changes: dict[str, dict[str, Any]] = {}
     for name in columns.schema.names:
@@ -704,7 +703,7 @@ def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, di
 def _check_type(
     name: str, feature: Mapping[str, Any], columns: DataColumns
 ) -> Iterator[Observation]:
-    """Say whether LeRobot reads a column as it is declared, or with which other declaration."""
+    """Report a column that LeRobot cannot read, or that differs from its declaration."""
     assert columns.schema is not None
     kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
     declared = _readable_declaration(name, feature, columns)
@@ -741,7 +740,7 @@ def _readable_declaration(
     kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
     as_declared = {"dtype": feature["dtype"], "shape": feature.get("shape")}
     if feature["dtype"] == "image" or name in LANGUAGE_COLUMNS:
-        # Paths lead to files beside the dataset, and arrays of pixels are no files.
+        # Paths lead to files outside the table, and arrays of pixels are not files.
         if read_by_lerobot(name, feature, kind).verdict == "exact":
             return as_declared
         if name in LANGUAGE_COLUMNS or dtype_name(kind) not in NUMBER_DTYPES:
@@ -767,7 +766,7 @@ def _is_shape(shape: object) -> bool:
 
 
 def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]:
-    """Say which images, whose statistics are to be computed, are stored as anything but files."""
+    """Report images that are not stored as files, if their statistics are to be computed."""
     for name, feature in features.items():
         if feature["dtype"] != "image" or name not in schema.names:
             continue
@@ -778,7 +777,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
         if pa.types.is_struct(kind):
             place = kind.get_field_index("bytes")
             held = kind.field(place).type if place >= 0 else pa.null()
-        if not is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
+        if not is_binary(held) and not _holds_paths(kind):  # those have a finding already
             said = (
                 f"The images {shown(name)} are stored as {shown(str(kind))}, not as image files: "
             )
@@ -787,18 +786,18 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
 
 
 def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
-    """Whether a column holds numbers or truth values, or lists of them, nested to any depth."""
+    """Return whether a column has numbers or truth values, or lists of them at any depth."""
     if schema is None or column not in schema.names:
         return False
     return is_number(innermost_type(schema.field(column).type))
 
 
-# Without these LeRobot does not open a dataset.
+# LeRobot does not open a dataset without these.
 _DEMANDED_TOTALS = frozenset({"total_episodes", "total_frames"})
 
 
 def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
-    """Compare the totals that ``info.json`` states with those that were found."""
+    """Compare the totals in ``info.json`` with the real ones."""
     wrong = [
         f"{key} {shown(info[key])} instead of {right[0]}" if key in info else f"no {key}"
         for key, right in totals.items()
@@ -810,7 +809,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 
 def _holds_paths(kind: pa.DataType) -> bool:
-    """Whether a column of images can hold only the paths of files."""
+    """Return whether a column of images can contain only paths."""
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_struct(kind):
@@ -828,7 +827,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{said} and {count(more, 'other')}" if more > 0 else said
 
 
-# Declarations for columns that ``info.json`` does not declare, as the columns are stored.
+# Declarations for columns that ``info.json`` does not declare, as they are stored.
 
 
 def declare_columns(
@@ -837,9 +836,9 @@ def declare_columns(
     dataset: Dataset,
     data: StreamScan,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Return a declaration for each undeclared column that LeRobot can read, and why for others.
+    """Return a declaration for each undeclared column that LeRobot can read, and why others fail.
 
-    Every table that has the dataset's columns is read where lists may differ in their lengths.
+    If lists may differ in their lengths, every table with the dataset's columns is read.
     """
     declared: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
@@ -847,7 +846,7 @@ def declare_columns(
         if field.name in features:
             continue
         try:
-            # A file may hold many of the episodes.
+            # A file may have many of the episodes.
             keys = np.unique(data.key[columns.is_common]).tolist()
             shape, names = _shape(field, dataset.absolute(DATA_STREAM, keys))
             dtype = "image" if names else dtype_name(field.type)
@@ -889,7 +888,7 @@ def _read(files: Iterator[str], name: str) -> Iterator[pa.Array]:
 
 
 def _value_shape(values: pa.Array) -> tuple[int, ...]:
-    """Return the shape that all values of a column have; () for plain numbers and texts."""
+    """Return the shape of all values of a column; () for plain numbers and texts."""
     if values.null_count:
         raise ValueError("it has empty values")
     if not is_list(values.type):

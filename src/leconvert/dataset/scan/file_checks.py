@@ -1,7 +1,7 @@
 """Checks of the files of one episode: its clips, its table, its statistics.
 
-Headers and footers are compared with what ``info.json`` declares and with each other: clips first,
-then tables, then statistics.
+Headers and footers are compared with ``info.json`` and with each other: first clips, then tables,
+then statistics.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _RATE_TOLERANCE = 0.01
 _KEPT_CONFIGS = 256
 _LAST_NAMES = ("channel", "channels")
 
-# Column to its least and its greatest value.
+# The least and the greatest value, by column.
 Extremes = Mapping[str, tuple[float, float]]
 Times = npt.NDArray[np.floating[Any]]
 
-# How far LeRobot lets a frame lie from the timestamp that asks for it.
+# How far a frame may be from its timestamp in LeRobot.
 _LEROBOT_TOLERANCE_SECONDS = 1e-4
 _FIRST_FRAMES = 2048
 _NO_TENSOR_FROM = 2**63
 _BROADCAST_RATES = ("23.976", "29.97", "59.94")
 _KEPT_TIMES = 256
-# No index or task has these numbers: it is not known; a value is none, such as NaN or 1.5.
+# No index or task has these numbers: an unknown one, and an impossible one, such as NaN or 1.5.
 NOT_KNOWN = -(2**62)
 NO_INDEX = NOT_KNOWN + 1
 _VISUAL_DTYPES = frozenset({"video", "image"})
-# Columns that count rows: of floating-point numbers the least and the greatest do not tell enough.
+# Columns that count rows. For floating-point numbers, the least and the greatest do not prove that.
 _COUNTED = frozenset({"frame_index", "index"})
 
-# Extremes of these are compared by another order than the footer's bytes are read in.
+# Extremes of these types are in another order than the bytes in the footer.
 _UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
-# Statistics are often computed and written in single precision.
+# Statistics are often computed and stored in single precision.
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
 _MAX_DEPTH = 8
 _VALUES = ("min", "max", "mean", "std")
@@ -57,7 +57,7 @@ _NUMBER = (int, float)
 
 
 class ClipFacts(NamedTuple):
-    """A clip's pictures by its header; None for facts that it lacks."""
+    """The pictures of a clip by its header; None for facts that the header lacks."""
 
     codec: str | None
     pixel_format: str | None
@@ -66,13 +66,13 @@ class ClipFacts(NamedTuple):
 
     @classmethod
     def of(cls, clip: media.ClipIndex) -> ClipFacts:
-        """Return those of a clip."""
+        """Return the facts of a clip."""
         codec = media.codec_of(clip.codec)
         return cls(codec, pixel_format(clip), clip.height, clip.width)
 
     @property
     def channels(self) -> int | None:
-        """Colour channels of a frame; None where that is not known, or how to count gray."""
+        """Colour channels of a frame; None if unknown, or for gray, which is one or three."""
         has_colour = self.pixel_format is not None and self.pixel_format.startswith("yuv")
         return 3 if has_colour else None
 
@@ -85,7 +85,7 @@ class _Declared(NamedTuple):
 
 
 class ClipCheck:
-    """Checks the clips of one camera; what equal configurations have in common is checked once."""
+    """Checks the clips of one camera. Facts of equal configurations are checked once."""
 
     def __init__(self, feature: Mapping[str, Any], fps: Fraction) -> None:
         self._feature = feature
@@ -94,7 +94,7 @@ class ClipCheck:
         self._known: dict[object, tuple[tuple[str, str], ...]] = {}
 
     def __call__(self, clip: media.ClipIndex, notes: ObservationLog) -> None:
-        """Say where a clip differs from the declaration."""
+        """Report each difference between a clip and the declaration."""
         step = clip.step if clip.num_samples > 1 else 0
         kind = (clip.config_key, clip.timescale, step)
         differences = self._known.get(kind)
@@ -157,10 +157,10 @@ class ClipCheck:
 def declared_as_encoded(
     feature: Mapping[str, Any], facts: ClipFacts, fps: Fraction
 ) -> dict[str, Any]:
-    """Return the declaration of a camera whose clips are as these facts say.
+    """Return the declaration of a camera with the facts of its clips.
 
-    Keys that the source does not declare are not added, and facts that no header tells are kept.
-    Shapes are (height, width, channels), as LeRobot writes them.
+    Keys that the source does not declare are not added. Facts that no header has stay. Shapes are
+    (height, width, channels), as LeRobot writes them.
     """
     found = dict(feature)
     for key in ("info", "video_info"):
@@ -188,7 +188,7 @@ def declared_as_encoded(
 
 
 def _right_facts(video: Mapping[str, Any], facts: ClipFacts, fps: Fraction) -> dict[str, Any]:
-    """Return what is declared otherwise than it is, by its key."""
+    """Return the right value for each wrong key of a declaration."""
     right: dict[str, Any] = {}
     codec, pixels = video.get("video.codec"), video.get("video.pix_fmt")
     named = media.codec_of(codec) if isinstance(codec, str) else codec
@@ -226,7 +226,7 @@ def _rate(value: object) -> float | None:
 
 
 def declared_video(feature: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a camera's declaration says about its encoding, ``info`` or ``video_info``."""
+    """Return the part of a camera's declaration about its encoding, ``info`` or ``video_info``."""
     for key in ("info", "video_info"):
         facts = feature.get(key)
         if isinstance(facts, dict):
@@ -247,7 +247,7 @@ def pixel_format(clip: media.ClipIndex) -> str | None:
     """Return FFmpeg's name of a clip's pixel format, from its decoder configuration.
 
     Read from ``av1C`` (AV1 in ISOBMFF, 2.3.3), ``hvcC`` and ``avcC`` (ISO/IEC 14496-15, 8.3.2 and
-    5.3.3) and ``vpcC`` (VP codecs in ISOBMFF). None where they do not say.
+    5.3.3) and ``vpcC`` (VP codecs in ISOBMFF). None if they do not say.
     """
     for kind, read in _CONFIGURATIONS.items():
         place = clip.sample_entry.find(kind)
@@ -280,7 +280,7 @@ def _from_hevc(record: bytes) -> tuple[str, int]:
 
 def _from_avc(record: bytes) -> tuple[str, int]:
     profile = record[1]
-    if profile in (66, 77, 88):  # Baseline, Main and Extended know nothing else
+    if profile in (66, 77, 88):  # Baseline, Main and Extended have no other
         return "420", 8
     place = 6
     for _ in range(record[5] & 0x1F):
@@ -290,7 +290,7 @@ def _from_avc(record: bytes) -> tuple[str, int]:
     for _ in range(count):
         place += 2 + int.from_bytes(record[place : place + 2], "big")
     chroma = _CHROMA[record[place] & 3]
-    # FFmpeg decodes H.264 without colour to 4:2:0; either name may be declared.
+    # FFmpeg decodes H.264 without colour to 4:2:0. Either name may be declared.
     if chroma == "gray":
         raise KeyError(chroma)
     return chroma, 8 + (record[place + 1] & 7)
@@ -310,19 +310,18 @@ def _name(chroma: str, bits: int) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a declared pixel format without the range and byte order, which headers lack."""
+    """Return a declared pixel format without range and byte order, which headers lack."""
     plain = re.sub(r"^yuvj", "yuv", name.strip().lower())
     return re.sub(r"(?<=\d\d)be$", "le", plain)
 
 
 class RowFacts(NamedTuple):
-    """The place of a table's rows in the dataset, by its own columns.
+    """The place of a table's rows in the dataset, by the table's own columns.
 
     Attributes:
-        first_index: ``index`` of the first row, `NOT_KNOWN` if rows do not count by one.
-        tasks: The tasks of its rows, `NO_INDEX` for values that cannot be one; () without the
-            column.
-        was_looked_at: Whether there were rows to look at.
+        first_index: ``index`` of the first row; `NOT_KNOWN` if rows do not count by one.
+        tasks: The tasks of its rows, `NO_INDEX` for impossible values; () without the column.
+        was_looked_at: Whether the table has rows.
     """
 
     first_index: int = NOT_KNOWN
@@ -331,7 +330,7 @@ class RowFacts(NamedTuple):
 
 
 class TableCheck:
-    """Checks tables of one dataset."""
+    """Checks the tables of one dataset."""
 
     def __init__(
         self,
@@ -346,14 +345,14 @@ class TableCheck:
         self._expected: dict[str, Times] = {}
         self._right_times: set[tuple[object, bytes]] = set()
         self._times_severity = "" if has_cameras else "warning"
-        # The declared type does not matter: a column may be stored as numbers.
+        # The declared type does not matter: numbers may be stored in any column.
         self._stored = [
             name
             for name, feature in features.items()
             if feature["dtype"] != "video" and name not in DEFAULT_COLUMNS
         ]
         self._images = [name for name, feature in features.items() if feature["dtype"] == "image"]
-        # Whose statistics may have to be computed, whatever is declared.
+        # Columns whose statistics may have to be computed, whatever is declared.
         self._computed = [
             name
             for name, feature in features.items()
@@ -361,7 +360,7 @@ class TableCheck:
         ]
 
     def __call__(self, file: DataFile, extremes: Extremes, notes: ObservationLog) -> RowFacts:
-        """Check a table that has as many rows as its episode has frames."""
+        """Check a table whose number of rows is that of the episode's frames."""
         rows, columns = file.rows, file.columns
         for name in self._stored:
             greatest = extremes.get(name, (0, 0))[1]
@@ -418,7 +417,7 @@ class TableCheck:
                 first_index = int(found[0])
         tasks: tuple[int, ...] = ()
         if "task_index" in columns and not _says_empty(file, "task_index", notes):
-            # No flag knows which text or list stands for which task.
+            # No flag knows the task of a text or a list.
             found = _extremes(file, extremes, "task_index", "dtype-mismatch", notes)
             if found and found[0] == found[1]:
                 tasks = (_index(found[0]),)
@@ -429,7 +428,7 @@ class TableCheck:
         return RowFacts(first_index, tasks, was_looked_at=True)
 
     def _check_times(self, file: DataFile, notes: ObservationLog) -> None:
-        # Episodes of one length have the same times, and mostly the same bytes for them.
+        # Episodes of one length have the same times, and usually the same bytes for them.
         raw = file.raw("timestamp")
         if raw is not None and raw in self._right_times:
             return
@@ -468,8 +467,8 @@ class TableCheck:
     def _times(self, length: int, kind: np.dtype[Any]) -> Times:
         """Return frame / fps for the frames of an episode, shape (length,).
 
-        They are rounded as LeRobot rounds them where it stores them in this type: late in long
-        episodes that is coarse, but right.
+        They are rounded as in LeRobot, which stores them in this type. Late in long episodes the
+        result is coarse, but right.
         """
         known = self._expected.get(kind.str)
         if known is None or len(known) < length:
@@ -481,7 +480,7 @@ class TableCheck:
 
 
 def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64]:
-    """Return after which timestamps of an episode the next is too near or too far.
+    """Return the timestamps of an episode whose next one is too near or too far.
 
     It is the arithmetic of LeRobot 0.3.3 when it opens a dataset (``check_timestamps_sync``):
     timestamps are float32 there, and so are their differences.
@@ -492,7 +491,7 @@ def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64
 
 
 def steps_are_even(times: npt.NDArray[Any], fps: Fraction, notes: ObservationLog) -> bool:
-    """Tell whether LeRobot 0.3.3 takes the distances of an episode's timestamps; say if not."""
+    """Return whether LeRobot 0.3.3 accepts the distances of an episode's timestamps; or report."""
     if not len(uneven := uneven_steps(times, fps)):
         return True
     at = int(uneven[0])
@@ -511,7 +510,7 @@ def steps_are_even(times: npt.NDArray[Any], fps: Fraction, notes: ObservationLog
 
 
 def _steady_rate(times: npt.NDArray[Any]) -> str | None:
-    """Return the rate at which timestamps step from 0 on as LeRobot demands it; None for none."""
+    """Return the one frame rate of an episode's timestamps, from 0 on; None if there is none."""
     seconds = float(times[-1])
     if not 0 < seconds < np.inf:
         return None
@@ -524,7 +523,7 @@ def _steady_rate(times: npt.NDArray[Any]) -> str | None:
 
 @contextmanager
 def _numbers_or_said(code: str, notes: ObservationLog) -> Iterator[None]:
-    """Say of a column that has no number a row that it is wrong, whatever its values are."""
+    """Report that a column has no number in each row, whatever its values are."""
     try:
         yield
     except UnreadableSourceError as error:
@@ -535,7 +534,7 @@ def _numbers_or_said(code: str, notes: ObservationLog) -> Iterator[None]:
 
 
 def _says_empty(file: DataFile, column: str, notes: ObservationLog) -> bool:
-    """Say of how many rows a column tells nothing; False where it tells it of every row."""
+    """Report the number of rows without a value in a column; return whether there are any."""
     empty = file.null_count(column)
     if empty:
         code = column.replace("_", "-")
@@ -546,26 +545,26 @@ def _says_empty(file: DataFile, column: str, notes: ObservationLog) -> bool:
 def _extremes(
     file: DataFile, extremes: Extremes, column: str, code: str, notes: ObservationLog
 ) -> tuple[float, float] | None:
-    """Return the least and the greatest number of a column of at least one row.
+    """Return the least and the greatest number of a column with at least one row.
 
-    None where it has no number a row, which is said.
+    None if the column has no number in each row, which is reported.
     """
     found = extremes.get(column)
-    # A footer passes over NaN; a column of indices that are no integers is rare enough to be read.
+    # A footer ignores NaN. A column of indices with fractions is rare enough to be read.
     if found is None or isinstance(found[0], float):
         found = None
         with _numbers_or_said(code, notes):
             (values,) = file.numbers(column)
             if column not in _COUNTED or (values == np.rint(values)).all():
                 found = values.min().item(), values.max().item()
-            elif column == "frame_index":  # of index it is said once all tables are known
+            elif column == "frame_index":  # that of index is reported once all tables are known
                 said = f"{shown(notes.path)} has values of {column} that are not whole numbers."
                 notes.say(code, said)
     return found
 
 
 def _index(value: float) -> int:
-    """Return a number as an index, `NO_INDEX` where it cannot be one."""
+    """Return a number as an index; `NO_INDEX` if it cannot be one."""
     is_index = -NO_INDEX > value > NO_INDEX and value == int(value)
     return int(value) if is_index else NO_INDEX
 
@@ -580,7 +579,7 @@ class StatsCheck:
 
     def __init__(self, features: Mapping[str, Mapping[str, Any]], path: str = STATS_PATH) -> None:
         self._path = path
-        # Name, values of each statistic (0: any number), whether a footer tells their extremes.
+        # Name, number of values in a statistic (0: any), and whether a footer has their extremes.
         self._numeric: list[tuple[str, int, bool]] = []
         self._visual: list[str] = []
         self._known = {
@@ -605,7 +604,7 @@ class StatsCheck:
     def __call__(
         self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: ObservationLog
     ) -> tuple[list[str], list[str]]:
-        """Check one line; return the features whose statistics are missing, and are stale."""
+        """Check one line; return the features with missing, and with stale statistics."""
         stats = None if line is None else line.get("stats")
         if not isinstance(stats, dict):
             what = "no statistics" if line is None else "a line without statistics"
@@ -665,7 +664,7 @@ class StatsCheck:
         return missing, stale
 
     def finds_nothing(self, block: StatsBlock) -> bool:
-        """Whether there is nothing to say of some episodes, their extremes left aside."""
+        """Return whether the statistics of some episodes are right, apart from their extremes."""
         columns = block.columns
         if columns is None or not columns.keys() >= set(self.features):
             return False
@@ -702,7 +701,7 @@ class StatsCheck:
         rows: int,
         notes: ObservationLog,
     ) -> bool:
-        """Say where statistics are stale; return whether they are."""
+        """Report stale statistics; return whether they are stale."""
         lows = [value for value in _numbers(entry["min"]) if math.isfinite(value)]
         highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
         least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
@@ -724,7 +723,7 @@ class StatsCheck:
 
 
 def _can_be_added_up(own: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Whether a feature's statistics can be aggregated from these columns."""
+    """Return whether a feature's statistics can be aggregated from these columns."""
     count = own.get("count")
     if count is None or count.shape[1:] != (1,) or not (count >= 0).all():
         return False
@@ -732,7 +731,7 @@ def _can_be_added_up(own: Mapping[str, npt.NDArray[Any]]) -> bool:
 
 
 def _differ(stated: float, found: float) -> bool:
-    """Whether two extremes differ by more than rounding; NaN says nothing."""
+    """Return whether two extremes differ by more than rounding. NaN never does."""
     if math.isnan(stated) or not math.isfinite(found):
         return False
     return not math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
@@ -752,7 +751,7 @@ def _numbers(value: object, depth: int = 0) -> Iterator[float]:
 
 
 def _are_of_channels(low: Any, high: Any, mean: Any, std: Any) -> bool:
-    """Whether `_is_of_channels` holds for each value, of which three channels are asked at once."""
+    """Return whether `_is_of_channels` holds for each value; it looks at three channels at once."""
     try:
         ((a,),), ((b,),), ((c,),) = low
         ((d,),), ((e,),), ((f,),) = high
@@ -765,7 +764,7 @@ def _are_of_channels(low: Any, high: Any, mean: Any, std: Any) -> bool:
 
 
 def _is_of_channels(value: Any) -> bool:
-    """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
+    """Return whether a value looks like numbers of shape (3, 1, 1) or (1, 1, 1), by its end."""
     try:
         sum([number for ((number,),) in value])
     except (TypeError, ValueError, OverflowError):
@@ -778,9 +777,9 @@ def _is_of_channels(value: Any) -> bool:
 
 
 def _can_be_copied(values: object) -> bool:
-    """Whether a feature's statistics can be aggregated from these values.
+    """Return whether a feature's statistics can be aggregated from these values.
 
-    Mappings below them are statistics of names with a slash, which are rare and not looked at.
+    Mappings among them are statistics of a name with a slash, which is rare. They are not checked.
     """
     if not isinstance(values, dict):
         return False
@@ -794,29 +793,29 @@ def _can_be_copied(values: object) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether a value is a list of one number that can count frames: none or more."""
+    """Return whether a value is a list of one number that can count frames."""
     return len(value) == 1 and isinstance(value[0], int | float) and value[0] >= 0
 
 
 def _are_of_numbers(low: Any, high: Any, mean: Any, std: Any) -> bool:
-    """Whether `_is_of_numbers` holds for each value, none of which is empty."""
+    """Return whether `_is_of_numbers` holds for each value; no value is empty."""
     try:
         sum([*low, *high, *mean, *std])
     except (TypeError, OverflowError):
         return all(map(_is_of_numbers, (low, high, mean, std)))
-    # A byte string is made of numbers, too.
+    # A byte string also consists of numbers.
     return type(low) is type(high) is type(mean) is type(std) is list
 
 
 def _is_of_numbers(value: object, depth: int = 0) -> bool:
-    """Whether a value is a list, nested or not, that holds numbers and nothing else."""
+    """Return whether a value is a list, nested or not, that contains only numbers."""
     if not isinstance(value, list) or depth > _MAX_DEPTH:
         return False
     items: list[Any] = value
     try:
-        sum(items)  # knows numbers from anything else, and is fast: most lists hold only these
+        sum(items)  # a fast way to tell numbers from anything else: most lists contain only these
     except TypeError:
         return all(_is_of_numbers(item, depth + 1) for item in items)
-    except OverflowError:  # a whole number that no float holds, and floats
+    except OverflowError:  # an integer that no float can hold, and floats
         return all(isinstance(item, int | float) for item in items)
     return True

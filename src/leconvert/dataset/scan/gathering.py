@@ -1,8 +1,8 @@
 """The results of looking at every file of a source: numbers in arrays, never files.
 
-A scanner looks at one piece of a source and returns a `Look`; pieces are looked at in parallel.
-`gather` combines the looks. It is the same for v2.x, where a piece is some episodes with all their
-files, and for v3.0, where a piece is one file with all its episodes.
+A scanner looks at one piece of a source and returns a `Look`. Pieces are looked at in parallel, and
+`gather` combines the looks. A piece of v2.x is some episodes with all their files. A piece of v3.0
+is one file with all its episodes.
 """
 
 from __future__ import annotations

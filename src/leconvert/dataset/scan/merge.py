@@ -1,4 +1,4 @@
-"""Several sources as one: what they must have in common, and what becomes of each in the result."""
+"""Several sources as one: what they must have in common, and the repairs of each."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ ROBOT_TYPE = "robot-type"
 def join_scans(
     scans: Sequence[SourceScan], *, list_entry: str, accept: Sequence[str] = ()
 ) -> SourceScan:
-    """Return the scan of several sources one behind the other, of scans of one each.
+    """Return the scan of several sources in a row, from a scan of each.
 
-    Their episodes are numbered through, and tasks of the same text become one.
+    Their episodes get consecutive numbers. Tasks of the same text become one.
     """
     if len(scans) == 1:
         return scans[0]
@@ -81,9 +81,9 @@ def join_scans(
 
 
 def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schema:
-    """Refuse sources that differ in what a dataset has once; return a schema that holds all rows.
+    """Refuse sources with different values where a dataset has only one; return a common schema.
 
-    The first source's is taken where it can be.
+    Types of the first source are taken if they can hold all rows.
     """
     rows: list[list[str]] = []
     fps = [f"{float(scan.fps):g}" for scan in scans]
@@ -144,7 +144,7 @@ def _holds(schema: pa.Schema, others: Sequence[pa.Schema]) -> bool:
 
 
 def _type_rows(schemas: Sequence[pa.Schema]) -> Iterator[list[str]]:
-    """Yield the columns that no source's type can hold for all, and their types."""
+    """Yield the columns with different types, and the type in each source."""
     for name in {field: None for schema in schemas for field in schema.names}:
         types = [schema.field(name).type if name in schema.names else None for schema in schemas]
         if len({str(kind) for kind in types}) > 1:
@@ -153,7 +153,7 @@ def _type_rows(schemas: Sequence[pa.Schema]) -> Iterator[list[str]]:
 
 
 def _task_maps(views: Sources) -> list[dict[int, int] | None]:
-    """Return for each source the result's index of each of its tasks; None where it is the same.
+    """Return for each source the result's index of each of its tasks; None if nothing changes.
 
     Tasks are numbered in the order in which the sources list them, equal texts once.
     """
@@ -172,7 +172,7 @@ def _task_maps(views: Sources) -> list[dict[int, int] | None]:
 
 
 def _numbered_on(scan: SourceScan, view: SourceView, task_map: Mapping[int, int] | None) -> Repairs:
-    """Return a source's repairs with its episodes and tasks numbered as in the result."""
+    """Return a source's repairs with the episode and task numbers of the result."""
     repairs = view.repairs
     computed = {*repairs.computed_columns, *_NUMBERED}
     stale = {*repairs.computed_stats, *_NUMBERED}
@@ -203,7 +203,7 @@ def _numbered_on(scan: SourceScan, view: SourceView, task_map: Mapping[int, int]
 
 
 def _joined_stream(scans: Sequence[SourceScan], name: str) -> StreamScan:
-    """Join one stream of all scans, its groups numbered through."""
+    """Join one stream of all scans, with consecutive group numbers."""
     groups: dict[str, int] = {}
     parts: list[StreamScan] = []
     num_files = 0
@@ -228,11 +228,11 @@ def _joined_stream(scans: Sequence[SourceScan], name: str) -> StreamScan:
 
 
 def _findings_of(scans: Sequence[SourceScan], *, has_quantiles: bool) -> Iterator[Finding]:
-    """Yield what was seen in each source, its name in front."""
+    """Yield the findings of each source, beginning with its name."""
     for scan in scans:
         for finding in scan.findings:
             if finding.code == "quantile-bounds" and not has_quantiles:
-                continue  # there are none of all episodes
+                continue  # not all episodes have them
             yield replace(finding, message=f"{scan.only.root}: {finding.message}")
 
 

@@ -1,8 +1,9 @@
 """Files of GR00T beside LeRobot's tables: ``modality.json``, and statistics of its own.
 
-``modality.json`` names features and parts of them: groups of ``state`` and ``action`` are slices of
+``modality.json`` names features and parts of them. Groups of ``state`` and ``action`` are slices of
 a vector, ``video`` entries are cameras, and ``annotation`` entries are columns of task indices.
-``stats_gr00t.json`` has an entry a column, ``relative_stats*.json`` one a group of ``action``.
+``stats_gr00t.json`` has an entry for each column, ``relative_stats*.json`` one for each group of
+``action``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Modality = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 def read_modality(root: Path) -> Modality | None:
-    """Return the entries of each kind of ``modality.json``; None where there is no usable one."""
+    """Return the entries of each kind of ``modality.json``; None if it is missing or bad."""
     try:
         found = json.loads((root / MODALITY_PATH).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -57,7 +58,7 @@ def feature_of_entry(kind: str, name: str, entry: Mapping[str, Any]) -> str:
 
 
 def task_columns(modality: Modality | None, schema: pa.Schema | None) -> list[str]:
-    """Return the columns that ``modality.json`` says to hold task indices, sorted."""
+    """Return the columns that ``modality.json`` declares as task indices, sorted."""
     if modality is None or schema is None:
         return []
     named = {
@@ -80,7 +81,7 @@ def check_modality(
     *,
     remaps_tasks: bool,
 ) -> Iterator[Observation]:
-    """Say what ``modality.json`` names that is not there, and what it should name."""
+    """Report entries of ``modality.json`` without a feature, and columns that it should name."""
     modality = read_modality(root)
     if modality is None and (root / MODALITY_PATH).exists():
         said = f"{MODALITY_PATH} does not contain a JSON object. It is copied as it is."
@@ -118,7 +119,7 @@ def check_modality(
 
 
 def stale_extensions(extra_files: Sequence[str], num_episodes: int, kept: int) -> Iterator[Finding]:
-    """Say which statistics of GR00T's are of more episodes than the result has."""
+    """Report statistics of GR00T about more episodes than the result has."""
     dropped = num_episodes - kept
     for path in extra_files if dropped else ():
         if path == _GR00T_STATS_PATH or _RELATIVE_STATS.fullmatch(path):
@@ -128,7 +129,7 @@ def stale_extensions(extra_files: Sequence[str], num_episodes: int, kept: int) -
 
 
 def extension_files(extra_files: Sequence[str], repairs: Repairs) -> list[str]:
-    """Return which of the files that come along name features, if any features are left out."""
+    """Return which copied files name features, if any features are left out."""
     if not repairs.dropped_features:
         return []
     return [
@@ -139,7 +140,7 @@ def extension_files(extra_files: Sequence[str], repairs: Repairs) -> list[str]:
 
 
 def mended_extension(root: Path, path: str, repairs: Repairs) -> bytes | None:
-    """Return a file of GR00T's without features that are left out; None where none goes."""
+    """Return a file of GR00T without the features that are left out; None if it stays unchanged."""
     try:
         content = json.loads((root / path).read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The scan: every file of a source looked at once, nothing of it kept but numbers."""
+"""The scan: it looks at every file of a source once, and keeps only numbers."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def scan_source(
     progress: Progress = NO_PROGRESS,
     spread: Spread | None = None,
 ) -> SourceScan:
-    """Look at the files of a dataset, and settle the repairs of its faults.
+    """Look at the files of a dataset, and decide about repairs.
 
     Episodes that are not selected have no findings, and their files are not opened. Errors are
-    collected, so that one run tells the user about all of them; the caller decides by the findings'
-    severity. Episodes that are left out are not in the result.
+    collected, so that one run reports all of them; the caller decides by the findings' severity.
+    Episodes that are left out are not in the result.
 
     Args:
-        to: The version that is to be written, for what it cannot hold.
+        to: The version to write; some features cannot be stored in it.
     """
     options = options or RepairOptions()
     check_accepted(options.accept)
@@ -127,7 +127,7 @@ def scan_source(
 def _without_files(
     source: UnnamedFiles, options: RepairOptions, selection: EpisodeSelection
 ) -> SourceScan:
-    """Return the scan of a source whose files nobody can name."""
+    """Return the scan of a source with files that no template names."""
     dataset, episodes = source.dataset, source.episodes
     facts = _facts(
         dataset,
@@ -148,7 +148,7 @@ def _resolved(
     selection: EpisodeSelection,
     to: str,
 ) -> SourceScan:
-    """Say what can only be said once all files are known, and settle what is done about it."""
+    """Run the checks that need all files, and decide about repairs."""
     dataset, episodes = source.dataset, source.episodes
     root, declared = dataset.root, dataset.stored_features
     tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
@@ -186,7 +186,7 @@ def _resolved(
     remarks = wrong_rate(dataset.fps, remarks, episodes, gathered)
     remarks = lost_instructions(remarks, episodes, gathered)
     remarks += dropped_phantoms(cameras, options.drop_features, survey)
-    if "frame_index" in columns.floating:  # only those that count are sure to be whole numbers
+    if "frame_index" in columns.floating:  # values that do not count may have fractions
         remarks = [
             replace(remark, is_acceptable=False) if remark.code == "frame-index" else remark
             for remark in remarks
@@ -268,7 +268,7 @@ def _resolved(
 
 
 def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) -> SourceFiles:
-    """Look at what lies in the source's folder, given how many files of episodes are known."""
+    """Look at the source's folder, given the number of known files of episodes."""
     if isinstance(dataset, v2.Dataset):
         paths = dataset.paths
         return survey_folder(
@@ -285,14 +285,14 @@ def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) 
     def slice_of(path: str) -> tuple[str, int] | None:
         owner, stream = dataset.slice_of(path), v3.stream_of(path)
         if owner is None and stream and camera_of(stream) and stream not in there:
-            return stream, 0  # of a camera that is not declared or left out
+            return stream, 0  # of a camera that is undeclared or left out
         return owner
 
     return survey_folder(dataset.root, slice_of, episodes.lists, dataset.camera_keys)
 
 
 def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> ResolvedRepairs:
-    """Let repairs call features as the result does."""
+    """Rename the features in repairs as in the result."""
     if not renames:
         return settled
     repairs = settled.repairs
@@ -316,7 +316,7 @@ def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> Res
 
 
 def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
-    """Return the scan with streams called as in the result."""
+    """Return the scan with the stream names of the result."""
     if not renames:
         return scan
     return replace(
@@ -330,7 +330,7 @@ def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
 def _salvage_findings(
     episodes: EpisodeTable, trimmed: Mapping[int, tuple[int, int]]
 ) -> Iterator[Finding]:
-    """Say which frames are kept of damaged episodes: of all, and of each."""
+    """Report the kept frames of damaged episodes: of all, and of each."""
     lengths = episodes.length[np.searchsorted(episodes.index, sorted(trimmed))].tolist()
     if trimmed:
         kept = sum(stop - first for first, stop in trimmed.values())
@@ -346,7 +346,7 @@ def _salvage_findings(
 def _quantile_bounds(
     features: Mapping[str, Mapping[str, Any]], repairs: Repairs
 ) -> Iterator[Finding]:
-    """Say which pictures' quantiles of all episodes are none, as those of episodes are copied."""
+    """Report images whose quantiles are copied for episodes, but unknown for the whole dataset."""
     for name, feature in repairs.features(features).items():
         if feature["dtype"] not in ("image", "video") or (
             name in repairs.computed_stats and name not in repairs.stats_episodes
@@ -372,7 +372,7 @@ def _with_row_misfits(
     data_schema: bytes,
     settled: ResolvedRepairs,
 ) -> StreamScan:
-    """Return the slices of tables with all reasons why their files cannot be taken as they are."""
+    """Return the slices of tables with all reasons why their files cannot be taken unchanged."""
     kept, schema = settled.kept, tables.deserialize_schema(data_schema)
     misfit = data_misfits(
         data.misfit,
@@ -432,7 +432,7 @@ def _whole_remarks(
     remarks += check_global_index(episodes, gathered, columns)
     remarks += check_tasks(dataset, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)
-    # A selection of episodes does not tell the totals of the source.
+    # A selection of episodes does not know the totals of the source.
     if len(episodes.index) == len(episodes.listed):
         totals = expected_totals(dataset, episodes, tasks, gathered.slices, survey)
         remarks += check_totals(dataset.stored_info, totals)
@@ -480,7 +480,7 @@ def _facts(
 def _undeclared_remark(
     remark: Observation, declarations: Mapping[str, object], refused: Mapping[str, str]
 ) -> Observation:
-    """Say of a column that is not declared why it cannot be, where it cannot."""
+    """Add the reason why an undeclared column cannot be declared."""
     if remark.code != "undeclared-column" or remark.feature in declarations:
         return remark
     why = refused.get(remark.feature or "")
@@ -509,7 +509,7 @@ def _computable(gathered: Gathered, remarks: Sequence[Observation]) -> dict[str,
 def _stale_remark(
     remark: Observation, stale: Mapping[str, Sequence[int]], computable: Mapping[str, Sequence[int]]
 ) -> Observation:
-    """Say that nothing helps with stale statistics that cannot be computed."""
+    """Add that stale statistics cannot be computed."""
     name = remark.feature or ""
     if remark.code != "stale-stats" or set(stale.get(name, ())) <= set(computable.get(name, ())):
         return remark
@@ -521,7 +521,7 @@ def _stale_remark(
 
 
 def _is_of_computed(remark: Observation, missing: Mapping[str, Set[int]], anew: Set[str]) -> bool:
-    """Whether a remark is not about statistics that need not be computed."""
+    """Return whether a remark concerns statistics that have to be computed, or something else."""
     if remark.code != "uncomputable-stats" or remark.feature in anew:
         return True
     episodes = missing.get(remark.feature or "", ())
@@ -531,7 +531,7 @@ def _is_of_computed(remark: Observation, missing: Mapping[str, Set[int]], anew: 
 def _with_right_declarations(
     settled: ResolvedRepairs, source: Mapping[str, Mapping[str, Any]], columns: DataColumns
 ) -> ResolvedRepairs:
-    """Return what becomes of a source, its computed columns declared as they are in the result."""
+    """Return repairs with the right declarations of computed columns."""
     repairs = settled.repairs
     computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
     if columns.schema is None or not computed:
@@ -560,7 +560,7 @@ def _with_right_declarations(
 def _with_right_cameras(
     settled: ResolvedRepairs, dataset: Dataset, gathered: Gathered
 ) -> ResolvedRepairs:
-    """Return what becomes of a source, its cameras declared as most of their clips are."""
+    """Return repairs with the right declarations of cameras: those of most of their clips."""
     declared = dict(settled.repairs.declared_features)
     for slices in gathered.slices[1:]:
         camera = str(camera_of(slices.stream))
@@ -581,7 +581,7 @@ def _result_schema(
     repairs: Repairs,
     list_entry: str,
 ) -> bytes:
-    """Return the schema of the result's data files; nothing where no table could be read."""
+    """Return the schema of the result's data files; None if no table could be read."""
     if columns.schema is None:
         return b""
     repaired = tables.repaired_schema(columns.schema, repairs)
@@ -618,7 +618,7 @@ def _scan(
 
 
 def _nothing(stream: str, episode_index: IntArray) -> StreamScan:
-    """Return the scan of a stream whose files nobody can name."""
+    """Return the scan of a stream with files that no template names."""
     none = np.zeros_like(episode_index)
     files = FileTable(episode_index, none, none, none)
     return StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)

@@ -1,7 +1,6 @@
-"""The slices of trimmed episodes: fewer rows, and the samples without which no frame decodes.
+"""The slices of trimmed episodes: fewer rows, and all samples that their frames need.
 
-A clip of v2.1 holds an episode's frames and nothing else, so what is cut for it begins at a
-keyframe.
+A clip of v2.1 contains only the frames of its episode, so a cut for it begins at a keyframe.
 """
 
 from __future__ import annotations
@@ -33,18 +32,17 @@ def trimmed_slices(
     intervals: Intervals,
     to: str,
 ) -> tuple[list[StreamScan], list[Observation]]:
-    """Return the slices of all streams once some episodes are trimmed, and what cannot be cut.
+    """Return the slices of all streams after a trim, and the cuts that are impossible.
 
-    The index of each of their clips is read again. Unreadable clips have their findings already.
+    The index of each clip of these episodes is read again. Unreadable clips have findings already.
 
     Args:
         dataset: The source.
         slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
-        length: Frames of each, shape (E,).
-        intervals: The first frame that stays of an episode, and the one after the last, by its
-            index.
-        to: The version that is to be written.
+        length: Number of frames of each, shape (E,).
+        intervals: The first kept frame and the frame after the last kept one, by episode.
+        to: The version to write.
     """
     if not intervals:
         return list(slices), []
@@ -60,7 +58,7 @@ def trimmed_slices(
             samples = int(frames[at])
             misfit[at] |= int(Misfit.SHARED)
             if not readable[at] or samples < stop:
-                continue  # why is said
+                continue  # the finding says why
             if each.stream == DATA_STREAM:
                 first[at] += begin
                 roll_bytes[at] = roll_bytes[at] * (stop - begin) // samples
@@ -97,15 +95,15 @@ def salvaged_intervals(
     chosen: Intervals,
     to: str,
 ) -> dict[int, tuple[int, int]]:
-    """Return which frames are kept of damaged episodes whose first ones have rows and pictures.
+    """Return the kept frames of damaged episodes whose first frames have rows and pictures.
 
     Args:
         dataset: The source.
         slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
-        whole_frames: How many first frames of damaged episodes agree.
-        chosen: The frames that the user wants of some.
-        to: The version that is to be written. A clip of v2.1 ends where no later frame is needed.
+        whole_frames: The number of first frames of damaged episodes that agree.
+        chosen: The frames that the user wants, for some episodes.
+        to: The version to write. A clip of v2.1 ends where no later frame is needed.
     """
     found = {}
     for episode, whole in whole_frames.items():
@@ -138,8 +136,8 @@ def trimmed_before(
         dataset: The source.
         slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
-        length: Frames of each, shape (E,).
-        intervals: The episodes that are trimmed now; they get no finding.
+        length: Number of frames of each, shape (E,).
+        intervals: The episodes that are trimmed now. They get no finding.
     """
     videos = [each for each in slices if each.stream != DATA_STREAM]
     wider: dict[int, list[StreamScan]] = {}
@@ -151,7 +149,7 @@ def trimmed_before(
     within: dict[int, tuple[int, int]] = {}
     for at in wider:
         if any(each.frames[at] < length[at] for each in videos):
-            continue  # what is wrong with that camera is said
+            continue  # that camera has a finding already
         clips = []
         for each in videos:
             (path,) = dataset.absolute(each.stream, [int(each.key[at])])
@@ -177,7 +175,7 @@ def trimmed_before(
 
 
 def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, int] | None:
-    """Return the most frames of an interval that need no frame beside them, in no camera."""
+    """Return the longest part of an interval that needs no frame outside it, in any camera."""
     begin = next(
         (
             frame
@@ -198,7 +196,7 @@ def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, in
 
 
 def _clip(path: str, fps: Fraction, slices: StreamScan, at: int) -> _Clip:
-    """Return the slice of one episode, the index of its file read again."""
+    """Return the slice of one episode; the index of its file is read again."""
     try:
         clip = media.read_clip_index(path)
     except media.TruncatedClipError as error:
@@ -215,9 +213,9 @@ class _Clip(NamedTuple):
 
     Attributes:
         clip: The file's index.
-        own: The episode's first frame, in the order of presentation.
+        own: The episode's first frame, in presentation order.
         begin: The first sample of its slice.
-        end: The one after the last.
+        end: The sample after the last one.
     """
 
     clip: media.ClipIndex
@@ -226,22 +224,22 @@ class _Clip(NamedTuple):
     end: int
 
     def cut(self, first: int, stop: int) -> tuple[int, int] | None:
-        """Return what has to be cut out for some frames of the episode, in its own count."""
+        """Return the frames to cut out for some frames of the episode, in its own count."""
         cut = self.clip.cut_around(
             self.own + first, self.own + stop, begin=self.begin, end=self.end
         )
         return None if cut is None else (cut[0] - self.own, cut[1] - self.own)
 
     def size_bytes(self, first: int, stop: int) -> int:
-        """Return the bytes of what is cut out, in the episode's own count."""
+        """Return the bytes of a cut, counted from the episode's first frame."""
         return int(self.clip.sizes[self.own + first : self.own + stop].sum())
 
     def doubt(self, path: str, cut: tuple[int, int], what: str) -> str:
-        """Say why what is cut out would not be seen as in the file; nothing where it would.
+        """Return why the frames of a cut would not decode as in the file; empty if they do.
 
-        A decoder starts at every keyframe that a file lists: so do LeRobot and our statistics. The
-        first sample is left out, at which whoever reads the file as it is starts too. A clip that
-        has to be remuxed is not looked at: its keyframes are FFmpeg's.
+        A decoder starts at any keyframe that a file lists, as do LeRobot and our statistics. The
+        first sample is not checked: a reader of the whole file also starts there. A clip that has
+        to be remuxed is not checked: its keyframes come from FFmpeg.
         """
         if self.clip.path != path:
             return ""
@@ -262,9 +260,9 @@ class _Clip(NamedTuple):
 def _check_held_by_v21(
     episode: int, clips: Sequence[_Clip], first: int, stop: int, length: int
 ) -> None:
-    """Refuse cuts that take along what a clip of v2.1, which is one episode, has no place for."""
+    """Refuse cuts with frames outside the episode, which a clip of v2.1 cannot contain."""
     wider, before = (first, stop), (-1, -1)
-    while wider != before:  # what one camera needs may not be a cut of another
+    while wider != before:  # the frames that one camera needs may not be a cut of another
         before = wider
         cuts = [clip.cut(*wider) or wider for clip in clips]
         wider = min(cut[0] for cut in cuts), max(cut[1] for cut in cuts)
@@ -279,7 +277,7 @@ def _check_held_by_v21(
     ]
     held = f"Give --frames {' or '.join(intervals)}, or write v3.0" if intervals else "Write v3.0"
     raise UsageError(
-        f"Frames {first}:{stop} of episode {episode} do not begin and end at keyframes, but "
-        "a clip of v2.1 must begin and end with its episode.",
-        next_step=f"{held}, which can store the further frames that are needed.",
+        f"Frames {first}:{stop} of episode {episode} cannot be decoded without frames before or "
+        "after them, but a clip of v2.1 contains only the frames of its episode.",
+        next_step=f"{held}, which can store these other frames.",
     )

@@ -1,4 +1,4 @@
-"""The scan of a v2.x dataset: its tables, then block by block of episodes its files."""
+"""The scan of a v2.x dataset: its tables, then its files, a block of episodes at a time."""
 
 from __future__ import annotations
 
@@ -85,23 +85,23 @@ from leconvert.support.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 
 _KEPT_SCHEMAS = 256
-# Columns of v3.0's table of episodes that a key of the same name would stand beside.
+# A v3.0 column would have the same name as a key with one of these names.
 _TAKEN_PREFIXES = ("stats/", "meta/episodes/")
 _SHOWN = 5
 _EPISODES_PER_BLOCK = 32
-# Large datasets have enough blocks, so they are read in larger ones, which are cheaper.
+# Large datasets have enough blocks, so their blocks are larger, which is cheaper.
 _MOST_EPISODES_PER_BLOCK = 64
 _BLOCKS = 32
 
 
 class UnnamedFiles(NamedTuple):
-    """A source whose templates name no files.
+    """A source with templates that name no files.
 
     Attributes:
-        dataset: It, as it stands.
+        dataset: The dataset as stored.
         episodes: Its episodes.
         tasks: Its tasks.
-        streams: The streams that would have been looked at.
+        streams: The streams to look at.
         remarks: Observations about its tables.
         survey: The files in its folder.
     """
@@ -161,8 +161,8 @@ def read_v2_source(
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
         said = (
-            f"{INFO_PATH} has templates with {names}, for which LeRobot uses other names. "
-            "The templates are understood."
+            f"{INFO_PATH} has path templates with {names}. LeRobot uses other names, but "
+            "leconvert can read these path templates."
         )
         remarks.append(Observation("template-names", said, path=INFO_PATH))
     look = EpisodeScanner(
@@ -199,7 +199,7 @@ def _located(
     info: DatasetInfo,
     left_out: Sequence[str],
 ) -> tuple[LocatedFile, ...]:
-    """Return where files lie that are not where their template says, if only one may be each."""
+    """Return the places of files that are elsewhere than stated, if only one file fits each."""
     survey = survey_folder(
         root,
         paths.slice_of,
@@ -254,8 +254,8 @@ def read_episode_table(
     remarks: list[Observation],
     selection: EpisodeSelection = EpisodeSelection(),
 ) -> EpisodeTable:
-    """Read the lines of ``episodes.jsonl`` that are of selected episodes."""
-    # Every line is parsed below; here those that begin with their index need not be.
+    """Read the lines of selected episodes in ``episodes.jsonl``."""
+    # Every line is parsed below. Here, a line that begins with its index need not be.
     lines = EpisodeLines(root / EPISODES_PATH, validated=True)
     if not len(lines):
         raise SourceError(
@@ -312,7 +312,7 @@ def read_episode_table(
     remarks.extend(sightings.remarks())
     every = lines.episode_index
     table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
-    # The gaps of a selection are meant.
+    # The gaps of a selection are intended.
     if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
@@ -323,7 +323,7 @@ def read_episode_table(
 
 
 def _texts(line: Mapping[str, Any]) -> Sequence[str]:
-    """Return the tasks of a line; what is none is said when the line is read."""
+    """Return the tasks of a line. A wrong value is reported when the line is read."""
     texts = line.get("tasks")
     return texts if isinstance(texts, list) else ()
 
@@ -352,7 +352,7 @@ def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
 
 
 def _blocks(num_episodes: int) -> list[tuple[int, int]]:
-    """Return first and stop of each block; two halves begin, to know sooner what they cost."""
+    """Return first and stop of each block; two half blocks come first, to learn the cost sooner."""
     size = max(_EPISODES_PER_BLOCK, min(num_episodes // _BLOCKS, _MOST_EPISODES_PER_BLOCK))
     half = max(1, size // 2)
     edges = {0, min(half, num_episodes), num_episodes}
@@ -363,7 +363,7 @@ def _blocks(num_episodes: int) -> list[tuple[int, int]]:
 def _stats_lines(
     root: Path, dataset: Dataset, episodes: EpisodeTable, remarks: list[Observation]
 ) -> tuple[Path, IntArray] | None:
-    """Return where each episode's statistics are; None in v2.0, which has none of them."""
+    """Return the place of each episode's statistics; None in v2.0, which has none."""
     path = root / STATS_PATH
     if not dataset.has_episode_stats:
         said = "v2.0 has no statistics of episodes. The conversion computes them from the data."
@@ -391,8 +391,8 @@ def _stats_lines(
 class _Facts(NamedTuple):
     """The facts of one slice, which is a whole file; all zero if it cannot be read.
 
-    ``in_place`` is the number of its first rows or frames that are certainly those of their place.
-    ``is_cut_off`` says that the file ends early, which is reported; the numbers then describe the
+    ``in_place`` is the number of its first rows or frames that are certainly at their place.
+    ``is_cut_off`` says that the file ends early, which is reported. Then the numbers describe the
     samples that are there.
     """
 
@@ -424,11 +424,11 @@ class EpisodeScanner(Scanner):
         features: Declared features, without those that are left out.
         streams: The streams to look at in each episode: data first, then cameras.
         episode_index: Indices of all episodes, shape (E,).
-        length: Their frames, shape (E,).
-        stats: The table of statistics and the first byte of each episode's line, -1 for those
-            without; None in versions that have no such table.
+        length: Their numbers of frames, shape (E,).
+        stats: The table of statistics and the first byte of each episode's line, -1 for a missing
+            line; None for versions without such a table.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
-        checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
+        checks_steps: Whether the distances of timestamps are checked as in LeRobot 0.3.3.
     """
 
     def __init__(
@@ -467,7 +467,7 @@ class EpisodeScanner(Scanner):
         return self._stats is None
 
     def __call__(self, first: int, stop: int) -> Look:
-        """Look at the episodes at places ``first`` to ``stop``."""
+        """Look at the episodes at positions ``first`` to ``stop``."""
         look = Look((stop - first) * len(self._streams))
         notes = ObservationLog(
             look.remarks, look.sightings, folder_length=len(f"{self._paths.root}/")
@@ -513,7 +513,7 @@ class EpisodeScanner(Scanner):
                     if facts.frames and length:
                         extremes = table.extremes
                         row_facts = self._check_table(table, extremes, notes)
-                    if facts.frames != length:  # that statistics do not fit is no surprise
+                    if facts.frames != length:  # statistics that do not fit are no surprise
                         extremes = {}
             except (OSError, UnreadableSourceError) as error:
                 facts = _unread(error, notes)
@@ -530,7 +530,7 @@ class EpisodeScanner(Scanner):
     def _check_line(
         self, line: bytes | None, length: int, extremes: Extremes, notes: ObservationLog
     ) -> tuple[list[str], list[str]]:
-        """Check an episode's line of statistics: one at a time, parsed it is many objects."""
+        """Check an episode's line of statistics: one at a time, for a parsed line is large."""
         assert self._stats is not None
         try:
             record = None if line is None else parse_line(self._stats[0], line)
@@ -571,7 +571,7 @@ class EpisodeScanner(Scanner):
         for path, index, length, (stored, clip) in zip(paths, indices, lengths, clips, strict=True):
             notes.episode, notes.file = index, path
             try:
-                # A file that cannot be read says why when its status is asked for.
+                # A file that cannot be read gives the reason when its status is read.
                 status = status_now(path) if stored is None else stored.status
                 file = facts_of_opened(path, status, self._fleeting_inodes)
                 found.append(self._clip_facts(clip, file, length, notes, kinds))
@@ -656,7 +656,7 @@ class EpisodeScanner(Scanner):
 
 
 class TableKinds:
-    """Says what equal tables share: names and types of columns, and lengths of lists in them.
+    """Knows what equal tables share: names and types of columns, and lengths of their lists.
 
     Threads may share it: it only remembers schemas, to be faster.
     """
@@ -678,7 +678,7 @@ class TableKinds:
                 )
             kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
             known = schema, kind
-            # pandas adds the number of rows, so that there may be a schema a file.
+            # pandas stores the number of rows, so every file may have its own schema.
             if len(self._columns) >= _KEPT_SCHEMAS:
                 self._columns.clear()
             self._columns[key] = known
@@ -689,12 +689,12 @@ class TableKinds:
 
 
 def _unread(error: OSError | UnreadableSourceError, notes: ObservationLog) -> _Facts:
-    """Say why a file cannot be read; that one is missing is said once all are known."""
+    """Report why a file cannot be read. A missing file is reported once all are known."""
     return _MISSING if say_unread(error, notes) else _Facts()
 
 
 def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) -> bool:
-    """Say why a file cannot be read, and return whether it is missing, which is said later."""
+    """Report why a file cannot be read; return whether it is missing, which is reported later."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return True
     _refuse_if_the_file_may_be_sound(error, notes)
@@ -728,7 +728,7 @@ def _refuse_if_the_file_may_be_sound(
 def _frames_off_their_place(
     clip: media.ClipIndex, seconds: FloatArray | None, fps: Fraction
 ) -> IntArray:
-    """Return frames half a frame or more from rank / ``fps``; of a clip to be remuxed as it is."""
+    """Return frames half a frame or more from rank / ``fps``, before any remux."""
     if seconds is None:
         return clip.frames_off_their_place(fps)
     return np.flatnonzero(np.abs(seconds * float(fps) - np.arange(len(seconds))) >= 0.5)
@@ -737,10 +737,10 @@ def _frames_off_their_place(
 def usable_clip(
     found: media.ClipIndex | UnreadableSourceError, fps: Fraction, notes: ObservationLog
 ) -> tuple[media.ClipIndex, FloatArray | None]:
-    """Return the index by which a clip's packets are moved; raise where there is none.
+    """Return the index by which a clip's packets are moved; raise if there is none.
 
-    Says what is done about the clip. If it has to be remuxed, the times follow at which it shows
-    its frames until then.
+    Reports what is done about the clip. For a clip that has to be remuxed, also returns the times
+    at which it shows its frames now.
     """
     seconds = None
     if isinstance(found, media.UnsupportedClipError):
@@ -762,7 +762,7 @@ def usable_clip(
 
 
 def index_of_remuxed(path: str, fps: Fraction) -> tuple[media.ClipIndex, FloatArray]:
-    """Return the index that a clip has once it is remuxed, and when it shows each frame until then.
+    """Return the index of a clip after a remux, and the times at which it shows its frames now.
 
     The times are seconds, ascending.
     """

@@ -1,9 +1,9 @@
-"""The scan of a v3.0 dataset: each file looked at once, and every episode's slice of it found.
+"""The scan of a v3.0 dataset: it looks at each file once, and finds every episode's slice.
 
-Whose rows and frames are an episode's is not taken from one number. The rows of a file follow each
-other in the order of its episodes; where there are others in between, they are found by their
-column ``episode_index``. The frames are counted where the lengths of a file's episodes add up to
-its frames; where they do not, as in trimmed files, they begin at ``from_timestamp * fps``.
+No single number decides about the rows and frames of an episode. Rows are in the order of the
+file's episodes; if there are others in between, the column ``episode_index`` finds them. Frames are
+counted if the lengths of a file's episodes add up to its frames. If not, as in trimmed files, an
+episode begins at ``from_timestamp * fps``.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _locate_files(
 
 
 def _refuse_special_tables(root: Path) -> None:
-    """Refuse what must not be opened as a table; files of episodes are looked at one by one."""
+    """Refuse anything that must not be opened as a table; files of episodes are checked later."""
     for path in special_files(root):
         if path.startswith("meta/"):
             raise SourceError(
@@ -287,7 +287,7 @@ def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation
 def _episodes(
     table: v3.EpisodeTable, ranges: v3.Ranges, kept: BoolArray, remarks: list[Observation]
 ) -> EpisodeTable:
-    """Return the selected episodes as the checks of all sources know them."""
+    """Return the selected episodes for the checks of all sources."""
     index = np.flatnonzero(kept)
     task = np.full(len(index), NO_TASK, dtype=np.int64)
     several: dict[int, frozenset[int]] = {}
@@ -311,7 +311,7 @@ def _episodes(
         length=ranges.length[index],
         task=task,
         tasks=several,
-        # No flag takes the tasks of rows from this table, so nothing is offered that would.
+        # No flag takes the tasks of rows from this table, so none is offered.
         has_one_text=np.zeros(len(index), np.bool_),
         num_texts=0,
         path=v3.EPISODES_DIR,
@@ -324,7 +324,7 @@ def _check_stats(
     wanted: BoolArray,
     remarks: list[Observation],
 ) -> dict[str, list[int]]:
-    """Return which features lack statistics in which of the wanted episodes."""
+    """Return which features lack statistics, with the wanted episodes concerned."""
     check = StatsCheck(features, v3.EPISODES_DIR)
     log = ObservationLog(stream="episodes", file=v3.EPISODES_DIR)
     missing: dict[str, list[int]] = {}
@@ -459,7 +459,7 @@ class FileScanner(Scanner):
         rows: IntArray,
         notes: ObservationLog,
     ) -> list[RowFacts]:
-        """Compare the rows that are found of each episode, side by side."""
+        """Compare the rows that were found for each episode, side by side."""
         is_there = rows > 0
         order = np.argsort(first[is_there], kind="stable")
         among = replace(routed, episodes=routed.episodes[is_there][order])
@@ -474,7 +474,7 @@ class FileScanner(Scanner):
             check.read(file)
         for column, code in v3.ROW_CODES.items():
             if column in ("index", "task_index"):
-                continue  # told by `RowFacts`
+                continue  # reported from `RowFacts`
             mild = column == "timestamp" and not self._has_cameras
             for episode, said in check.wrong_in(column).items():
                 notes.episode = episode
@@ -509,9 +509,9 @@ class FileScanner(Scanner):
         ranges: v3.Ranges,
         notes: ObservationLog,
     ) -> None:
-        """Look at the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
+        """Check the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
 
-        No more rows are held than an episode has, and those that are read at a time.
+        Memory is that of the rows of one episode, and of those that are read at a time.
         """
         stop = first + ranges.length[among.episodes]
         spans = deque(zip(among.episodes.tolist(), first.tolist(), stop.tolist(), strict=True))
@@ -520,7 +520,7 @@ class FileScanner(Scanner):
         for batch in file.iter_batches(v3.ROWS_AT_A_TIME, columns=["timestamp"], use_threads=False):
             times = floats(batch.column(0))
             if times is None:
-                return  # that there are none is said
+                return  # another finding reports that there are none
             held = np.concatenate([held, times])
             while spans and spans[0][2] <= begin + len(held):
                 notes.episode, *rows = spans.popleft()
@@ -623,7 +623,7 @@ def _whole_frames(
     begin_seconds: FloatArray,
     fps: Fraction,
 ) -> IntArray:
-    """Return how many of each episode's frames come before one that is not shown at its time.
+    """Return how many frames of each episode come before one that is not shown at its time.
 
     Frames may be lost before that one.
     """
@@ -644,7 +644,7 @@ def _not_there(
     begin_seconds: FloatArray,
     fps: Fraction,
 ) -> npt.NDArray[np.object_]:
-    """Say of each episode why its frames are not in the file; "" where they are."""
+    """Return why each episode's frames are not in the file; "" if they are."""
     wrong = np.full(len(first), "", dtype=object)
     stop = first + own
     beyond = own < lengths
@@ -672,7 +672,7 @@ def _say_drift(
     fps: Fraction,
     notes: ObservationLog,
 ) -> None:
-    """Say how many frames LeRobot refuses to load for their times, which a join makes exact."""
+    """Report how many frames LeRobot refuses for their times. A join makes the times exact."""
     off, worst = 0, 0.0
     for begin, length, from_seconds in zip(
         first.tolist(), lengths.tolist(), begin_seconds.tolist(), strict=True

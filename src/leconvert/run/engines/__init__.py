@@ -359,8 +359,7 @@ def _check_workers(engine: object, called: str, *, or_none: bool) -> None:
         return
     if not (isinstance(workers, int) and workers >= 1):
         raise EngineError(
-            f"{called} gives no valid number of workers that it "
-            f"{'wants' if or_none else 'submits'}.",
+            f"{called} does not give a valid number of workers.",
             next_step="Its `workers` must be a number from 1"
             f"{', or None for as many as fit here' * or_none}.",
         )

@@ -643,7 +643,7 @@ def _damage(
         if entry is None or found != entry["size_bytes"]:
             return f"{path} has {found} bytes instead of {entry and entry['size_bytes']}"
         if shard.stream != DATA_STREAM and len(entry["clip_digests"]) != shard.stop - shard.first:
-            return f"{path} belongs to another number of episodes"
+            return f"{path} was recorded with another number of episodes"
         if "stats" in entry:
             problem = _stats_damage(attempt / entry["stats"]["path"], entry["stats"])
             if problem is not None:

@@ -184,7 +184,7 @@ def differing_bytes(
     """Yield a difference if a file of the result is not byte for byte the source's."""
     place = first_difference(source, result)
     if place is not None:
-        what, said = "bytes of the file", f"others from byte {place} on"
+        what, said = "bytes of the file", f"other bytes from byte {place} on"
         yield Difference(what, path, "the source's", said, episode, stream)
 
 

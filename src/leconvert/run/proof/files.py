@@ -214,7 +214,7 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
         return f"only its episodes {repairs.selected_episodes} are in the result"
     if repairs.trimmed_episodes:
         shown = ", ".join(map(str, repairs.trimmed_episodes))
-        return f"of its episodes these were trimmed: {shown}"
+        return f"these of its episodes were trimmed: {shown}"
     if repairs.dropped_episodes:
         count = len(repairs.dropped_episodes)
         verb = "episode of it is" if count == 1 else "episodes of it are"
@@ -225,7 +225,7 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
     try:
         dataset = open_dataset(source, repairs)
         if dataset.version == TARGET_VERSIONS[0] != open_dataset(result).version:
-            return "v2.1 has no place for all that tables of v3.0 say"
+            return "v2.1 cannot store everything that the tables of v3.0 contain"
         others = _other_files(dataset)
         missing = [name for name in others if not _same(source / name, result / name)]
         partly = [] if missing else _partly_held(dataset)
@@ -236,7 +236,7 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
     names = missing or partly
     files = "1 file" if len(names) == 1 else f"{len(names)} files"
     verb = "is" if len(names) == 1 else "are"
-    is_not = f"{verb} not in the result" if missing else f"{verb} not wholly in the result"
+    is_not = f"{verb} not in the result" if missing else f"{verb} not completely in the result"
     shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
     return f"{files} {is_not}: {shown}"
 

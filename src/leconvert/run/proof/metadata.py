@@ -64,7 +64,7 @@ from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_colu
 from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
-from leconvert.tables.schemas import HUGGINGFACE_KEY, feature_of_type
+from leconvert.tables.schemas import feature_of_type, stored_entries
 from leconvert.workdir.swap import has_source_tables
 
 
@@ -259,11 +259,7 @@ def compare_location(table: v3.EpisodesReader) -> Iterator[Difference]:
 
 def _compare_description(schema: pa.Schema, path: str) -> Iterator[Difference]:
     """Compare the description of columns for `datasets` with the columns' types."""
-    try:
-        described = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
-        told = dict(described)
-    except (KeyError, ValueError, TypeError, RecursionError):
-        told = {}
+    told = stored_entries(schema)
     for field in schema:
         expected = feature_of_type(field.type)
         if told.get(field.name) != expected:
@@ -286,7 +282,9 @@ def compare_repairs(
     )
     if strange:
         said = ", ".join(strange)
-        yield Difference("renamed features", REPAIRS_PATH, "the source's, by new names", said)
+        yield Difference(
+            "renamed features", REPAIRS_PATH, "features of the source with new names", said
+        )
     indices = task_columns(
         read_modality(source.root), _first_schema(source) if declared.task_columns else None
     )

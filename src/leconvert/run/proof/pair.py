@@ -129,6 +129,7 @@ def verify_pair(
         found = _compare_metadata(
             tables, sources, told, read_bytes=reads_bytes, keeps_further=keeps_further
         )
+        pa.default_memory_pool().release_unused()  # memory for reading the tables of all episodes
         expected, routes, differences = found.expected, found.routes, found.differences
         if expected is None or routes is None:
             return VerificationReport(depth, differences, 0, 0, 0, 0)

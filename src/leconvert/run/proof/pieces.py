@@ -7,10 +7,9 @@ of the pieces are the same for any number of threads or processes.
 from __future__ import annotations
 
 import itertools
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -159,12 +158,12 @@ def _starts_inside(first: int, stop: int, source_starts: Sequence[int]) -> Seque
 type _Index = media.ClipIndex | UnreadableSourceError
 
 
-class _Opened(threading.local):
-    """The files that this thread read last; the next piece mostly needs them again."""
+class _Opened:
+    """The files of one stream that were read last; the next piece mostly needs them again."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
         self._table: StoredGroups | None = None
-        self._tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = {}
         self.rows = SourceRows()
         self.clips = ClipReader()
         self.videos = ClipReader()
@@ -175,12 +174,6 @@ class _Opened(threading.local):
             self._table = None  # before the next is read, since two may be large
             self._table = StoredGroups(path)
         return self._table
-
-    def tasks(self, source: Path, result: ResultTables) -> tuple[dict[int, str], dict[str, int]]:
-        """Return the task text by episode of the source, and the result's index by text."""
-        if source not in self._tasks:
-            self._tasks[source] = v2.tasks_of_episodes(source), result.task_indices()
-        return self._tasks[source]
 
 
 @dataclass(slots=True, eq=False)
@@ -204,7 +197,12 @@ class Comparer:
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None
     chosen: npt.NDArray[np.bool_] | None = None
     read_rows: int = 0
-    _opened: _Opened = field(default_factory=_Opened, init=False, repr=False)
+    # Each piece takes one and gives it back. So there are as many as pieces are compared at a time,
+    # whatever the number of threads: for a large file, one takes a kilobyte an episode.
+    _idle: list[_Opened] = field(default_factory=list, init=False, repr=False)
+    _tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _schemas: DataSchemas = field(init=False, repr=False)
     # Repairs of earlier versions patched files in place: if tables of times became shorter, the
     # rest of their space became a box without meaning.
@@ -277,7 +275,10 @@ class Comparer:
         return span
 
     def _task_of(self, source: SourceView, episode: int) -> int | None:
-        texts, indices = self._opened.tasks(source.root, self.tables)
+        root = source.root
+        if root not in self._tasks:  # at worst two threads read the same
+            self._tasks[root] = v2.tasks_of_episodes(root), self.tables.task_indices()
+        texts, indices = self._tasks[root]
         text = texts.get(episode)
         return None if text is None else indices.get(text, -1)
 
@@ -285,19 +286,31 @@ class Comparer:
         positions = np.arange(piece.first, piece.stop)
         return positions if self.chosen is None else positions[self.chosen[positions]]
 
+    @contextmanager
+    def _files_open(self, stream: str) -> Iterator[_Opened]:
+        """Provide the files that an earlier piece of the stream read last, for this piece alone."""
+        opened = None
+        with suppress(IndexError):
+            opened = self._idle.pop()
+        if opened is None or opened.stream != stream:
+            opened = _Opened(stream)
+        yield opened
+        self._idle.append(opened)
+
     def _compare(self, piece: Piece) -> Compared:
         compared = Compared()
-        if piece.stream == DATA_STREAM:
-            rules = self.row_rules(piece.first)
-            for table in self._files(piece, self._row_spans):
-                self._compare_table(piece, table, rules, compared)
-        else:
+        with self._files_open(piece.stream) as opened:
+            if piece.stream == DATA_STREAM:
+                rules = self.row_rules(piece.first)
+                for table in self._files(piece, self._row_spans):
+                    self._compare_table(piece, table, rules, opened, compared)
+                return compared
             videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
-            read = [*self._opened.videos.read([f"{self.result}/{file.path}" for file in videos])]
+            read = [*opened.videos.read([f"{self.result}/{file.path}" for file in videos])]
             sources = self._alike_sources(piece.stream, videos, [index for _, index in read])
             for video, (head, index) in zip(videos, read, strict=True):
                 source = sources.get(video.path)
-                self._compare_video(piece, video, head, index, source, compared)
+                self._compare_video(piece, video, head, index, source, opened.clips, compared)
         return compared
 
     def _files[Where](
@@ -342,7 +355,12 @@ class Comparer:
         return file.lengths == [int(self.expected.length[file.first])]
 
     def _compare_table(
-        self, piece: Piece, file: _File[RowSpan], rules: RowRules, compared: Compared
+        self,
+        piece: Piece,
+        file: _File[RowSpan],
+        rules: RowRules,
+        opened: _Opened,
+        compared: Compared,
     ) -> None:
         path, name, begins = file.path, f"{self.result}/{file.path}", piece.first <= file.first
         read_rows = self.read_bytes or max(piece.first, file.first) < self.read_rows
@@ -357,18 +375,17 @@ class Comparer:
                 compared.of_files += kept.compare_columns(path, self._schemas, file.first)
             return
         try:
-            table = self._opened.table(name)
+            table = opened.table(name)
         except (UnreadableSourceError, OSError, pa.ArrowException) as error:
             self._say_unreadable(file, error, piece.stream, compared, begins=begins)
             return
         episodes = file.stop - file.first
         if len(table.rows) == episodes:
-            rows = self._opened.rows
             compared.differences += compare_rows(
-                path, table, file.spans, rules, rows, read_rows=read_rows
+                path, table, file.spans, rules, opened.rows, read_rows=read_rows
             )
         elif begins:
-            what, has = "row groups, one an episode", str(len(table.rows))
+            what, has = "row groups (one for each episode)", str(len(table.rows))
             said = Difference(what, path, str(episodes), has, None, piece.stream)
             compared.differences.append(said)
         if begins:
@@ -401,6 +418,7 @@ class Comparer:
         head: bytes,
         index: _Index,
         source: media.ClipIndex | None,
+        clips: ClipReader,
         compared: Compared,
     ) -> None:
         path, stream, fps = file.path, piece.stream, self.expected.fps
@@ -416,7 +434,7 @@ class Comparer:
                     path, stream, index, span, fps, read_bytes=read_bytes
                 )
             return
-        found, frames, clips = list[Difference](), sum(file.lengths), self._opened.clips
+        found, frames = list[Difference](), sum(file.lengths)
         if begins:
             found += check_video(path, stream, index, frames, fps)
         if index.num_samples == frames:

@@ -13,7 +13,6 @@ rows skip row groups by the least and greatest value in the footer.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import array_of, is_list
 from leconvert.tables.join import holds_bytes
-from leconvert.tables.schemas import HUGGINGFACE_KEY
+from leconvert.tables.schemas import HUGGINGFACE_KEY, stored_entries
 
 # Parquet's own numbers of fields, which Arrow shows as metadata.
 _FIELD_ID = b"PARQUET:field_id"
@@ -135,7 +134,9 @@ class DataSchemas:
         for name in found.names:
             if name not in self._features or self._features[name]["dtype"] == "video":
                 what = f"column {name!r}"
-                yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
+                yield Difference(
+                    what, path, "only declared columns", "this column", stream=DATA_STREAM
+                )
 
     def allow(self, found: pa.Schema) -> bool:
         """Return whether episodes of the source give a schema, each column by any of them.
@@ -232,7 +233,7 @@ def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple
     for wanted, have in zip(expected, found, strict=True):
         if not _same_field(wanted, have):
             yield f"type of column {have.name!r}", _described(wanted), _described(have)
-    told, tells = _told_to_datasets(expected), _told_to_datasets(found)
+    told, tells = stored_entries(expected), stored_entries(found)
     for name in [name for name in {**told, **tells} if told.get(name) != tells.get(name)]:
         yield f"`huggingface` entry of column {name!r}", str(told.get(name)), str(tells.get(name))
     if _other_metadata(expected) != _other_metadata(found):
@@ -253,13 +254,13 @@ def _same(left: pa.Schema, right: pa.Schema) -> bool:
     return bool(
         left.equals(right)
         and all(map(_same_field, left, right))
-        and _told_to_datasets(left) == _told_to_datasets(right)
+        and stored_entries(left) == stored_entries(right)
         and _other_metadata(left) == _other_metadata(right)
     )
 
 
 def _same_but_types(left: pa.Schema, right: pa.Schema) -> bool:
-    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    told, tells = stored_entries(left), stored_entries(right)
     return (
         left.names == right.names
         and told.keys() == tells.keys()
@@ -268,7 +269,7 @@ def _same_but_types(left: pa.Schema, right: pa.Schema) -> bool:
 
 
 def _same_column(left: pa.Schema, right: pa.Schema, name: str) -> bool:
-    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    told, tells = stored_entries(left), stored_entries(right)
     is_told = told.get(name) == tells.get(name)
     return is_told and _same_field(left.field(name), right.field(name))
 
@@ -283,14 +284,6 @@ def _plain(schema: pa.Schema) -> pa.Schema:
         for field in schema
     ]
     return pa.schema(fields, metadata=schema.metadata)
-
-
-def _told_to_datasets(schema: pa.Schema) -> Mapping[str, Any]:
-    try:
-        told = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _other_metadata(schema: pa.Schema) -> dict[bytes, bytes]:
@@ -504,13 +497,13 @@ def compare_rows(
     file: pq.ParquetFile | None = None
     copier: tables.TableCopier | None = None
     with ExitStack() as opened:
-        stored = opened.enter_context(open(table.path, "rb", buffering=0)) if read_rows else None  # noqa: PTH123
+        stored = opened.enter_context(tables.OpenedTable(table.path)) if read_rows else None
         for span in spans:
             rows = table.rows[span.row_group]
             if rows != span.length:
                 yield differs("rows", span.length, rows, span)
                 continue
-            if stored is None or (not rules.decodes and _is_copy(table, span, stored.fileno())):
+            if stored is None or (not rules.decodes and _is_copy(table, span, stored)):
                 continue
             try:
                 file = file or opened.enter_context(pq.ParquetFile(table.path))
@@ -540,15 +533,15 @@ def compare_rows(
                     yield differs(what, "the source's bytes", "other bytes of equal values", span)
 
 
-def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
+def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: tables.OpenedTable) -> bool:
     """Return whether a row group's bytes are its source's, if the source is a separate file."""
     if span.source_first is not None:
         return False
     with tables.OpenedTable(span.source) as source:
-        ranges = table.copied_from(span.row_group, source)
+        ranges = table.copied_from(span.row_group, source, stored)
         if ranges is None:
             return False
-        files = OpenFile(source.descriptor, source.path), OpenFile(stored, table.path)
+        files = OpenFile(source.descriptor, source.path), OpenFile(stored.descriptor, stored.path)
         return first_difference(*files, *ranges) is None
 
 

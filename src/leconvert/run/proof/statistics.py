@@ -64,7 +64,9 @@ def compare_stats(
         if isinstance(error, UnreadableSourceError) or not computes:
             raise
         # The source's own could be aggregated when the conversion began; the result's cannot.
-        yield Difference("computed statistics", path, "ones that add up", str(error))
+        yield Difference(
+            "computed statistics", path, "statistics that can be aggregated", str(error)
+        )
 
 
 def _compare_stats(

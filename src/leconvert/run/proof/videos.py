@@ -92,8 +92,8 @@ def is_kept_clip(index: media.ClipIndex, source: media.ClipIndex) -> bool:
 
 def _are_equal(one: Any, other: Any) -> bool:
     """Return whether two columns of an index are equal; a plain clip has a few numbers instead."""
-    if isinstance(one, int | range) or isinstance(other, int | range):
-        return bool(one == other)
+    if isinstance(one, int | range) and isinstance(other, int | range):
+        return one == other
     return np.array_equal(one, other)
 
 
@@ -107,7 +107,7 @@ def compare_kept_clip(
     misfit = index.misfit(fps)
     for reason in Misfit:
         if reason in misfit:
-            what, wanted = "a file that LeRobot reads as it is", "one of even frames from 0 on"
+            what, wanted = "a file that LeRobot reads as it is", "even frames from time 0 on"
             said = f"it {MISFIT_SAID[reason]}"
             yield Difference(what, path, wanted, said, span.episode, stream)
     if index.num_samples != span.length:
@@ -151,11 +151,13 @@ class ClipReader:
 
         If there is no index, the error takes its place.
         """
-        if self._last is not None and paths and paths[0] == self._last[1].path:
-            yield self._last
+        last = self._last
+        if last is not None and paths and paths[0] == last[1].path:
+            yield last
             paths = paths[1:]
             if not paths:
                 return
+        last = self._last = None  # before the next is read, since two may be large
         for stored, found in media.read_clips(paths, read_ahead=read_ahead):
             head = b"" if stored is None else stored.head
             self._last = (head, found) if isinstance(found, media.ClipIndex) else None
@@ -383,7 +385,6 @@ def compare_header(
         may_be_free: Whether parts of the header may be a box without meaning, as in a repaired
             file.
     """
-    begins: list[int] = []
     start = 0
     samples = media.FileSamples()
     for length in lengths:
@@ -392,21 +393,22 @@ def compare_header(
             return
         sizes = index.sizes[start:stop]
         runs = index.byte_runs(start, stop)
-        begins.append(runs[0][0])
         samples.add(
             sizes,
             index.keyframes[start:stop],
             index.reordering(start, stop),
-            source_offset=begins[-1],
+            source_offset=runs[0][0],
             num_bytes=sum([size for _, size in runs]),
         )
         start = stop
+    begins = samples.source_offsets
     overlaps = any(
         begin + size > after
         for begin, size, after in zip(begins, samples.num_bytes, begins[1:], strict=False)
     )
     if start != index.num_samples or overlaps:
         return
+    first_byte = begins[0]
     ((_, found_clip),) = clips_of.read([first_clip])
     with joinable(found_clip, first_clip, fps) as clip:
         expected = media.build_header(
@@ -424,21 +426,19 @@ def compare_header(
             str(index.file_size_bytes),
             stream=stream,
         )
+    del samples, begins  # of a file with many episodes, these and the header are large
     size = len(expected.content)
     # Up to the first sample; no alignment needs more than this.
-    stop = max(size, begins[0] if may_be_free else min(begins[0], size + _LARGEST_GAP_BYTES))
+    stop = max(size, first_byte if may_be_free else min(first_byte, size + _LARGEST_GAP_BYTES))
     if len(head) < stop:
         with open_file(index.path) as file, naming(index.path):
             head = os.pread(file.descriptor, stop, 0)
-    if may_be_free and _without_room(head[: begins[0]]) == _without_room(expected.content):
+    if may_be_free and _without_room(head[:first_byte]) == _without_room(expected.content):
         return
-    found, gap = head[:size], head[size:stop]
-    if found != expected.content:
-        yield _first_difference(path, stream, expected.content, found)
-    elif gap.strip(b"\0"):
-        yield Difference(
-            "padding", path, "zeros", f"other bytes after byte {len(found)}", stream=stream
-        )
+    if not head.startswith(expected.content):
+        yield _first_difference(path, stream, expected.content, head[:size])
+    elif head[size:stop].strip(b"\0"):
+        yield Difference("padding", path, "zeros", f"other bytes after byte {size}", stream=stream)
 
 
 def _without_room(header: bytes) -> list[tuple[str, bytes]]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -42,38 +41,44 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media, tables
-from leconvert.dataset.check import DatasetCheck, checked
+from leconvert.dataset.check import DatasetCheck, checked, version_to_check
 from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.findings import all_named
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import read_info, refuse_pointers, version_of_files
+from leconvert.dataset.formats.v2 import read_info, refuse_pointers
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
 from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
-from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version, unreadable
+from leconvert.model.versions import V3_VERSION, said_version
 from leconvert.run.packer import facts_of_tree
-from leconvert.run.planner import PlannedRepairs, plan_repairs
+from leconvert.run.planner import (
+    PlannedRepairs,
+    Room,
+    SpaceNeeded,
+    check_room,
+    free_bytes_of,
+    plan_repairs,
+)
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
-from leconvert.run.repairing.plan import INDEX_COLUMNS, RepairPlan, plan_repair
+from leconvert.run.repairing.plan import INDEX_COLUMNS, RepairPlan, plan_repair, stored_stats
 from leconvert.support.errors import (
     REPORT_IT,
     InterruptedRunError,
     SourceChangedError,
     SourceError,
-    StorageError,
     UnreadableSourceError,
-    UsageError,
     VerificationError,
 )
 from leconvert.support.file_calls import copy_file
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
-from leconvert.support.text import amount
 from leconvert.workdir.fs import LOCAL, can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
+from leconvert.workdir.records import default_work_dir
 from leconvert.workdir.removal import remove_new_tree
 from leconvert.workdir.swap import (
     SwapPlan,
+    check_places,
     check_target,
     exchange_trees,
     has_mark_of,
@@ -174,25 +179,18 @@ def repair_dataset(
     started = time.monotonic()
     if output is not None and output == root:
         raise source_as_output(root)
-    if output is not None and (output.is_relative_to(root) or root.is_relative_to(output)):
-        raise UsageError(
-            f"One of the two folders lies inside the other: output {output}, dataset {root}.",
-            path=str(output),
-            next_step="Choose folders side by side.",
-        )
     target = root if output is None else output
     run_id = _IN_PLACE if output is None else _OUTPUT
     plan = SwapPlan(
         target, staging_dir(target, run_id, 1), old_dir(target) if output is None else None
     )
-    if not target.parent.is_dir():
-        check_target(target, None)
+    check_places(root, target, default_work_dir(target))
     with ExitStack() as held:
         if not dry_run:
             held.enter_context(target_lock(target, run_id))
             _end_interrupted(plan, run_id)
         before = facts_of_tree(root)
-        repair, tables_root = held.enter_context(_planned(root, retime, progress))
+        repair, tables_root = held.enter_context(_planned(root, retime=retime, progress=progress))
         report = RepairReport(root, target, plan.old, dry_run, repair)
         if not repair:
             return replace(report, kept=None, seconds=time.monotonic() - started)
@@ -243,26 +241,21 @@ def repair_dataset(
 
 
 @contextmanager
-def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[RepairPlan, Path]]:
+def _planned(root: Path, *, retime: bool, progress: Progress) -> Iterator[tuple[RepairPlan, Path]]:
     """Yield the plan, and the folder that contains the derived tables."""
     raw: Mapping[str, Any] = read_info(root)
     refuse_pointers(root)
-    is_called_other = v3.says_another_version(root, raw)
-    files = version_of_files(root)
-    if files is not None and raw.get("codebase_version") not in SOURCE_VERSIONS:
+    version, said = version_to_check(root, raw), raw.get("codebase_version")
+    if version not in (said, V3_VERSION):
         raise SourceError(
-            f"{root / v3.INFO_PATH} {said_version(raw.get('codebase_version'))}; the files are "
-            f"those of {files}.",
+            f"{root / v3.INFO_PATH} {said_version(said)}; the files are those of {version}.",
             path=str(root / v3.INFO_PATH),
             next_step=f"`leconvert convert {shlex.quote(str(root))} --assume-version "
-            f"{shlex.quote(files)}` converts them.",
+            f"{shlex.quote(version)}` converts them.",
         )
-    if not is_called_other and (wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH))):
-        raise wrong
-    if raw.get("codebase_version") != V3_VERSION and not is_called_other:
+    if version != V3_VERSION:
         raise SourceError(
-            f"{root} is {raw['codebase_version']}. `leconvert repair` works only on {V3_VERSION} "
-            "datasets.",
+            f"{root} is {version}. `leconvert repair` works only on {V3_VERSION} datasets.",
             path=str(root / v3.INFO_PATH),
             next_step=f"Use `leconvert convert {shlex.quote(str(root))}` for this dataset. The "
             "repairs are options of this command; its option --help-all lists them.",
@@ -284,23 +277,13 @@ def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
 
 
 def _check_room(root: Path, target: Path) -> None:
+    """Refuse a copy of the dataset for which there is no room."""
     if can_clone(root / v3.INFO_PATH, target.parent):
         return
-    needed = sum(
-        (root / path).stat().st_size for path in names_to_keep(root) if _is_file(root, path)
-    )
-    free = shutil.disk_usage(target.parent).free
-    if needed > free:
-        raise StorageError(
-            f"{target.parent} has only {amount(free)} free, but the repaired dataset needs "
-            f"{amount(needed)}.",
-            path=str(target.parent),
-            next_step="Free disk space, or give a folder on another file system with --output.",
-        )
-
-
-def _is_file(root: Path, path: str) -> bool:
-    return (root / path).is_file()
+    files = (root / path for path in names_to_keep(root))
+    needed = sum(path.stat().st_size for path in files if path.is_file())
+    room = Room(str(target.parent), needed, free_bytes_of(target.parent))
+    check_room(SpaceNeeded(cloned=False, twice_bytes=0, rooms=(room,)), target)
 
 
 class _TreeWriter:
@@ -325,16 +308,7 @@ class _TreeWriter:
         self._videos = {video.path: video for video in plan.videos}
         self._data = {data.path: data for data in plan.data}
         writes_episodes = plan.episodes or plan.episode_rows is not None
-        self._first_row = self._first_rows() if writes_episodes else {}
-
-    def _first_rows(self) -> Mapping[str, tuple[int, int]]:
-        """Return the first row and the number of rows of each file of ``meta/episodes``."""
-        first, found = 0, {}
-        for path in v3.EpisodesReader(self._tables_root).paths:
-            rows = sum(tables.row_group_rows(self._tables_root / path))
-            found[path] = (first, rows)
-            first += rows
-        return found
+        self._rows = v3.EpisodesReader(tables_root).rows_of_files if writes_episodes else {}
 
     @cached_property
     def _in_order(self) -> pa.Table | None:
@@ -343,7 +317,7 @@ class _TreeWriter:
             return None
         with storage_errors(self._root / v3.EPISODES_DIR):
             stored = pa.concat_tables(
-                pq.read_table(self._tables_root / path) for path in self._first_row
+                pq.read_table(self._tables_root / path) for path in self._rows
             )
         return stored.take(pa.array(self._plan.episode_rows))
 
@@ -375,20 +349,21 @@ class _TreeWriter:
             columns = data.values(self._plan.fps, source)
             tables.replace_columns(source, target, columns, row_groups=data.length.tolist())
             self.written_bytes += target.stat().st_size
-        elif path in self._first_row:
-            first, rows = self._first_row[path]
+        elif path in self._rows:
+            rows = self._rows[path]
             columns = {
-                name: values[first : first + rows] for name, values in self._plan.episodes.items()
+                name: values[rows.start : rows.stop] for name, values in self._plan.episodes.items()
             }
-            moved = self._in_order.slice(first, rows) if self._in_order is not None else None
+            ordered = self._in_order
+            moved = None if ordered is None else ordered.slice(rows.start, len(rows))
             tables.replace_columns(source, target, columns, rows=moved)
             self.written_bytes += target.stat().st_size
         elif path == v3.TASKS_PATH and self._plan.task_rows is not None:
             order = self._plan.task_rows
             number = {"task_index": np.arange(len(order))}
             with storage_errors(source):
-                ordered = pq.read_table(source).take(pa.array(order))
-            tables.replace_columns(source, target, number, rows=ordered)
+                moved = pq.read_table(source).take(pa.array(order))
+            tables.replace_columns(source, target, number, rows=moved)
             self.written_bytes += target.stat().st_size
         elif (path == v3.INFO_PATH and self._plan.info) or (
             path == v3.STATS_PATH and self._plan.stats
@@ -437,11 +412,7 @@ class _TreeWriter:
             v3.write_info(self._tree, {**info, **self._plan.info})
             self.written_bytes += (self._tree / v3.INFO_PATH).stat().st_size
         if self._plan.stats:
-            stats: dict[str, Any] = {}
-            with suppress(FileNotFoundError, ValueError):
-                if not (self._root / v3.STATS_PATH).is_dir():
-                    stats = v3.read_json_object(self._root / v3.STATS_PATH)
-            v3.write_stats(self._tree, {**stats, **self._plan.stats})
+            v3.write_stats(self._tree, {**stored_stats(self._root), **self._plan.stats})
             self.written_bytes += (self._tree / v3.STATS_PATH).stat().st_size
 
 
@@ -496,38 +467,56 @@ def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRe
     """Find the repairs that make a dataset right; if there is a choice, those that lose least."""
     if not is_converted(root) and not v3.says_another_version(root, read_info(root)):
         return plan_repairs(root, progress=progress)
-    for options in (RepairOptions(), _RETIME):
-        plan = repair_dataset(root, retime=options.retime, dry_run=True, progress=progress).plan
-        if not plan.errors_left and plan.extent is not None:
-            is_first = plan.puts_in_order or plan.derived or plan.names_other_files
-            if not is_first and any(each.code in _FILLED for each in plan.left):
-                filled = replace(options, fill_stats=True)
-                return plan_anew(root, filled, progress=progress)
-            return PlannedRepairs(
-                root,
-                options.flags(),
-                options,
-                plan.extent,
-                plan.extent,
-                NO_REPAIRS,
-                plan.left,
-                plan.summary(),
-            )
-    planned = plan_anew(root, None, progress=progress)
+    options, plan = RepairOptions(), _plan_of(root, progress=progress)
+    if any(finding.code == "timestamps" for finding in plan.errors_left):
+        options, plan = _RETIME, _plan_of(root, retime=True, progress=progress)
+    if not plan.errors_left and plan.extent is not None:
+        is_first = plan.puts_in_order or plan.derived or plan.names_other_files
+        if not is_first and any(each.code in _FILLED for each in plan.left):
+            return _planned_anew(plan, replace(options, fill_stats=True), progress)
+        return PlannedRepairs(
+            root,
+            options.flags(),
+            options,
+            plan.extent,
+            plan.extent,
+            NO_REPAIRS,
+            plan.left,
+            plan.summary(),
+        )
+    planned = _planned_anew(plan, None, progress)
     if planned.flags or not planned.changes:
         return planned
     # Declare everything as it is stored: without a flag, a repair rewrites nothing.
-    return plan_anew(root, RepairOptions(declare_features=True), progress=progress)
+    return _planned_anew(plan, RepairOptions(declare_features=True), progress)
 
 
 def plan_anew(
-    root: Path, options: RepairOptions | None, *, progress: Progress = NO_PROGRESS
+    root: Path, options: RepairOptions, *, progress: Progress = NO_PROGRESS
 ) -> PlannedRepairs:
-    """Plan the conversion that makes a v3.0 dataset right, with the given repairs or the best ones.
+    """Plan the conversion that makes a v3.0 dataset right, with the given repairs.
 
     Columns that only count are counted again if `repair_dataset` would count them.
     """
-    plan = repair_dataset(root, dry_run=True, progress=progress).plan
+    return _planned_anew(_plan_of(root, progress=progress), options, progress)
+
+
+def _plan_of(root: Path, *, retime: bool = False, progress: Progress) -> RepairPlan:
+    with _planned(root, retime=retime, progress=progress) as (plan, _):
+        return plan
+
+
+def _planned_anew(
+    plan: RepairPlan, options: RepairOptions | None, progress: Progress
+) -> PlannedRepairs:
+    """Plan the conversion of a dataset whose files alone do not make it right.
+
+    Args:
+        plan: The plan from its files.
+        options: The repairs; None for the best ones.
+        progress: Receives the progress.
+    """
+    root = plan.root
     if plan.puts_in_order:
         raise SourceError(
             f"Rows of {root} are in the wrong order. This command would copy them in that order.",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -27,7 +26,7 @@ from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
 from leconvert.run.proof import same_bytes, same_values
-from leconvert.run.repairing.plan import RepairPlan
+from leconvert.run.repairing.plan import RepairPlan, stored_stats
 from leconvert.support.errors import InterruptedRunError, LeconvertError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_converted
@@ -165,7 +164,8 @@ def compare_trees(
         )
         names -= moved
     if changes.stats:
-        differences += _compare_json(source, result, v3.STATS_PATH, changes.stats)
+        before, after = stored_stats(source), v3.read_json_object(result / v3.STATS_PATH)
+        differences += _compare_json(before, after, v3.STATS_PATH, changes.stats)
     with progress.stage("compare", len(names & there), "files") as stage:
         for path in sorted(names & there):
             if stop is not None and stop.is_set():
@@ -194,7 +194,8 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
     elif changes.task_rows and path == v3.TASKS_PATH:
         yield from _compare_tasks(source, result, changes)
     elif path == v3.INFO_PATH:
-        yield from _compare_json(source, result, path, changes.info)
+        before, after = v3.read_json_object(one), v3.read_json_object(other)
+        yield from _compare_json(before, after, path, changes.info)
     elif not one.is_file():
         # The same text may lead into either tree, and links out of the trees may have other texts.
         if one.readlink() != other.readlink() and one.resolve() != other.resolve():
@@ -203,16 +204,11 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
         yield f"{path} has other bytes."
 
 
-def _compare_json(source: Path, result: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
-    before: dict[str, Any] = {}
-    with suppress(FileNotFoundError, ValueError):
-        if not (source / path).is_dir():
-            before = v3.read_json_object(source / path)
-    after = v3.read_json_object(result / path)
-    for key in changed:
-        before.pop(key, None)
-        after.pop(key, None)
-    if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
+def _compare_json(
+    before: Mapping[str, Any], after: Mapping[str, Any], path: str, changed: tuple[str, ...]
+) -> Iterator[str]:
+    kept = [{key: each[key] for key in each if key not in changed} for each in (before, after)]
+    if json.dumps(kept[0], sort_keys=True) != json.dumps(kept[1], sort_keys=True):
         yield f"{path} differs in more than {', '.join(changed) or 'nothing'}."
 
 

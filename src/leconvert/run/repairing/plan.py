@@ -46,7 +46,7 @@ from leconvert.dataset.check import (
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats import v3
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import DATA_STREAM, Extent, Finding, FloatArray, IntArray, camera_of
+from leconvert.model.values import DATA_STREAM, Extent, Finding, IntArray, camera_of
 from leconvert.support.errors import SourceError, StorageError, UnreadableSourceError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
@@ -113,7 +113,7 @@ class DataRepair:
             "index": np.repeat(self.start, self.length) + frame,
             "episode_index": np.repeat(self.episodes, self.length),
             "frame_index": frame,
-            "timestamp": frame / float(fps),
+            "timestamp": v3.seconds_of(frame, fps),
         }
         if self.task_numbers is not None:
             with storage_errors(stored):
@@ -391,17 +391,14 @@ class _Planner:
         if "episodes-location" not in codes and not moves_far:
             return
         columns: dict[str, list[int]] = {name: [] for name in v3.LOCATION_COLUMNS}
-        for path in reader.paths:
+        for path, rows in reader.rows_of_files.items():
             if not set(v3.LOCATION_COLUMNS) <= set(reader.schema(path).names):
                 return
             numbers = [part.rpartition("-")[2] for part in Path(path).with_suffix("").parts[-2:]]
             if not all(number.isdecimal() for number in numbers):
                 return
-            rows = sum(
-                block.num_rows for block in reader.blocks(lambda name: name == "length", path)
-            )
             for name, number in zip(v3.LOCATION_COLUMNS, numbers, strict=True):
-                columns[name] += [int(number)] * rows
+                columns[name] += [int(number)] * len(rows)
         self._episodes |= {name: np.array(values) for name, values in columns.items()}
         self._mend({"episodes-location"})
 
@@ -504,7 +501,7 @@ class _Planner:
                 "those of the file."
             )
             return
-        exact = _exact_frames(frames, fps)
+        exact = replace(frames, seconds=v3.seconds_of(np.arange(len(frames.seconds)), fps))
         spans = _exact_spans(spans, fps)
         timed = ~self._untimed[spans.episodes]
         expected = {
@@ -616,14 +613,8 @@ class _Planner:
             StorageError: The file could not be read at first, but now it can.
         """
         path = self._check.root / v3.STATS_PATH
-        if path.is_dir():
-            return {}
-        try:
-            with storage_errors(path):
-                stored = v3.read_json_object(path)
-        except (FileNotFoundError, ValueError):
-            return {}
-        if is_gone:
+        stored = stored_stats(self._check.root)
+        if is_gone and stored:
             raise StorageError(
                 f"{path} could not be read at first, but could be read later.",
                 path=str(path),
@@ -632,18 +623,17 @@ class _Planner:
         return stored
 
 
-def _seconds(frame: IntArray, fps: Fraction) -> FloatArray:
-    # Both are integers below 2**53, so only the division rounds.
-    seconds: FloatArray = frame * fps.denominator / fps.numerator
-    return seconds
-
-
-def _exact_frames(frames: VideoFrames, fps: Fraction) -> VideoFrames:
-    return replace(frames, seconds=_seconds(np.arange(len(frames.seconds)), fps))
+def stored_stats(root: Path) -> dict[str, Any]:
+    """Return the content of ``meta/stats.json``; empty if it is missing, damaged or a folder."""
+    path = root / v3.STATS_PATH
+    with storage_errors(path), suppress(FileNotFoundError, ValueError):
+        if not path.is_dir():
+            return v3.read_json_object(path)
+    return {}
 
 
 def _exact_spans(spans: EpisodeSpans, fps: Fraction) -> EpisodeSpans:
-    begin, end = _seconds(spans.begin, fps), _seconds(spans.stop, fps)
+    begin, end = v3.seconds_of(spans.begin, fps), v3.seconds_of(spans.stop, fps)
     return EpisodeSpans(spans.episodes, spans.begin, spans.length, begin, end)
 
 
@@ -730,7 +720,7 @@ def _find_order(
         if wanted is None:
             continue
         again = DatasetCheck(check.root, raw, progress, wanted)
-        again.derived, again.misplaced = check.derived, [*check.misplaced, *again.misplaced]
+        again.derived = check.derived
         if _rows_are_certain(again):
             order, check = wanted, again
     return order, check
@@ -749,18 +739,11 @@ def _order_of_episodes(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
     ):
         return None
     reader = v3.EpisodesReader(check.root)
-    file = np.repeat(
-        np.arange(len(reader.paths)),
-        [sum(block.num_rows for block in reader.blocks(_is_index, path)) for path in reader.paths],
-    )
+    file = np.repeat(np.arange(len(reader.paths)), [*map(len, reader.rows_of_files.values())])
     schemas = [reader.schema(path) for path in reader.paths]
     if np.any(file[rows] != file) and not all(schema.equals(schemas[0]) for schema in schemas):
         return None  # a file lacks a column of a row from another file
     return replace(order, episodes=rows)
-
-
-def _is_index(name: str) -> bool:
-    return name == "episode_index"
 
 
 def _order_of_tasks(check: DatasetCheck, order: NewOrder) -> NewOrder | None:

@@ -103,7 +103,7 @@ def test_an_episode_that_is_left_out_may_be_empty(pair: tuple[Dataset, Dataset])
     try:
         repairs = Repairs(dropped_episodes=(DroppedEpisode(3, "empty-episode"),))
         assert v2.Dataset(old.root, repairs).episodes.length.tolist() == [6, 4, 4, 0, 5]
-        with pytest.raises(SourceError, match="gives episode 3 the length 0"):
+        with pytest.raises(SourceError, match="gives episode 3 the impossible length 0"):
             v2.Dataset(old.root).episodes  # noqa: B018
     finally:
         path.write_text(text)

@@ -181,7 +181,7 @@ def test_an_episode_without_frames_can_be_left_out(
 @pytest.mark.parametrize("length", [-1, True, 1.0])
 def test_a_length_that_is_no_number_of_frames_stays_refused(source: Path, length: object) -> None:
     edit_lines(source, "episodes", lambda lines: lines[1].update(length=length))
-    with pytest.raises(SourceError, match="gives episode 1 the length"):
+    with pytest.raises(SourceError, match="gives episode 1 the impossible length"):
         scan_source(source)
 
 

@@ -169,7 +169,7 @@ def test_a_run_is_left_with_a_package_s_engine(
     ("value", "said"),
     [
         ("tiny_engines:Half", "is not an engine: Half has no failures, stop"),
-        ("tiny_engines:Idle", "gives no valid number of workers that it"),
+        ("tiny_engines:Idle", "does not give a valid number of workers"),
         ("tiny_engines:fails", "could not be created: RuntimeError: no queue short"),
         ("tiny_engines:number", "has the entry point tiny_engines:number, which is not a class"),
         ("tiny_engines:Gone", "cannot be imported: AttributeError: module 'tiny_engines' has no"),

@@ -134,7 +134,7 @@ def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew
         (truncate_video, " bytes instead of "),
         (removed("data*.parquet"), ".parquet does not exist"),
         (edited(lambda record: record["shards"].pop(0)), " bytes instead of None"),
-        (edited(forget_digest), "belongs to another number of episodes"),
+        (edited(forget_digest), "was recorded with another number of episodes"),
         (removed("*.stats.jsonl"), ".stats.jsonl does not exist"),
         (change_stats, ".stats.jsonl was changed after its worker wrote it"),
     )

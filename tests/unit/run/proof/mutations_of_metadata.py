@@ -154,7 +154,7 @@ def add_column(table: pa.Table) -> pa.Table:
 MUTATIONS = [
     # meta/episodes: where things are.
     Mutation("an episode's data file has another number", STRUCTURE,
-             _cells("data/file_index", r3=1), DATA, "row groups, one an episode", "3", "4"),
+             _cells("data/file_index", r3=1), DATA, "row groups (one for each episode)", "3", "4"),
     Mutation("an episode's video file has another number", STRUCTURE,
              _cells(f"{_CAMERA}/file_index", r3=1), TOP, "number of frames", "14", "15"),
     Mutation("an episode's video file is in another chunk", STRUCTURE,

@@ -324,7 +324,7 @@ def drop(*names: str) -> Damage:
             ("stats/frame_index/max", 1, "[1]", "[9]"),
         ),
         # Computed statistics that are none are not held against the source.
-        (drop("min"), ("computed statistics", None, "ones that add up", None)),
+        (drop("min"), ("computed statistics", None, "statistics that can be aggregated", None)),
         (
             drop("min", "max", "mean", "std", "count"),
             ("statistics of 'action'", 0, "computed ones", "none"),

@@ -48,11 +48,13 @@ STRUCTURE: dict[str, tuple[Damage, str]] = {
         lambda source: (source / TASKS).write_text("tasks"), "line 1 is not JSON",
     ),
     "an episode without a length": (
-        edit_line(EPISODES, length=None), "gives episode 1 the length None",
+        edit_line(EPISODES, length=None), "gives episode 1 the impossible length None",
     ),
-    "a length in words": (edit_line(EPISODES, length="x"), "gives episode 1 the length x"),
+    "a length in words": (
+        edit_line(EPISODES, length="x"), "gives episode 1 the impossible length x",
+    ),
     "a length beyond all numbers": (
-        edit_line(EPISODES, length=2**40), f"gives episode 1 the length {2**40}",
+        edit_line(EPISODES, length=2**40), f"gives episode 1 the impossible length {2**40}",
     ),
     "tasks that fail to be read": (unreadable(TASKS), "Input/output error"),
     "episodes that fail to be read": (unreadable(EPISODES), "Input/output error"),

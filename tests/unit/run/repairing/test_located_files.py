@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from tests.conformance.test_walks import read_dataset
-from tests.dataset_damage import edit_info, edit_json, remove
+from tests.dataset_damage import EPISODES, edit_info, edit_json, remove
 from tests.trees import snapshot
 from tests.v3_by_hand import CAMERA, DERIVED, LOCATED, make_sound
 
@@ -87,6 +89,15 @@ def test_tables_that_follow_from_rows_and_files_are_derived(
     assert read_dataset(repaired) == read_dataset(files_of_episodes)
     assert snapshot(broken) == before
     assert repair_dataset(broken, output=repaired).was_repaired
+
+
+@pytest.mark.parametrize("name", ["videos lie in another folder", "tasks have no index"])
+def test_a_fault_beside_rows_in_another_order_counts_once(name: str, broken: Path) -> None:
+    (LOCATED | DERIVED)[name](broken)
+    rows = pq.read_table(broken / EPISODES)
+    pq.write_table(rows.take([1, 0, *range(2, rows.num_rows)]), broken / EPISODES)
+    mended = Counter(each.code for each in repair_dataset(broken, dry_run=True).plan.mended)
+    assert (mended["episode-order"], mended["wrong-files"] + mended["derivable"]) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["tasks have no index", "there is no table of episodes"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import struct
 import threading
@@ -28,16 +29,20 @@ import leconvert
 from leconvert import media
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.check import meta as check_meta
+from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.run.proof import verify_pair
 from leconvert.run.repairing import (
     RepairReport,
     apply,
+    choose_repairs,
     compare_trees,
+    plan_anew,
     read_changes,
     repair_dataset,
     repairs_of,
 )
+from leconvert.run.repairing.plan import DataRepair
 from leconvert.run.upkeep import undo_conversion
 from leconvert.support.errors import (
     BusyError,
@@ -50,6 +55,7 @@ from leconvert.support.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.tables.join import frame_times
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.locks import target_lock
 
@@ -305,6 +311,16 @@ def test_timestamps_of_rows_are_set_where_that_is_asked_for(
     report = repair_dataset(broken, output=tmp_path / "out", retime=True)
     assert codes(report) == {"timestamps"}
     assert tables_of(tmp_path / "out") == tables_of(small_result)
+
+
+@pytest.mark.parametrize("fps", [Fraction(2997, 100), Fraction(50, 3)])
+def test_timestamps_are_those_of_a_conversion_to_the_last_bit(fps: Fraction) -> None:
+    lengths = np.array([3_000, 5])
+    repair = DataRepair(DATA, ("timestamp",), np.arange(2), np.cumsum(lengths) - lengths, lengths)
+    times = [frame_times(length, fps, pa.float64()) for length in lengths.tolist()]
+    assert (
+        repair.values(fps, Path(DATA))["timestamp"].tolist() == pa.concat_arrays(times).to_pylist()
+    )
 
 
 def test_a_data_file_that_is_written_again_has_a_row_group_an_episode(
@@ -566,7 +582,7 @@ def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None
     drift_in_place(broken)
     with pytest.raises(UsageError):
         repair_dataset(broken, output=broken)
-    with pytest.raises(UsageError, match="One of the two folders lies inside the other"):
+    with pytest.raises(UsageError, match="lies inside the source"):
         repair_dataset(broken, output=broken / "out")
     (tmp_path / "taken").mkdir()
     with pytest.raises(TargetError, match="exists already"):
@@ -576,6 +592,13 @@ def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None
     Path(f"{broken}_old").mkdir()
     with pytest.raises(TargetError, match="_old exists already"):
         repair_dataset(broken)
+
+
+def test_a_kept_dataset_is_in_the_way_of_a_repair_in_place_alone(broken: Path) -> None:
+    drift_in_place(broken)
+    Path(f"{broken}_old").mkdir()
+    assert choose_repairs(broken).command == shlex.join(["leconvert", "repair", str(broken)])
+    assert plan_anew(broken, RepairOptions(quantiles=True)).options.quantiles
 
 
 def test_a_repair_elsewhere_that_is_given_again_is_proven_and_left(

@@ -1,7 +1,7 @@
-"""LeRobot v3.0: ``info.json``, the tables under ``meta/``, statistics, and where files lie.
+"""LeRobot v3.0: ``info.json``, the tables under ``meta/``, statistics, and the places of files.
 
 Everything here takes the dataset's folder and plain values. Nothing is synced to disk: the caller
-does it.
+does that.
 """
 
 from leconvert.dataset.formats.stats import (
@@ -33,6 +33,7 @@ from leconvert.dataset.formats.v3.episodes import (
     VideoSpans,
     placing_columns,
     read_episode_table,
+    seconds_of,
     stats_of_rows,
     write_episodes,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "routed_files",
     "rows_by_column",
     "says_another_version",
+    "seconds_of",
     "split_findings",
     "stats_of_rows",
     "stream_of",

@@ -1,8 +1,8 @@
-"""A v3.0 dataset as it stands on disk: what it declares, where its episodes are, what it lists.
+"""A v3.0 dataset on disk: its declarations, its tables, and the places of its episodes.
 
-Whoever loads, checks, compares or reports reads it here. A `Dataset` is strict: what cannot be read
-raises. `declaration`, `read_task_rows` and `read_episode_table`, which it is made of, return
-findings instead, for who wants to know all that is wrong.
+All code that loads, checks, compares or reports reads a dataset here. A `Dataset` is strict: it
+raises if something cannot be read. Its parts `declaration`, `read_task_rows` and
+`read_episode_table` return findings instead, for a list of everything that is wrong.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Dataset(AnyDataset):
     """A v3.0 dataset, see `leconvert.dataset.formats.Dataset`.
 
     Attributes:
-        contradictions: Contradictions of `episodes` to itself or ``info.json``, once it was read.
+        contradictions: Contradictions in `episodes`, or between it and ``info.json``, once it was
+            read.
     """
 
     statistics_help = "; or `leconvert repair {}` combines the statistics of the episodes"
@@ -116,7 +117,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def declared(self) -> Declared:
-        """The content of ``info.json``; every feature has a dtype, and every stream a path."""
+        """The content of ``info.json``. Every feature has a dtype, and every stream a path."""
         declared, findings = declaration(self.stored_info)
         if declared is not None:
             features = declared.raw["features"]
@@ -161,7 +162,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
-        """Index and text of each task; the index is the row, which is what readers go by."""
+        """Index and text of each task. The index is the row, which readers use."""
         return list(enumerate(text for _, text in tasks_in(self.stored_tasks, self.root)))
 
     @property
@@ -173,11 +174,11 @@ class Dataset(AnyDataset):
     def episodes(self) -> EpisodeTable:
         """The places of all episodes in every stream.
 
-        If lengths and ranges of rows differ, the lengths are those that `check_ranges` believes.
+        If lengths and ranges of rows differ, `check_ranges` decides about the lengths.
         """
         reader = EpisodesReader(self.root)
         for path in reader.paths:
-            reader.schema(path)  # a file that is missing or damaged is named
+            reader.schema(path)  # the error names a missing or damaged file
         table, findings = read_episode_table(reader, self.stored_streams)
         fatal = [finding for finding in findings if finding.severity == "error"]
         if table is not None and not fatal:
@@ -192,9 +193,9 @@ class Dataset(AnyDataset):
 
     @property
     def has_quantiles(self) -> bool:
-        """Whether statistics of episodes have quantiles; LeRobot needs them to go on recording.
+        """Whether statistics of episodes have quantiles; LeRobot needs them to record more.
 
-        Its new recordings have a column for each, and it loads no tables of different columns.
+        Its new recordings have a column for each, and it cannot load tables with different columns.
         """
         reader = EpisodesReader(self.root)
         for path in reader.paths:
@@ -214,7 +215,7 @@ class Dataset(AnyDataset):
         return frozenset((INFO_PATH, STATS_PATH, TASKS_PATH, *episodes))
 
     def slice_of(self, path: str) -> tuple[str, int] | None:
-        """Return stream and number of the file that a path is; None for other paths."""
+        """Return stream and number of a file by its path; None for other paths."""
         return self._files.get(path)
 
     @cached_property
@@ -227,7 +228,7 @@ class Dataset(AnyDataset):
         }
 
     def slices(self, stream: str) -> Slices:
-        """Return which part of which file each episode's slice of a stream is."""
+        """Return the part of a file for each episode's slice of a stream."""
         table, stream = self.episodes, self._stored_stream(stream)
         paths, file = files_of(table, self.declared, stream)
         if camera_of(stream) is not None:
@@ -238,7 +239,7 @@ class Dataset(AnyDataset):
         return Slices(paths, file, table.from_index - first_of_file[file])
 
     def counted_slices(self, stream: str) -> Slices:
-        """Return the same, found in the files: see `first_frames`, `rows_by_column`.
+        """Return the same, from the files: see `first_frames`, `rows_by_column`.
 
         Missing and damaged files have no slices.
         """
@@ -274,9 +275,9 @@ class Dataset(AnyDataset):
         return Slices(paths, file, first, lead=lead, tail=tail)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield each episode's record without its places and without keys that have no value.
+        """Yield each episode's record without its places and without empty keys.
 
-        Each has its ``episode_index``.
+        Each record has its ``episode_index``.
         """
         places = {*placing_columns(self.stored_streams), *LOCATION_COLUMNS}
         places -= {"episode_index", "length"}
@@ -286,7 +287,7 @@ class Dataset(AnyDataset):
             for row in block.to_pylist():
                 line = {key: value for key, value in row.items() if value is not None}
                 if not isinstance(line.get("tasks"), list):
-                    line["tasks"] = []  # as where nothing is listed, and told alike
+                    line["tasks"] = []  # the same as if nothing is listed
                 yield line
 
     def stats_blocks(self) -> Iterator[StatsBlock]:
@@ -300,7 +301,7 @@ class Dataset(AnyDataset):
         return self.declared.path(self._stored_stream(stream), *place)
 
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each of some files, the dataset's folder included."""
+        """Yield the path of each of some files, including the dataset's folder."""
         for key in keys:
             yield f"{self.root}/{self.relative(stream, key)}"
 

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from string import Formatter
 from types import MappingProxyType
@@ -38,6 +37,7 @@ from leconvert.dataset.formats.v3.episodes import (
     EpisodeTable,
     StreamPlaces,
     VideoSpans,
+    seconds_of,
     write_episodes,
 )
 from leconvert.dataset.formats.v3.meta import (
@@ -244,12 +244,12 @@ def _located_places(
             begin: FloatArray = np.zeros(0)
             end = begin
         else:
-            frames = np.array([frames_in(root / path) for _, _, path in there], np.int64)
+            frames = _frames_in([root / path for _, _, path in there])
             found = fitted(lengths, frames)
             if found is None:
                 return None
             file, first = found
-            begin, end = (_seconds(at, declared.fps) for at in (first, first + lengths))
+            begin, end = (seconds_of(at, declared.fps) for at in (first, first + lengths))
     except (UnreadableSourceError, OSError, ValueError, pa.ArrowException):
         return None
     chunks, numbers = (np.array([each[at] for each in there], np.int64)[file] for at in (0, 1))
@@ -273,18 +273,9 @@ def episodes_in(path: Path) -> tuple[IntArray, IntArray]:
     return episodes[begins], np.add.reduceat(rows, begins)
 
 
-def frames_in(path: Path) -> int:
-    """Return the number of frames of a video file."""
-    try:
-        return media.read_clip_index(path).num_samples
-    except media.UnsupportedClipError:
-        return sum(1 for _ in media.packet_times(path))
-
-
-def _seconds(frames: IntArray, fps: Fraction) -> FloatArray:
-    # Both are whole numbers below 2**53, so that only the division rounds.
-    seconds: FloatArray = frames * fps.denominator / fps.numerator
-    return seconds
+def _frames_in(videos: Iterable[Path]) -> IntArray:
+    """Return the number of frames of each file."""
+    return np.array([media.count_tracks_and_frames(path)[1] for path in videos], np.int64)
 
 
 _OLD_TASKS = "meta/tasks.jsonl"
@@ -438,7 +429,7 @@ def _derive_episodes(root: Path, view: Path, declared: Declared, texts: list[str
     videos = []
     for camera in declared.cameras:
         clips = files_there(root, declared, stream_of_camera(camera))
-        frames = np.array([frames_in(root / path) for _, _, path in clips], np.int64)
+        frames = _frames_in([root / path for _, _, path in clips])
         found = fitted(length, frames)
         if found is None:
             raise ValueError(f"the videos of {camera} have other frames than the episodes")

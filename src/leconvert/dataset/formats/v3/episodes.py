@@ -1,7 +1,7 @@
-"""``meta/episodes`` of a v3.0 dataset, read and written: one row an episode.
+"""``meta/episodes`` of a v3.0 dataset, read and written: one row for each episode.
 
-It is read a block of rows at a time. Only numbers are kept of an episode: the places of its rows
-and its frames, and its tasks. A million episodes with four cameras take about 200 MB.
+It is read a block of rows at a time. Only numbers are kept: the places of an episode's rows and
+frames, and its tasks. A million episodes with four cameras take about 200 MB.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from leconvert.tables.data_file import open_parquet, row_group_rows, unreadable,
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
 from leconvert.workdir.fs import LOCAL, make_folders_below
 
-# The rows, a block at a time, for tables that are larger than memory should be.
+# The rows, a block at a time: tables may be larger than memory.
 
 
 _BLOCK_ROWS = 1000
 STATS_PREFIX = "stats/"
 _RANGE_COLUMNS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 LOCATION_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
-"""The columns that say which file of ``meta/episodes`` a row is in."""
+"""The columns with the file of ``meta/episodes`` that contains the row."""
 
 
 def placing_columns(streams: Sequence[str]) -> list[str]:
-    """Return the columns that say where the episodes are, in the streams and in the dataset."""
+    """Return the columns with the places of episodes, in the streams and in the dataset."""
     names = list(_RANGE_COLUMNS)
     for stream in streams:
         names += [f"{stream}/chunk_index", f"{stream}/file_index"]
@@ -68,16 +68,16 @@ def placing_columns(streams: Sequence[str]) -> list[str]:
 class EpisodesReader:
     """The rows of ``meta/episodes`` below a folder: all files in text order, rows in order.
 
-    Nothing of them is kept. Files that do not go together show in the types of what is read. A file
-    that is missing or damaged raises `UnreadableSourceError` as soon as it is needed, a folder that
-    cannot be listed `StorageError` at once.
+    No row is kept. Files that do not fit each other show in the types of the rows. A missing or
+    damaged file raises `UnreadableSourceError` when it is read. A folder that cannot be listed
+    raises `StorageError` at once.
 
     Args:
         root: A v3.0 dataset's folder.
 
     Attributes:
-        paths: Its files, relative to the dataset; the one that there should be where there is none.
-        is_there: Whether there is any.
+        paths: Its files, relative to the dataset; the expected first one if there is none.
+        is_there: Whether there is any file.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -105,6 +105,16 @@ class EpisodesReader:
         """Rows of all files."""
         return self._ends[-1] if self._ends else 0
 
+    @cached_property
+    def rows_of_files(self) -> Mapping[str, range]:
+        """The rows of each file, counted over all files."""
+        sizes = [sum(row_group_rows(self._root / path)) for path in self.paths]
+        ends = accumulate(sizes)
+        return {
+            path: range(end - size, end)
+            for path, size, end in zip(self.paths, sizes, ends, strict=True)
+        }
+
     def schema(self, path: str) -> pa.Schema:
         """Return the schema of one of the files."""
         if path not in self._schemas:
@@ -116,8 +126,8 @@ class EpisodesReader:
         """Yield all rows, at most a thousand at a time.
 
         Args:
-            wanted: Whether to read a column, by its name.
-            path: One of the files, to read its rows alone.
+            wanted: Returns whether to read a column, by its name.
+            path: One of the files, to read only its rows.
         """
         for each in self.paths if path is None else [path]:
             with self._open(each) as reader:
@@ -127,7 +137,7 @@ class EpisodesReader:
                     column_indices=_leaves(reader, wanted),
                     use_threads=False,
                 ):
-                    batch.validate(full=True)  # texts are texts, lists lie within their values
+                    batch.validate(full=True)  # texts are texts, and lists lie within their values
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
 
@@ -160,7 +170,7 @@ class EpisodesReader:
 
 
 def _tables_below(root: Path) -> list[str]:
-    """Return the files of the table. A glob passes over folders that the disk does not list."""
+    """Return the files of the table. A glob ignores folders that cannot be listed."""
     return sorted(
         f"{EPISODES_DIR}/{chunk}/{name}"
         for chunk in _names_in(root / EPISODES_DIR)
@@ -182,7 +192,7 @@ def _leaves(reader: pq.ParquetReader, wanted: Callable[[str], bool]) -> list[int
 
 
 def stats_of_rows(rows: pa.Table) -> StatsBlock:
-    """Return the statistics of some rows, one at least, as far as each has them."""
+    """Return the statistics of some rows, at least one, as far as each row has them."""
     columns: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for feature, statistic, column in _stats_columns(rows):
         array = nested_numbers(column.combine_chunks()) if is_list(column.type) else None
@@ -221,7 +231,7 @@ class StreamPlaces(NamedTuple):
 
     Attributes:
         chunk: Number of the chunk folder.
-        file: Number of the file in it.
+        file: Number of the file in that folder.
         begin_seconds: ``from_timestamp``; empty for data.
         end_seconds: ``to_timestamp``; empty for data.
     """
@@ -237,13 +247,13 @@ class EpisodeTable:
     """The content of meta/episodes; arrays have shape (E,).
 
     Attributes:
-        episode_index: As stored; a reader goes by the row.
-        length: Frames.
+        episode_index: As stored; readers use the row number.
+        length: Number of frames.
         from_index: First row in the dataset.
-        to_index: Row after the last.
-        placed: Each stream's places, for streams whose columns can be used.
+        to_index: Row after the last one.
+        placed: The places in each stream whose columns can be used.
         task_ends: The end of each episode's tasks in ``task_numbers``; empty if unknown.
-        task_numbers: Rows of tasks.parquet, -1 for a text that is not there.
+        task_numbers: Rows of tasks.parquet; -1 for a text that is not listed.
     """
 
     episode_index: IntArray
@@ -263,7 +273,7 @@ class EpisodeTable:
         return set(self.task_numbers[first : int(self.task_ends[row])].tolist())
 
     def in_order(self, rows: IntArray) -> EpisodeTable:
-        """Return the table as if these rows stood in this order, each numbered by its place."""
+        """Return the table with these rows in this order, numbered by their position."""
         placed = {
             stream: StreamPlaces(
                 places.chunk[rows],
@@ -300,7 +310,7 @@ def read_episode_table(
     """Read all files in text order, as loaders do.
 
     Returns:
-        The table, None where nothing can be read by it, and what is wrong with it.
+        The table (None if nothing can be read by it), and the findings.
     """
     if not reader.is_there:
         message = f"{EPISODES_DIR} contains no file chunk-*/*.parquet."
@@ -330,7 +340,7 @@ def read_episode_table(
 
 @dataclass(slots=True)
 class _Gathering:
-    """Blocks of rows become arrays; what cannot become one is a finding and is left out."""
+    """Turns blocks of rows into arrays; a column that does not fit is a finding, and left out."""
 
     streams: Sequence[str]
     task_rows: Mapping[str, int] | None
@@ -350,7 +360,7 @@ class _Gathering:
         )
 
     def wanted(self, path: str, schema: pa.Schema) -> set[str]:
-        """Return the columns to read of a file; those that lack or are of another type are told."""
+        """Return the columns to read from a file; missing ones and other types are reported."""
         missing: list[str] = []
         for name in placing_columns(self.streams):
             if name in self.unusable:
@@ -458,23 +468,23 @@ class _Gathering:
         )
 
 
-# The table as it is written, in as many files as the size limit asks for.
+# The table as written, in as many files as the size limit needs.
 #
-# Columns are the routing columns, those of each camera, the source's own line of
-# ``episodes.jsonl``, the episode's statistics and, last, the file that the row itself is in. The
-# types of the source's values are found while writing: the writer goes by the first block of rows
-# and, where a later row needs more (an integer column gets a fraction, a new key appears), takes
-# the types of all rows and starts over. So the types never depend on where blocks end.
+# Columns are those that say where the episodes are, those of each camera, the source's own line of
+# ``episodes.jsonl``, the episode's statistics and, last, the file of the row itself. The types of
+# the source's values are found while writing. The writer begins with the types of the first block.
+# If a later row needs more (an integer column gets a fraction, or a new key appears), the writer
+# takes the types of all rows and starts over. So the types never depend on where blocks end.
 
 
-# Integers below are floats, too, whose quotient is rounded once.
+# Integers below this are exact as floats, so their quotient is rounded once.
 _EXACT_BELOW = 2**53
 
 
 class _Rows:
-    """Rows of `EpisodeRecords` that become columns; a row that lacks a column is null there.
+    """Rows of `EpisodeRecords` that become columns; a missing column is null in a row.
 
-    The order of the columns is that of their first appearance, statistics after all others.
+    Columns are in the order of their first appearance, statistics after all others.
     """
 
     def __init__(self, records: EpisodeRecords, fps: Fraction, names: FileNames) -> None:
@@ -491,9 +501,9 @@ class _Rows:
     def schema(self) -> pa.Schema:
         """Return the narrowest types that hold the rows.
 
-        Integers and fractions in one column make it float64. Mappings are structs. Values that no
-        column type holds together, a number and a text for example, make it text: a text stays as
-        it is and everything else is written as JSON.
+        Integers and fractions in one column make it float64. Mappings are structs. If no column
+        type can hold all values, such as a number and a text, the column is text: texts stay
+        unchanged, and everything else is written as JSON.
         """
         fields: list[pa.Field] = []
         for name in self._names:
@@ -537,14 +547,14 @@ class _Rows:
         return [line.get(name) for line in self._legacy]
 
     def _add_stats(self) -> None:
-        """Add the columns of the statistics: nearly always they are arrays already."""
+        """Add the columns of the statistics, which nearly always are arrays already."""
         if (found := self._stats.columns) is not None:
             columns = {
                 f"{STATS_PREFIX}{feature}/{statistic}": array
                 for feature, arrays in found.items()
                 for statistic, array in arrays.items()
             }
-            # A feature with a slash in its name may give a column the name of another's.
+            # The name of a feature with a slash may give a column the name of another column.
             if len(columns) == sum(map(len, found.values())):
                 self._numbers |= columns
                 self._names += columns
@@ -561,7 +571,7 @@ class _Rows:
 def _routing_columns(
     records: EpisodeRecords, fps: Fraction, names: FileNames
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns that say where episodes are, but for their length."""
+    """Return the columns with the places of episodes, except their length."""
     start = records.dataset_from_index
     chunk, file = names.indices(records.data_file)
     columns: dict[str, npt.NDArray[Any]] = {
@@ -574,20 +584,21 @@ def _routing_columns(
     for spans in records.videos:
         prefix = f"videos/{spans.key}/"
         columns[prefix + "chunk_index"], columns[prefix + "file_index"] = names.indices(spans.file)
-        columns[prefix + "from_timestamp"] = _seconds(spans.from_frame, fps)
-        columns[prefix + "to_timestamp"] = _seconds(spans.to_frame, fps)
+        columns[prefix + "from_timestamp"] = seconds_of(spans.from_frame, fps)
+        columns[prefix + "to_timestamp"] = seconds_of(spans.to_frame, fps)
     return columns
 
 
-def _seconds(frames: IntArray, fps: Fraction) -> FloatArray:
-    if max(int(frames.max()) * fps.denominator, fps.numerator) < _EXACT_BELOW:
+def seconds_of(frames: IntArray, fps: Fraction) -> FloatArray:
+    """Return the exact times of frames, each rounded once, in seconds."""
+    if max(int(frames.max(initial=0)) * fps.denominator, fps.numerator) < _EXACT_BELOW:
         return frames * fps.denominator / fps.numerator
-    # Python divides integers exactly and rounds once; NumPy's operands would be rounded before.
+    # Python divides integers exactly and rounds once. NumPy would round the operands first.
     return np.array([frame * fps.denominator / fps.numerator for frame in frames.tolist()])
 
 
 def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
-    """Return a schema that holds what either holds, columns in order of first appearance."""
+    """Return a schema that can hold both, columns in order of first appearance."""
     if schema is None or schema.equals(other):
         return other
     fields: dict[str, pa.Field] = {column.name: column for column in schema}
@@ -611,7 +622,7 @@ def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
                 raise _no_common_type(column.name, error) from error
             merged = pa.field(column.name, pa.string())
         fields[column.name] = merged
-    # Statistics stay behind the columns that appear late.
+    # Statistics stay after columns that appear late.
     ordered = sorted(fields.values(), key=lambda column: column.name.startswith(STATS_PREFIX))
     return pa.schema(ordered)
 
@@ -619,8 +630,8 @@ def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
 def storable(schema: pa.Schema) -> pa.Schema:
     """Return the types in which parquet stores columns of the types found.
 
-    Mappings that are always empty have no column type and become JSON text; statistics that are
-    always empty become float64, as NumPy has it.
+    Mappings that are always empty have no column type and become JSON text. Statistics that are
+    always empty become float64, as in NumPy.
     """
     fields: list[pa.Field] = []
     for column in schema:
@@ -641,7 +652,7 @@ def _flatten(prefix: str, stats: Mapping[str, Any], flat: dict[str, Any]) -> Non
             _flatten(f"{prefix}{key}/", value, flat)
         else:
             plain = value.tolist() if hasattr(value, "tolist") else value
-            # A statistic is an array of one dimension at least.
+            # A statistic is an array with at least one dimension.
             flat[f"{prefix}{key}"] = plain if isinstance(plain, list) else [plain]
 
 
@@ -652,14 +663,14 @@ def _text(value: Any) -> str | None:
 
 
 def _with_numbers(found: pa.DataType) -> pa.DataType:
-    """Type the innermost values of statistics that are empty everywhere, as NumPy types them."""
+    """Give the innermost values of always empty statistics the type that NumPy gives them."""
     if pa.types.is_list(found):
         return pa.list_(_with_numbers(found.value_type))
     return pa.float64() if pa.types.is_null(found) else found
 
 
 def _as_number(found: pa.DataType, beside: pa.DataType) -> pa.DataType:
-    """Return truth values as the numbers that stand beside them, other types as they are."""
+    """Return truth values as the numbers beside them, other types unchanged."""
     if pa.types.is_list(found) and pa.types.is_list(beside):
         return pa.list_(_as_number(found.value_type, beside.value_type))
     is_number = pa.types.is_int64(beside) or pa.types.is_float64(beside)
@@ -693,8 +704,8 @@ class VideoSpans(NamedTuple):
     Attributes:
         key: The video feature.
         file: Number of the camera's output file, from 0.
-        from_frame: First frame of the episode within that file.
-        to_frame: Frame after the last.
+        from_frame: First frame of the episode in that file.
+        to_frame: Frame after the last one.
     """
 
     key: str
@@ -704,17 +715,17 @@ class VideoSpans(NamedTuple):
 
 
 class EpisodeRecords(NamedTuple):
-    """All that ``meta/episodes`` says about n episodes, one at least; arrays have shape (n,).
+    """Everything in ``meta/episodes`` about n episodes, at least one; arrays have shape (n,).
 
     Attributes:
         episode_index: Their indices in the result.
-        data_file: Number of the data file that holds the rows of each, from 0.
+        data_file: Number of the data file with the rows of each, from 0.
         dataset_from_index: First of its rows in the whole dataset.
         length: Number of its rows.
         videos: The spans of each camera, sorted by key.
         legacy: The lines of ``episodes.jsonl``; keys keep their order. ``episode_index`` and
-            ``length`` above take precedence over what they say.
-        stats: The statistics; None for an episode of which the source has none.
+            ``length`` above take precedence over those in a line.
+        stats: The statistics; None for an episode without any in the source.
     """
 
     episode_index: IntArray
@@ -739,8 +750,8 @@ def write_episodes(
     Memory is bounded by one block of rows and one file's footer, not by the number of episodes.
 
     Args:
-        episodes: Gives the records in order, the same ones each time; called once, or three times
-            where a later record needs wider types than the first ones.
+        episodes: Gives the records in order, always the same ones. It is called once, or three
+            times if a later record needs wider types than the first ones.
 
     Returns:
         The files written, relative to ``root``, in row order.
@@ -769,8 +780,8 @@ def write_episodes(
 class _EpisodesWriter:
     """Writes blocks of rows and starts new files.
 
-    ``write`` says False as soon as a block does not fit the types it goes by; what it wrote until
-    then is void and ``discard`` removes it.
+    ``write`` returns False as soon as a block does not fit the types. Everything written until then
+    is void, and ``discard`` removes it.
     """
 
     def __init__(self, root: Path, file_size_limit_bytes: int) -> None:
@@ -801,7 +812,8 @@ class _EpisodesWriter:
                 self._append(pa.concat_tables(group).combine_chunks())
         finally:
             self._close()
-            # The writer held a page for each of a hundred columns; what comes next has none.
+            # The writer held a page for each of a hundred columns. The next step needs none of
+            # them.
             pa.default_memory_pool().release_unused()
         return True
 

@@ -183,7 +183,7 @@ def own_frames(
     end_seconds: FloatArray,
     fps: Fraction,
 ) -> IntArray:
-    """Return how many of each episode's frames come in a video file before the next one's begin.
+    """Return how many frames of each episode come before the next episode in a video file.
 
     All of them, unless its video is shorter than its rows. Then it ends with the file, or at its
     ``to_timestamp`` if another episode begins there.
