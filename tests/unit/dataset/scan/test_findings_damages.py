@@ -530,7 +530,7 @@ FEATURES = {
     },
     **{
         f"placeholders {names}": damage(
-            info(data_path=template), "template-names", "info", f"with {names},"
+            info(data_path=template), "template-names", "info", f"with {names}."
         )
         for names, template in {
             "{chunk_index}": "data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet",
