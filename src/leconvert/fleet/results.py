@@ -34,7 +34,7 @@ from typing import Any
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, conversion_record
 from leconvert.remote.options import PushOptions
-from leconvert.remote.provenance import HubOrigin, facts_of
+from leconvert.remote.provenance import HubOrigin, Origin, facts_of, known_origin
 from leconvert.remote.push import PushReport, push, push_stands
 from leconvert.remote.source import (
     Resolved,
@@ -42,6 +42,7 @@ from leconvert.remote.source import (
     download_dataset,
     fetch_sparse,
     find_converted,
+    read_info,
     resolve_revision,
     under_way,
 )
@@ -168,6 +169,8 @@ def source_state(dataset: FleetDataset) -> SourceState:
     return SourceState(found.repo.commit, found, converted)
 
 
+# Folder of a downloaded source in the scratch folder of its dataset.
+_SOURCE = "source"
 _MORE_THAN_THE_BYTES = 8 * 1024**2
 _SMALL_SHARE = 20
 # At most this many bytes of files that are fetched to be decoded or rewritten are on this host at a
@@ -225,6 +228,34 @@ class Host:
         if not dataset.needs_scratch:
             return self.work_dir.dataset(dataset.name)
         return WorkDir(folder_of(self.scratch, self.owner, dataset.name) / "work")
+
+    def state_before_push(self, dataset: FleetDataset, state: SourceState) -> SourceState:
+        """Return the state that this host converted before, if ``main`` has its result since.
+
+        A push commits first, then it sets the tag by which the replaced dataset is found. A worker
+        that is killed in between leaves neither tag. The push of the same result completes this.
+        """
+        now = state.resolved
+        if now is None:
+            return state
+        source = dataset.source
+        assert isinstance(source, HubName)
+        before: Origin | None
+        if dataset.migrates:
+            planned = under_way(self.folder(dataset).root, source.repo_id, source.revision or None)
+            before = None if planned is None else planned.origin
+        else:
+            before = known_origin(folder_of(self.scratch, self.owner, dataset.name) / _SOURCE)
+        if before is None or (before.repo_id, before.revision) != (source.repo_id, now.revision):
+            return state
+        version = dataset.options.layout.to
+        if (
+            before.commit == now.repo.commit
+            or read_info(HubStore(now.repo)).get("codebase_version") != version
+        ):
+            return state
+        resolved = replace(now, repo=replace(now.repo, commit=before.commit))
+        return replace(state, digest=before.commit, resolved=resolved)
 
     @contextmanager
     def at_hand(
@@ -289,7 +320,7 @@ class Host:
                 yield hand
                 return
             if state.resolved is not None:
-                found, source = state.resolved, folder / "source"
+                found, source = state.resolved, folder / _SOURCE
                 origin = HubOrigin(
                     download_dataset(
                         found.repo,

@@ -704,6 +704,7 @@ def convert_dataset(
         if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
             return Converted(True, None, ())
         raise already_on_hub(dataset)
+    state = host.state_before_push(dataset, state)
     if changed and not dataset.options.layout.append:
         proof = replace(dataset.options.proof, force_conversion=True)
         dataset = replace(dataset, options=replace(dataset.options, proof=proof))

@@ -324,21 +324,32 @@ def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceCh
 
 def _no_result(run: OpenedRun) -> NoResultError:
     target = run.manifest.exchanged
+    kept = kept_source(target)
+    back = f"Put the result back at {target}, then run the command again."
     if not run.manifest.in_place or target.exists():
         helps = "`leconvert convert` converts again; `leconvert plan --restart` plans again."
-    elif old_dir(target).is_dir():
-        there, kept = shlex.quote(str(target)), shlex.quote(str(old_dir(target)))
-        helps = f"The source is kept. Put it back with `mv {kept} {there}`, then convert again."
+    elif kept is None:
+        helps = f"Its source was removed. {back}"
+    elif kept == old_dir(target) or _is_whole(run, kept):
+        there, place = shlex.quote(str(target)), shlex.quote(str(kept))
+        helps = f"The source is kept. Put it back with `mv {place} {there}`, then convert again."
     else:
-        helps = (
-            f"Its source was removed. Put the result back at {target}, then run the command again."
-        )
+        helps = f"The removal of its source was interrupted: {kept} is the remaining part. {back}"
     return NoResultError(
         f"Run {run.manifest.run_id} is finished, but {target} is not a {run.manifest.to} "
         "dataset any more.",
         path=str(target),
         next_step=helps,
     )
+
+
+def _is_whole(run: OpenedRun, source: Path) -> bool:
+    """Return whether a folder from which a removal may have taken files has all of the source."""
+    try:
+        check_source_unchanged(run, source)
+    except LeconvertError:
+        return False
+    return True
 
 
 def _check_not_converted(run: OpenedRun) -> None:
