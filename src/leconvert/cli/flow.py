@@ -38,10 +38,10 @@ def make_dataset(
     Args:
         options: The options: where the result goes, what is only shown, and what is kept.
         datasets: The sources, in the order of their episodes.
-        conversion: What is asked.
-        made: What the result is called, such as ``the result of this very merge``; None to compare
+        conversion: All options of the conversion.
+        made: A name for the result, such as ``the result of this very merge``; None to compare
             no dataset that is there already.
-        push: The push of the result; None where the command does not push.
+        push: The push of the result; None for a command that does not push.
         repairs: The repairs that are made, to be shown before the work; else None.
 
     Returns:

@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_anew(dataset: Path, asked: RepairOptions, options: argparse.Namespace) -> int:
-    """Convert the dataset from v3.0 to v3.0, having said what it loses."""
+    """Convert the dataset from v3.0 to v3.0, after a look at what this loses."""
     from leconvert.run.repairing import plan_anew
 
     plan = plan_anew(dataset, asked, progress=progress_for(quiet=options.json or options.quiet))

@@ -265,7 +265,7 @@ def published_files(root: Path) -> Published:
 def _names(
     root: Path, folder: str, enter: Callable[[str, os.DirEntry[str]], bool]
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield every name below a folder that is not entered and no litter, in any order."""
+    """Yield every name below a folder that is not entered and not litter, in any order."""
     folders, spelling = [folder], Spelling(root)
     while folders:
         folder = folders.pop()

@@ -525,8 +525,8 @@ def _said(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 _OF_LIST = (
-    "LIST is the list of datasets that the fleet was started with. In a policy, words in braces "
-    "such as {column} stand for the value that a finding names."
+    "LIST_FILE is the list of datasets that the fleet was started with. In a policy, words in "
+    "braces such as {column} stand for the value that a finding names."
 )
 
 

@@ -103,7 +103,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-# One data file of a v3.0 dataset: schema, row groups, and the five columns that place a row.
+# One data file of a v3.0 dataset: schema, row groups, and five columns that place each row.
 
 
 @dataclass(slots=True)

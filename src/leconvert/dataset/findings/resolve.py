@@ -225,12 +225,12 @@ class SourceFacts:
         declarations: Declarations for those that can be declared.
         codebase_version: The version that the source is read as.
         reading: The repairs with which the source was read.
-        task_columns: Columns beside ``task_index`` that hold task indices.
-        selected: The episodes that were asked for; None for all.
-        assumed_fps: The rate that is assumed, if ``info.json`` states another.
-        trimmed: First frame that stays of an episode, and the one after the last, by its index.
+        task_columns: Columns of task indices other than ``task_index``.
+        selected: The episodes that the user selected; None for all.
+        assumed_fps: The assumed frame rate, if ``info.json`` states another.
+        trimmed: The first kept frame and the frame after the last kept one, by episode.
         has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
-        floating_indices: Default columns of whole numbers that are stored as floating-point ones.
+        floating_indices: Default integer columns that are stored as floating-point numbers.
     """
 
     episode_index: IntArray

@@ -894,7 +894,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """Numbers and lengths; an episode that the repairs leave out may have no frame."""
+        """Numbers and lengths. An episode that the repairs leave out may have no frame."""
         kept = self.reading.keeps(self.table.episode_index).tolist()
         each = (
             episode_length(self.table.path, line, may_be_empty=not is_kept)

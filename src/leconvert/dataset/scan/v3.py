@@ -266,7 +266,7 @@ def _refuse_special_tables(root: Path) -> None:
 def _read_tasks(
     dataset: v3.Dataset, remarks: list[Observation]
 ) -> tuple[TaskTable, dict[str, int] | None]:
-    """Return the tasks, each under its row, which is what readers go by, and the rows of texts."""
+    """Return the tasks by row, which readers use, and the rows of texts."""
     root = dataset.root
     texts, found = dataset.task_rows()
     told = {"missing-file": "missing-tasks", "unreadable-file": "missing-tasks"}
@@ -299,7 +299,7 @@ def _read_episodes(
     needed: Sequence[str],
     task_rows: Mapping[str, int] | None,
 ) -> v3.EpisodeTable:
-    """Read where the episodes of all streams are, of which some are needed."""
+    """Read the places of episodes in all streams, of which some are needed."""
     root, reader = dataset.root, dataset.episodes_reader
     table, found = v3.read_episode_table(reader, streams, task_rows=task_rows)
     errors = [finding.message for finding in found if finding.severity == "error"]

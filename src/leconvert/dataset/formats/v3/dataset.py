@@ -250,7 +250,7 @@ class Dataset(AnyDataset):
         return True
 
     def tables(self) -> frozenset[str]:
-        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+        """Return the format's own files below ``meta/``, existing or not."""
         episodes = self.episodes_reader.paths
         return frozenset((INFO_PATH, STATS_PATH, TASKS_PATH, *episodes))
 
