@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -46,13 +47,16 @@ def index(tmp_path: Path) -> Path:
 def test_the_command_installs_into_the_python_that_asked(
     has_pip: bool, index: Path, tmp_path: Path
 ) -> None:
-    """Neither the environment's activation nor the folder nor the PATH matter to it."""
+    """The environment's activation and the folder do not matter, and with pip nor does the PATH."""
     if not has_pip and not _uv_is_here():
         pytest.skip("there is no uv here")
     folder = tmp_path / "an environment"
     venv.create(folder, with_pip=has_pip, symlinks=True)
     python = folder / "bin" / "python"
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    # What uv there is, is found as it is elsewhere.
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} if has_pip else {**os.environ}
+    environment.pop("VIRTUAL_ENV", None)
+    environment["PYTHONPATH"] = str(ROOT / "src")
     command = subprocess.run(
         [python, "-c", ASKS], env=environment, capture_output=True, text=True, check=True
     ).stdout
