@@ -642,7 +642,7 @@ def to_the_end(scene: Scene, problems: list[str]) -> list[Outcome]:
     """Run the command and do what messages say, until it succeeds or nothing is left to do."""
     outcomes = [outcome := run_scene(scene)]
     problems += [f"then: {problem}" for problem in scene.end(outcome)]
-    while outcome.how == "refused" and not _is_end(scene, outcome):
+    while outcome.how == "refused" and not any(end in _words(outcome) for end in _ENDS):
         if len(outcomes) > _MOST_REMEDIES or not _follow(scene, outcome):
             problems.append(f"no end: {' | '.join(map(_words, outcomes))}")
             break
@@ -650,12 +650,6 @@ def to_the_end(scene: Scene, problems: list[str]) -> list[Outcome]:
         said, outcome = _words(outcome), outcomes[-1]
         problems += [f"after the remedy {said}: {p}" for p in scene.end(outcome)]
     return outcomes
-
-
-def _is_end(scene: Scene, outcome: Outcome) -> bool:
-    """Return whether nothing is left to do: the user removed the result, its run the source."""
-    is_all_gone = "Put the result back" in outcome.advice and len(scene.trees()) == 0
-    return is_all_gone or any(end in _words(outcome) for end in _ENDS)
 
 
 def _words(outcome: Outcome) -> str:

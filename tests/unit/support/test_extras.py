@@ -53,7 +53,7 @@ def test_the_command_installs_into_the_python_that_asked(
     folder = tmp_path / "an environment"
     venv.create(folder, with_pip=has_pip, symlinks=True)
     python = folder / "bin" / "python"
-    # What uv there is, is found as it is elsewhere.
+    # Without pip, uv has to be found as in the shell of these tests.
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} if has_pip else {**os.environ}
     environment.pop("VIRTUAL_ENV", None)
     environment["PYTHONPATH"] = str(ROOT / "src")

@@ -440,8 +440,8 @@ def checked(
     In the block, `DatasetCheck.root` is then a view with these tables.
     """
     check = None if says_another_version(root, raw) else DatasetCheck(root, raw, progress)
-    is_derived = check is None or any(each.code in _DERIVED_FOR for each in check.findings)
-    with derived_meta(root, raw) if is_derived else nullcontext() as derived:
+    may_derive = check is None or any(each.code in _DERIVED_FOR for each in check.findings)
+    with derived_meta(root, raw) if may_derive else nullcontext() as derived:
         if derived is not None:
             check = DatasetCheck(derived.root, derived.raw, progress)
             check.derived = derived
