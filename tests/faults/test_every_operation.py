@@ -213,7 +213,7 @@ def test_whatever_else_happens_after_a_swap_broke_leaves_old_or_new_whole(
     campaign: Campaign, name: str
 ) -> None:
     """Each change, damage and move at some operations; all of them are in the campaign."""
-    rows = campaign("--case", name, "--stages", "afterwards", "--every", 202)
+    rows = campaign("--case", name, "--stages", "afterwards", "--every", 211)
     assert len({row["afterwards"] for row in rows}) > 2
     assert {row["ended"].split()[0] for row in rows} >= {"done"}
 
