@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import leconvert as package
-from leconvert.run.packer import proof
+from leconvert.run.packer import run as packing
 from leconvert.run.proof import VerificationReport, verify_pair
 from leconvert.support import file_calls
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -115,7 +115,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str]]:
         seen.append((result, source, depth))
         return verify_pair(result, source, depth=depth, **options)
 
-    monkeypatch.setattr(proof, "verify_pair", noting)
+    monkeypatch.setattr(packing, "verify_pair", noting)
     return seen
 
 

@@ -18,8 +18,7 @@ from leconvert.cli.main import main
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import ProofOptions
-from leconvert.run.packer import proof
-from leconvert.run.packer import proof as removal
+from leconvert.run.packer import removal
 from leconvert.run.packer import run as packing
 from leconvert.run.proof import Difference, VerificationReport, verify_pair
 from leconvert.support import file_calls
@@ -110,7 +109,7 @@ def test_a_crashed_removal_is_finished_by_the_same_command(
 
     broken = "remove_compared" if crash == "before the commit point" else "remove_tree"
     with monkeypatch.context() as patched:
-        patched.setattr(removal, broken, fails)
+        patched.setattr(packing if broken == "remove_compared" else removal, broken, fails)
         with pytest.raises(StorageError):
             leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     assert old_of(source_copy).exists() is (broken == "remove_compared")
@@ -190,7 +189,7 @@ class Overwriting:
     [
         pytest.param(file_calls, "_rename", "{}", 4, id="the exchange"),
         pytest.param(packing, "remove_source", "{}_old", 4, id="the look after it"),
-        pytest.param(proof, "remove_compared", "{}_old", 0, id="the removal"),
+        pytest.param(packing, "remove_compared", "{}_old", 0, id="the removal"),
     ],
 )
 def test_a_source_that_is_overwritten_and_gets_its_times_back_is_never_removed(
@@ -235,7 +234,7 @@ def test_a_source_is_not_removed_for_a_result_that_was_overwritten_since(
     before = snapshot(source_copy)
     camera = next(source_copy.rglob("*.mp4")).parent.name
     clip = f"videos/{camera}/chunk-000/file-000.mp4"
-    Overwriting(source_copy / clip).before(monkeypatch, proof, "remove_compared")
+    Overwriting(source_copy / clip).before(monkeypatch, packing, "remove_compared")
     report = leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     assert report.kept_because == f"the result's {clip} was changed during the comparison"
     assert snapshot(old_of(source_copy)) == before
@@ -245,7 +244,7 @@ def test_tables_that_an_overlay_replaced_are_not_removed_if_they_were_overwritte
     source_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overwriting = Overwriting(source_copy / "meta_old/episodes.jsonl")
-    overwriting.before(monkeypatch, proof, "remove_compared")
+    overwriting.before(monkeypatch, packing, "remove_compared")
     report = leconvert.convert(
         source_copy, layout=LayoutOptions(layout="overlay"), proof=ProofOptions(delete_source=True)
     )
@@ -263,7 +262,7 @@ def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(
     def differs(*_: object, **__: object) -> VerificationReport:
         return VerificationReport("bytes", [lost], 3, 5, 88, 44)
 
-    monkeypatch.setattr(proof, "verify_pair", differs)
+    monkeypatch.setattr(packing, "verify_pair", differs)
     with pytest.raises(VerificationError) as caught:
         leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     tree = Path(str(caught.value.path))

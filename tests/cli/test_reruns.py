@@ -117,7 +117,7 @@ def test_a_fleet_goes_by_a_proof_on_record_only_as_deep_as_it_was(
         compared.append(depth)
         return verify_pair(*given, depth=depth, **named)
 
-    for module in ("leconvert.api", "leconvert.run.packer.proof"):
+    for module in ("leconvert.api", "leconvert.run.packer.run"):
         monkeypatch.setattr(f"{module}.verify_pair", noted)
     command = ["fleet", "list.txt", "-o", "out", "--work-dir", "work", "-j", "1", "--json"]
     rows = []

@@ -50,11 +50,12 @@ from leconvert.run.leasing.state import Outcome, Wait, derive_state
 from leconvert.run.packer import (
     TreePair,
     facts_of_tree,
+    reason_to_keep,
     remove_compared,
     rest_of_removal,
     tree_facts,
 )
-from leconvert.run.proof import VerificationReport, reason_to_keep, verify_pair
+from leconvert.run.proof import VerificationReport, verify_pair
 from leconvert.run.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.support.errors import (
     BusyError,

@@ -19,9 +19,9 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.run.packer import reason_to_keep
 from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.proof import verify_pair
-from leconvert.run.proof.files import reason_to_keep
 from leconvert.support.errors import PlanMismatchError, UsageError
 
 

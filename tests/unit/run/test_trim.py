@@ -24,9 +24,9 @@ from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, parse_frames
 from leconvert.model.values import LayoutOptions, stream_of_camera
 from leconvert.run.conversion import Conversion, ProofOptions
+from leconvert.run.packer import reason_to_keep
 from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.proof import verify_pair
-from leconvert.run.proof.files import reason_to_keep
 from leconvert.support.errors import FindingsError, PlanMismatchError, TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset
 from leconvert.testing.encode import encode_clip

@@ -11,18 +11,19 @@ predecessor's proof is repeated, because a proof is valid only for the process t
 """
 
 from leconvert.run.packer.assembly import check_all_done, taken_over
-from leconvert.run.packer.proof import (
-    PackReport,
+from leconvert.run.packer.removal import (
     TreePair,
-    does_not_match,
     facts_of_tree,
+    reason_to_keep,
     remove_compared,
     rest_of_removal,
     tree_facts,
 )
 from leconvert.run.packer.run import (
     NoResultError,
+    PackReport,
     WorkerMonitor,
+    does_not_match,
     finish_run,
     pack_run,
     swap_has_begun,
@@ -38,6 +39,7 @@ __all__ = [
     "facts_of_tree",
     "finish_run",
     "pack_run",
+    "reason_to_keep",
     "remove_compared",
     "rest_of_removal",
     "swap_has_begun",

@@ -8,7 +8,6 @@ from leconvert.run.proof.difference import (
     same_statistic,
     same_values,
 )
-from leconvert.run.proof.files import reason_to_keep
 from leconvert.run.proof.pair import compare_tables, other_sources, verify_pair
 from leconvert.run.proof.samples import Sampling
 
@@ -18,7 +17,6 @@ __all__ = [
     "VerificationReport",
     "compare_tables",
     "other_sources",
-    "reason_to_keep",
     "same_bytes",
     "same_json",
     "same_statistic",

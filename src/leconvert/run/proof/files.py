@@ -1,8 +1,4 @@
-"""A result's files that belong to no episode, and files of the source that it lacks.
-
-The tables of a result and its other files are compared. Before a source is removed,
-`reason_to_keep` names files that would be lost.
-"""
+"""A result's files that belong to no episode, against those of its sources."""
 
 from __future__ import annotations
 
@@ -10,29 +6,21 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-import numpy as np
-
-from leconvert import media, tables
-from leconvert.dataset.files import CARD_BEGIN, GIT_FILES, files_below, names_to_keep
+from leconvert.dataset.files import CARD_BEGIN, GIT_FILES, files_below
 from leconvert.dataset.formats import (
     PROVENANCE_PATH,
-    Dataset,
     SourceView,
     differing_subtasks,
     has_provenance,
-    open_dataset,
 )
 from leconvert.dataset.formats.v3 import REPAIRED_PATH, REPAIRS_PATH, read_json_object
 from leconvert.dataset.scan.changes import extra_files
 from leconvert.dataset.scan.modality import MODALITY_PATH, feature_of_entry, read_modality
-from leconvert.model.repairs import Repairs
-from leconvert.model.values import DATA_STREAM, TARGET_VERSIONS
 from leconvert.run.proof.difference import Difference, naming, same_bytes, same_json
 from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.metadata import ResultTables
-from leconvert.support.errors import LeconvertError
 from leconvert.support.storage_errors import raise_storage_trouble
 
 
@@ -192,88 +180,4 @@ def _leads_into(link: Path, folder: Path) -> bool:
     try:
         return link.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):  # a circular link
-        return False
-
-
-_SHOWN = 3
-
-
-def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
-    """Return a clause that names a file that would be lost with a source; else None.
-
-    Files that `verify_pair` compares to the byte are not read again. Every other file of the
-    source, including superfluous ones, must be in the result with the same bytes. The files of
-    episodes must be completely in the result: a source with rows or frames of no episode, or with
-    sound, is kept.
-
-    Returns:
-        A clause such as ``2 episodes of it are not in the result``; None if the result holds
-        everything.
-    """
-    if repairs.selected_episodes is not None:
-        return f"only its episodes {repairs.selected_episodes} are in the result"
-    if repairs.trimmed_episodes:
-        shown = ", ".join(map(str, repairs.trimmed_episodes))
-        return f"these of its episodes were trimmed: {shown}"
-    if repairs.dropped_episodes:
-        count = len(repairs.dropped_episodes)
-        verb = "episode of it is" if count == 1 else "episodes of it are"
-        return f"{count} {verb} not in the result"
-    if repairs.dropped_features:
-        shown = ", ".join(repairs.dropped_features)
-        return f"features of it are not in the result: {shown}"
-    try:
-        dataset = open_dataset(source, repairs)
-        if dataset.version == TARGET_VERSIONS[0] != open_dataset(result).version:
-            return "v2.1 cannot store everything that the tables of v3.0 contain"
-        others = _other_files(dataset)
-        missing = [name for name in others if not _same(source / name, result / name)]
-        partly = [] if missing else _partly_held(dataset)
-    except (LeconvertError, OSError, ValueError, KeyError, TypeError) as error:
-        return f"its files could not be listed: {error}"
-    if not missing and not partly:
-        return None
-    names = missing or partly
-    files = "1 file" if len(names) == 1 else f"{len(names)} files"
-    verb = "is" if len(names) == 1 else "are"
-    is_not = f"{verb} not in the result" if missing else f"{verb} not completely in the result"
-    shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
-    return f"{files} {is_not}: {shown}"
-
-
-def _partly_held(dataset: Dataset) -> list[str]:
-    """Return the files with rows or frames of no episode, or with other tracks than video."""
-    found = []
-    for stream in dataset.streams:
-        slices = dataset.slices(stream)
-        if stream == DATA_STREAM and slices.whole:
-            continue  # the number of rows was compared
-        held = np.zeros(len(slices.paths), dtype=np.int64)
-        np.add.at(held, slices.file, dataset.episodes.length)
-        for path, frames in zip(slices.paths, held.tolist(), strict=True):
-            file = dataset.root / path
-            if stream == DATA_STREAM:
-                is_held = sum(tables.row_group_rows(file)) == frames
-            else:
-                is_held = media.count_tracks_and_frames(file) == (1, frames)
-            if not is_held:
-                found.append(path)
-    return found
-
-
-def _other_files(dataset: Dataset) -> list[str]:
-    """Return all files, except those whose content `verify_pair` compares."""
-    source = dataset.root
-    compared = {path for stream in dataset.streams for path in dataset.slices(stream).paths}
-    # Links to folders of episodes; their targets stay.
-    on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
-    # The tables are replaced by files in another form; `verify_pair` compares their content.
-    known = {*compared, *on_the_way, *dataset.tables()}
-    return sorted(name for name in names_to_keep(source) if name not in known)
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return same_bytes(one, other)
-    except OSError:
         return False

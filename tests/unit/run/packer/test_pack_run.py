@@ -13,9 +13,9 @@ import pytest
 from leconvert.api import run_worker
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.leasing import LeaseStore
-from leconvert.run.packer import WorkerMonitor, pack_run, proof, swap_has_begun
+from leconvert.run.packer import WorkerMonitor, pack_run, swap_has_begun
 from leconvert.run.packer import run as packing
-from leconvert.run.packer.proof import Packing, prove_tree
+from leconvert.run.packer.run import Packing, prove_tree
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import Difference, VerificationReport
 from leconvert.support.errors import (
@@ -142,14 +142,14 @@ def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_byte
     kept = pack_run(run).kept
     assert kept == source_copy.with_name("small_old")
     depths: list[str] = []
-    compare = proof.verify_pair
+    compare = packing.verify_pair
 
     def noting(*arguments: Any, depth: str, **options: Any) -> VerificationReport:
         depths.append(depth)
         assert arguments == (source_copy, [kept])
         return compare(*arguments, depth=depth, **options)
 
-    monkeypatch.setattr(proof, "verify_pair", noting)
+    monkeypatch.setattr(packing, "verify_pair", noting)
     report = pack_run(run, ProofOptions(delete_source=True))
     assert depths == ["bytes"]
     assert (report.kept, report.removed, report.verified) == (None, kept, "bytes")
@@ -167,15 +167,13 @@ def test_of_many_differences_twenty_are_shown_and_all_are_counted(
     def differs(*_: object, **__: object) -> VerificationReport:
         return VerificationReport("structure", lost, 3, 5, 88, 44)
 
-    monkeypatch.setattr(proof, "verify_pair", differs)
+    monkeypatch.setattr(packing, "verify_pair", differs)
     journal = Journal(planned.paths, planned.manifest.run_id)
     journal.begin()
     stop, say = threading.Event(), NO_PROGRESS.say
-    packing = Packing(
-        planned, journal, ProofOptions(), LockWait(0, say, stop.wait), stop, NO_PROGRESS
-    )
+    ours = Packing(planned, journal, ProofOptions(), LockWait(0, say, stop.wait), stop, NO_PROGRESS)
     with pytest.raises(VerificationError) as caught:
-        prove_tree(packing, tmp_path / "tree", None, "structure", {})
+        prove_tree(ours, tmp_path / "tree", None, "structure", {})
     assert len(caught.value.details) == 21
     assert caught.value.details[-1] == "... and 3 more"
     noted = journal.read().notes["verification"]

@@ -25,11 +25,11 @@ from leconvert.dataset.files import CARD_BEGIN
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import ProofOptions
+from leconvert.run.packer import reason_to_keep
 from leconvert.run.proof import (
     Difference,
     Sampling,
     VerificationReport,
-    reason_to_keep,
     verify_pair,
 )
 from leconvert.run.proof.rows import as_stored

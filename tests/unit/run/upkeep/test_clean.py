@@ -23,7 +23,7 @@ from leconvert.run import upkeep
 from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.leasing import LeaseStore
 from leconvert.run.leasing.state import Outcome
-from leconvert.run.packer import pack_run, proof
+from leconvert.run.packer import pack_run, removal
 from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.support.errors import BusyError, StorageError, WorkDirError
@@ -512,7 +512,7 @@ def test_what_an_interrupted_removal_left_goes_only_where_it_can_be_compared(
         raise CrashError
 
     with monkeypatch.context() as patch:
-        patch.setattr(proof, "remove_tree", die)
+        patch.setattr(removal, "remove_tree", die)
         with pytest.raises(CrashError):
             clean_kept_source(source_copy)
     assert not old.exists(), "never half of it under its own name"
