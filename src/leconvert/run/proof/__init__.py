@@ -8,8 +8,9 @@ from leconvert.run.proof.difference import (
     same_statistic,
     same_values,
 )
-from leconvert.run.proof.pair import compare_tables, other_sources, verify_pair
-from leconvert.run.proof.samples import Sampling
+from leconvert.run.proof.expected import other_sources
+from leconvert.run.proof.files import compare_tables
+from leconvert.run.proof.pair import Sampling, verify_pair
 
 __all__ = [
     "Difference",

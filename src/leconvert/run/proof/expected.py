@@ -1,15 +1,16 @@
-"""The content that a result must hold: the episodes of its sources, and their stated places."""
+"""The content that a result must hold: the episodes of its sources, in their order."""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,19 +18,21 @@ from leconvert import media
 from leconvert.dataset.formats import (
     Dataset,
     Slices,
+    SourceRecord,
     Sources,
     SourceView,
     StatsBlock,
-    Target,
     Totals,
+    read_provenance,
     v3,
 )
+from leconvert.dataset.scan.changes import meta_digest
+from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import (
-    FloatArray,
     IntArray,
     camera_of,
 )
-from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,6 +260,67 @@ def _trimmed(
     return replace(slices, first=first, lead=lead, tail=tail)
 
 
+def in_order(result: Path, roots: Sequence[Path]) -> list[Path]:
+    """Return sources in the order of their episodes in a result, as far as its records say."""
+    left = list(roots)
+    provenance = read_provenance(result) if len(left) > 1 else None
+    if provenance is None or len(provenance.sources) != len(left):
+        return left
+    found: dict[int, Path] = {}
+    # A copy may have another name, and a changed source has other tables.
+    for is_it in (_has_tables, lambda told, root: root.name == told.name, lambda *_: True):
+        for number, told in enumerate(provenance.sources):
+            if number not in found:
+                root = next((root for root in left if is_it(told, root)), None)
+                if root is not None:
+                    found[number] = root
+                    left.remove(root)
+    return [found[number] for number in sorted(found)]
+
+
+def other_sources(result: Path, roots: Sequence[Path]) -> list[str]:
+    """Return the datasets that a result's record names as its sources and that are not given."""
+    try:
+        provenance = read_provenance(result)
+    except UnreadableSourceError:
+        return []
+    told = () if provenance is None else provenance.sources
+    return [each.name for each in told if not any(_has_tables(each, root) for root in roots)]
+
+
+def _has_tables(told: SourceRecord, root: Path) -> bool:
+    with suppress(OSError, SourceError):
+        return meta_digest(root, told.codebase_version) == told.meta_digest
+    return False
+
+
+def declared_repairs(result: Path, num_sources: int) -> list[Repairs]:
+    """Return the changes of each of its sources from a result's records.
+
+    Raises:
+        UsageError: The result was made from another number of datasets.
+    """
+    try:
+        provenance = read_provenance(result)
+        if num_sources == 1 and (provenance is None or len(provenance.sources) == 1):
+            return [v3.read_repairs(result)]
+    except UnreadableSourceError:
+        if num_sources > 1:
+            raise
+        return [NO_REPAIRS]  # the comparison reports its error
+    of = 1 if provenance is None else len(provenance.sources)
+    if provenance is None or of != num_sources:
+        raise UsageError(
+            f"{result} was made from {of} {'dataset' if of == 1 else 'datasets'}, not from "
+            f"{num_sources}.",
+            path=str(result),
+            next_step="Give this dataset as the only --source."
+            if provenance is None
+            else f"Give each as --source: {', '.join(each.name for each in provenance.sources)}.",
+        )
+    return [source.repairs for source in provenance.sources]
+
+
 @contextmanager
 def joinable(
     found: media.ClipIndex | UnreadableSourceError, path: str, fps: Fraction
@@ -274,34 +338,6 @@ def joinable(
         plain = f"{scratch}/clip.mp4"
         media.remux_clip(path, plain, fps=fps)
         yield media.read_clip_index(plain)
-
-
-class Routes(NamedTuple):
-    """The columns that name the files of episodes, by stream; arrays of shape (E,).
-
-    Attributes:
-        file_number: Number of the output file.
-        from_timestamp: Start in a video file, in seconds; none for data, or if the result lacks it.
-        to_timestamp: End in the video file, in seconds.
-    """
-
-    file_number: Mapping[str, IntArray]
-    from_timestamp: Mapping[str, FloatArray]
-    to_timestamp: Mapping[str, FloatArray]
-
-
-def read_routes(reader: v3.EpisodesReader, streams: Sequence[str], target: Target) -> Routes:
-    """Return the routes of some streams, whose columns must be usable."""
-    table, _ = v3.read_episode_table(reader, streams)
-    if table is None:
-        nothing: FloatArray = np.empty(0)
-        each = dict.fromkeys(streams, nothing)
-        return Routes(dict.fromkeys(streams, np.empty(0, np.int64)), each, each)
-    return Routes(
-        {s: target.numbers(placed.chunk, placed.file) for s, placed in table.placed.items()},
-        {s: placed.begin_seconds for s, placed in table.placed.items()},
-        {s: placed.end_seconds for s, placed in table.placed.items()},
-    )
 
 
 def file_runs(numbers: IntArray) -> Iterator[tuple[int, int]]:

@@ -1,27 +1,149 @@
-"""A result's files that belong to no episode, against those of its sources."""
+"""A result against its sources without the files of episodes: its tables, and its other files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from leconvert.dataset.files import CARD_BEGIN, GIT_FILES, files_below
+import pyarrow as pa
+
+from leconvert.dataset.files import CARD_BEGIN, GIT_FILES, files_below, special_files
 from leconvert.dataset.formats import (
     PROVENANCE_PATH,
+    Sources,
     SourceView,
     differing_subtasks,
     has_provenance,
+    v3,
 )
 from leconvert.dataset.formats.v3 import REPAIRED_PATH, REPAIRS_PATH, read_json_object
 from leconvert.dataset.scan.changes import extra_files
 from leconvert.dataset.scan.modality import MODALITY_PATH, feature_of_entry, read_modality
+from leconvert.model.repairs import Repairs
 from leconvert.run.proof.difference import Difference, naming, same_bytes, same_json
 from leconvert.run.proof.expected import Expected
-from leconvert.run.proof.metadata import ResultTables
+from leconvert.run.proof.metadata import (
+    ResultTables,
+    Routes,
+    compare_provenance,
+    compare_repairs,
+    tables_of,
+    unreadable_metadata,
+)
+from leconvert.run.proof.statistics import compare_aggregate_form
+from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
+
+
+@dataclass(slots=True)
+class MetadataComparison:
+    """The comparison of the tables of a result.
+
+    Attributes:
+        differences: The differences.
+        num_of_info: Number of differences up to and including ``info.json``.
+        expected: The content that the result must hold; None if files cannot be compared.
+        routes: The positions of its episodes in its tables; None if files cannot be compared.
+    """
+
+    differences: list[Difference] = field(default_factory=list)
+    num_of_info: int = 0
+    expected: Expected | None = None
+    routes: Routes | None = None
+
+
+def compare_metadata(
+    tables: ResultTables,
+    sources: Sources,
+    told: Sequence[Repairs] | None,
+    *,
+    read_bytes: bool,
+    keeps_further: bool,
+) -> MetadataComparison:
+    """Compare everything except the files of episodes."""
+    result, found = tables.root, MetadataComparison()
+    differences = found.differences
+    try:
+        differences += [
+            Difference("file", path, "a file", "a pipe, a socket or a device")
+            for path in sorted(special_files(result))
+        ]
+        if differences:
+            return found
+        if len(sources) == 1:
+            known = None if told is None else told[0]
+            differences += compare_repairs(v3.read_repairs(result), known, sources[0].dataset)
+        expected = Expected.of(sources)
+        differences += compare_provenance(result, expected)
+        differences += tables.compare_info(expected)
+        differences += tables.compare_tasks(expected)
+        unusable = [*tables.unusable(expected.streams)]
+        differences += unusable
+        if unusable:
+            return found
+        differences += tables.compare_form()
+        routes = tables.routes(expected.streams)
+        of_episodes = [*tables.compare_episodes(expected)]
+    except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
+        differences.append(_held_against(result, error))
+        return found
+    found.num_of_info = len(differences)
+    differences += compare_other_files(
+        tables, expected, read_bytes=read_bytes, keeps_further=keeps_further
+    )
+    differences += of_episodes
+    if read_bytes:
+        try:
+            differences += tables.compare_stats(expected)
+        except UnreadableSourceError as error:
+            differences.append(_held_against(result, error, "statistics"))
+    else:
+        differences += compare_aggregate_form(result)
+    if not len(expected):
+        differences.append(Difference("episodes", "meta/episodes", "one at least", "none"))
+    if tables.num_episodes != len(expected) or not len(expected):
+        return found
+    if any(len(numbers) != len(expected) for numbers in routes.file_number.values()):
+        # A folder that could not be listed looks like an empty one.
+        what = "other episodes than when they were counted"
+        differences.append(Difference("episodes", "meta/episodes", str(len(expected)), what))
+        return found
+    found.expected, found.routes = expected, routes
+    return found
+
+
+def compare_tables(result: Path, sources: Sources) -> list[Difference]:
+    """Compare a result's files that belong to no episode with those that a conversion writes.
+
+    These are ``info.json``, statistics, the tables of episodes, and the source's further files, to
+    the byte. No video is opened, and rows of data files are read only for quantiles. Tasks, records
+    of repairs and other files are not compared.
+    """
+    tables, expected = tables_of(result), Expected.of(sources)
+    found = [
+        *tables.compare_info(expected),
+        *compare_other_files(tables, expected, read_bytes=True, keeps_further=True),
+        *tables.compare_episodes(expected),
+        *tables.compare_stats(expected),
+    ]
+    return [each for each in found if each.path not in {v3.REPAIRS_PATH, PROVENANCE_PATH}]
+
+
+def _held_against(result: Path, error: Exception, expected: str = "its tables") -> Difference:
+    """Return the difference for an unreadable table of the result; raise errors of the source.
+
+    The same functions read both sides, so their errors look like errors of a source.
+    """
+    if isinstance(error, SourceError) and (
+        error.path is None or not Path(error.path).is_relative_to(result)
+    ):
+        raise error
+    raise_storage_trouble(error, getattr(error, "path", None) or result)
+    return unreadable_metadata(result, error, expected)
 
 
 def was_repaired(result: Path) -> bool:

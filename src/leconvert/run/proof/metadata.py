@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import cached_property, partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,11 +55,13 @@ from leconvert.model.values import (
     DATA_STREAM,
     FILES_PER_CHUNK,
     OVERLAY,
+    FloatArray,
+    IntArray,
     stream_of_camera,
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version
 from leconvert.run.proof.difference import Difference, differing_keys, same_json
-from leconvert.run.proof.expected import Expected, Routes, read_routes
+from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
 from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
@@ -447,6 +449,20 @@ _SIZE_LIMITS = {
 _TASK_COLUMNS = ["task", "task_index"]
 
 
+class Routes(NamedTuple):
+    """The columns that name the files of episodes, by stream; arrays of shape (E,).
+
+    Attributes:
+        file_number: Number of the output file.
+        from_timestamp: Start in a video file, in seconds; none for data, or if the result lacks it.
+        to_timestamp: End in the video file, in seconds.
+    """
+
+    file_number: Mapping[str, IntArray]
+    from_timestamp: Mapping[str, FloatArray]
+    to_timestamp: Mapping[str, FloatArray]
+
+
 class V3Tables:
     """The tables of a v3.0 result; reading an unreadable table raises."""
 
@@ -506,8 +522,20 @@ class V3Tables:
         yield from compare_location(self._episodes)
 
     def routes(self, streams: Sequence[str]) -> Routes:
-        """Return the files of the episodes."""
-        return read_routes(self._episodes, streams, self.target)
+        """Return the files of the episodes; the columns must be usable."""
+        table, _ = v3.read_episode_table(self._episodes, streams)
+        if table is None:
+            nothing: FloatArray = np.empty(0)
+            each = dict.fromkeys(streams, nothing)
+            return Routes(dict.fromkeys(streams, np.empty(0, np.int64)), each, each)
+        return Routes(
+            {
+                s: self.target.numbers(placed.chunk, placed.file)
+                for s, placed in table.placed.items()
+            },
+            {s: placed.begin_seconds for s, placed in table.placed.items()},
+            {s: placed.end_seconds for s, placed in table.placed.items()},
+        )
 
     def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
         """Compare ``meta/episodes`` without its statistics and routes, row by row."""

@@ -1,62 +1,152 @@
-"""A result against its source: metadata and totals here, files in pieces."""
+"""A result against its sources: `verify_pair`, and the files of episodes in pieces.
+
+A piece is consecutive episodes of one or more output files. Its differences depend only on the
+files and the piece. So the differences in the order of the pieces are the same for any number of
+threads or processes.
+"""
 
 from __future__ import annotations
 
+import itertools
+import random
 import threading
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from leconvert.dataset.files import files_below, overlaid_pair, special_files
+from leconvert import media
+from leconvert.dataset.files import files_below, overlaid_pair
 from leconvert.dataset.formats import (
-    PROVENANCE_PATH,
-    SourceRecord,
     Sources,
     SourceView,
     open_dataset,
-    read_provenance,
-    v3,
+    v2,
 )
-from leconvert.dataset.scan.changes import meta_digest
 from leconvert.dataset.scan.file_checks import ClipFacts
-from leconvert.model.repairs import NO_REPAIRS, Repairs
-from leconvert.model.values import DATA_STREAM
-from leconvert.run.proof.difference import Difference, VerificationReport
-from leconvert.run.proof.expected import Expected, Routes, file_runs
-from leconvert.run.proof.files import compare_other_files
+from leconvert.model.repairs import Repairs
+from leconvert.model.values import DATA_STREAM, FloatArray, IntArray
+from leconvert.run.proof.difference import Difference, VerificationReport, is_as_long
+from leconvert.run.proof.expected import Expected, declared_repairs, file_runs, in_order
+from leconvert.run.proof.files import compare_metadata, was_repaired
 from leconvert.run.proof.metadata import (
     ResultTables,
+    Routes,
     compare_cameras,
-    compare_provenance,
-    compare_repairs,
     tables_of,
-    unreadable_metadata,
 )
-from leconvert.run.proof.pieces import Comparer, cut_pieces, expected_seconds
-from leconvert.run.proof.samples import (
-    EVERYTHING,
-    Sampling,
-    check_lerobot,
-    compare_pictures,
-    compare_samples,
+from leconvert.run.proof.rows import (
+    DataSchemas,
+    KeptTable,
+    RowRules,
+    RowSpan,
+    SourceRows,
+    compare_footer,
+    compare_rows,
 )
-from leconvert.run.proof.statistics import compare_aggregate_form
+from leconvert.run.proof.videos import (
+    ClipReader,
+    Span,
+    check_video,
+    compare_clips,
+    compare_header,
+    compare_kept_clip,
+    is_kept_clip,
+)
 from leconvert.support.errors import (
     InterruptedRunError,
-    SourceError,
     UnreadableSourceError,
     UsageError,
 )
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
-from leconvert.support.storage_errors import raise_storage_trouble
+from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
+from leconvert.tables import StoredGroups
 from leconvert.workdir.fs import is_folder
+
+
+class Place(NamedTuple):
+    """One frame: the position of its episode, and its rank in presentation order there."""
+
+    position: int
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A random sample that is compared in addition to, or instead of, everything.
+
+    Attributes:
+        share: Share of the episodes whose files are compared, above 0 and up to 1; at least one
+            episode.
+        decode: Number of images to decode on both sides.
+        deep: Number of samples to load through LeRobot's dataset.
+        seed: Decides which; equal seeds choose the same for equal datasets.
+    """
+
+    share: float = 1.0
+    decode: int = 0
+    deep: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UsageError(f"sample must be above 0 and at most 1, not {self.share:g}.")
+        for name, count in (("decode", self.decode), ("deep", self.deep)):
+            if count < 0:
+                raise UsageError(f"--{name} takes 0 or more, not {count}.")
+
+    def episodes(self, num_episodes: int) -> npt.NDArray[np.bool_] | None:
+        """Return whether each episode is compared, shape (E,); None for all."""
+        if self.share == 1:
+            return None
+        is_chosen = np.zeros(num_episodes, np.bool_)
+        is_chosen[chosen(num_episodes, max(1, round(self.share * num_episodes)), self.seed)] = True
+        return is_chosen
+
+    def frames(
+        self, count: int, lengths: IntArray, groups: Sequence[str] = ("",)
+    ) -> list[tuple[str, Place]]:
+        """Return frames of random groups, group by group and in order.
+
+        Args:
+            count: Number of frames; all if there are fewer.
+            lengths: Number of frames of each episode, shape (E,).
+            groups: Names of the groups, each with all frames.
+
+        Returns:
+            The group's name and the frame.
+        """
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        found = []
+        for number in chosen(total * len(groups), count, self.seed).tolist():
+            group, frame = divmod(number, total)
+            position = int(np.searchsorted(ends, frame, side="right"))
+            first = int(ends[position] - lengths[position])
+            found.append((groups[group], Place(position, frame - first)))
+        return found
+
+
+EVERYTHING = Sampling()
+"""All episodes; nothing is decoded."""
+
+
+def chosen(population: int, count: int, seed: int) -> IntArray:
+    """Return ``count`` different numbers below ``population``, ascending; all if there are fewer.
+
+    It uses Python's own generator, whose results for a seed do not change with its version.
+    """
+    numbers = random.Random(seed).sample(range(population), min(count, population))  # noqa: S311
+    return np.array(sorted(numbers), np.int64)
 
 
 def verify_pair(
@@ -116,17 +206,17 @@ def verify_pair(
     is_folder(result)
     told = [repairs] if isinstance(repairs, Repairs) else repairs
     with overlaid_pair(result, [source] if isinstance(source, Path) else source) as (tree, given):
-        tables, roots = tables_of(tree), _in_order(tree, given)
+        tables, roots = tables_of(tree), in_order(tree, given)
         sources = Sources(
             SourceView(open_dataset(root, own), own)
-            for root, own in zip(roots, told or _declared(tree, len(roots)), strict=True)
+            for root, own in zip(roots, told or declared_repairs(tree, len(roots)), strict=True)
         )
         for original in sources:
             original.dataset.check()
         if sampling.deep:
             _check_deep(tables)
         reads_bytes = depth == "bytes"
-        found = _compare_metadata(
+        found = compare_metadata(
             tables, sources, told, read_bytes=reads_bytes, keeps_further=keeps_further
         )
         pa.default_memory_pool().release_unused()  # memory for reading the tables of all episodes
@@ -160,23 +250,6 @@ def verify_pair(
         )
 
 
-def compare_tables(result: Path, sources: Sources) -> list[Difference]:
-    """Compare a result's files that belong to no episode with those that a conversion writes.
-
-    These are ``info.json``, statistics, the tables of episodes, and the source's further files, to
-    the byte. No video is opened, and rows of data files are read only for quantiles. Tasks, records
-    of repairs and other files are not compared.
-    """
-    tables, expected = tables_of(result), Expected.of(sources)
-    found = [
-        *tables.compare_info(expected),
-        *compare_other_files(tables, expected, read_bytes=True, keeps_further=True),
-        *tables.compare_episodes(expected),
-        *tables.compare_stats(expected),
-    ]
-    return [each for each in found if each.path not in {v3.REPAIRS_PATH, PROVENANCE_PATH}]
-
-
 def _check_deep(tables: ResultTables) -> None:
     """Check that samples can be loaded through LeRobot, before the work.
 
@@ -191,145 +264,9 @@ def _check_deep(tables: ResultTables) -> None:
             next_step="Use --bytes to compare every packet and row, and --decode to compare "
             "pictures.",
         )
+    from leconvert.run.proof.samples import check_lerobot
+
     check_lerobot()
-
-
-@dataclass(slots=True)
-class _Metadata:
-    """The comparison of the tables of a result.
-
-    Attributes:
-        differences: The differences.
-        num_of_info: Number of differences up to and including ``info.json``.
-        expected: The content that the result must hold; None if files cannot be compared.
-        routes: The positions of its episodes in its tables; None if files cannot be compared.
-    """
-
-    differences: list[Difference] = field(default_factory=list)
-    num_of_info: int = 0
-    expected: Expected | None = None
-    routes: Routes | None = None
-
-
-def _compare_metadata(
-    tables: ResultTables,
-    sources: Sources,
-    told: Sequence[Repairs] | None,
-    *,
-    read_bytes: bool,
-    keeps_further: bool,
-) -> _Metadata:
-    """Compare everything except the files of episodes."""
-    result, found = tables.root, _Metadata()
-    differences = found.differences
-    try:
-        differences += [
-            Difference("file", path, "a file", "a pipe, a socket or a device")
-            for path in sorted(special_files(result))
-        ]
-        if differences:
-            return found
-        if len(sources) == 1:
-            known = None if told is None else told[0]
-            differences += compare_repairs(v3.read_repairs(result), known, sources[0].dataset)
-        expected = Expected.of(sources)
-        differences += compare_provenance(result, expected)
-        differences += tables.compare_info(expected)
-        differences += tables.compare_tasks(expected)
-        unusable = [*tables.unusable(expected.streams)]
-        differences += unusable
-        if unusable:
-            return found
-        differences += tables.compare_form()
-        routes = tables.routes(expected.streams)
-        of_episodes = [*tables.compare_episodes(expected)]
-    except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
-        differences.append(_held_against(result, error))
-        return found
-    found.num_of_info = len(differences)
-    differences += compare_other_files(
-        tables, expected, read_bytes=read_bytes, keeps_further=keeps_further
-    )
-    differences += of_episodes
-    if read_bytes:
-        try:
-            differences += tables.compare_stats(expected)
-        except UnreadableSourceError as error:
-            differences.append(_held_against(result, error, "statistics"))
-    else:
-        differences += compare_aggregate_form(result)
-    if not len(expected):
-        differences.append(Difference("episodes", "meta/episodes", "one at least", "none"))
-    if tables.num_episodes != len(expected) or not len(expected):
-        return found
-    if any(len(numbers) != len(expected) for numbers in routes.file_number.values()):
-        # A folder that could not be listed looks like an empty one.
-        what = "other episodes than when they were counted"
-        differences.append(Difference("episodes", "meta/episodes", str(len(expected)), what))
-        return found
-    found.expected, found.routes = expected, routes
-    return found
-
-
-def _in_order(result: Path, roots: Sequence[Path]) -> list[Path]:
-    """Return sources in the order of their episodes in a result, as far as its records say."""
-    left = list(roots)
-    provenance = read_provenance(result) if len(left) > 1 else None
-    if provenance is None or len(provenance.sources) != len(left):
-        return left
-    found: dict[int, Path] = {}
-    # A copy may have another name, and a changed source has other tables.
-    for is_it in (_has_tables, lambda told, root: root.name == told.name, lambda *_: True):
-        for number, told in enumerate(provenance.sources):
-            if number not in found:
-                root = next((root for root in left if is_it(told, root)), None)
-                if root is not None:
-                    found[number] = root
-                    left.remove(root)
-    return [found[number] for number in sorted(found)]
-
-
-def other_sources(result: Path, roots: Sequence[Path]) -> list[str]:
-    """Return the datasets that a result's record names as its sources and that are not given."""
-    try:
-        provenance = read_provenance(result)
-    except UnreadableSourceError:
-        return []
-    told = () if provenance is None else provenance.sources
-    return [each.name for each in told if not any(_has_tables(each, root) for root in roots)]
-
-
-def _has_tables(told: SourceRecord, root: Path) -> bool:
-    with suppress(OSError, SourceError):
-        return meta_digest(root, told.codebase_version) == told.meta_digest
-    return False
-
-
-def _declared(result: Path, num_sources: int) -> list[Repairs]:
-    """Return the changes of each of its sources from a result's records.
-
-    Raises:
-        UsageError: The result was made from another number of datasets.
-    """
-    try:
-        provenance = read_provenance(result)
-        if num_sources == 1 and (provenance is None or len(provenance.sources) == 1):
-            return [v3.read_repairs(result)]
-    except UnreadableSourceError:
-        if num_sources > 1:
-            raise
-        return [NO_REPAIRS]  # the comparison reports its error
-    of = 1 if provenance is None else len(provenance.sources)
-    if provenance is None or of != num_sources:
-        raise UsageError(
-            f"{result} was made from {of} {'dataset' if of == 1 else 'datasets'}, not from "
-            f"{num_sources}.",
-            path=str(result),
-            next_step="Give this dataset as the only --source."
-            if provenance is None
-            else f"Give each as --source: {', '.join(each.name for each in provenance.sources)}.",
-        )
-    return [source.repairs for source in provenance.sources]
 
 
 def _compare_pieces(
@@ -369,6 +306,8 @@ def _look_closer(
     compare: Comparer, sampling: Sampling, progress: Progress, stop: threading.Event | None
 ) -> tuple[int, int, list[Difference]]:
     """Decode images and load samples; return the number of each, and the differences."""
+    from leconvert.run.proof.samples import compare_pictures, compare_samples  # mostly not needed
+
     found: list[Difference] = []
     counts = [0, 0]
 
@@ -410,22 +349,518 @@ def _files(tables: ResultTables, routes: Routes) -> tuple[set[str], list[Differe
     return files, found
 
 
-def _held_against(result: Path, error: Exception, expected: str = "its tables") -> Difference:
-    """Return the difference for an unreadable table of the result; raise errors of the source.
-
-    The same functions read both sides, so their errors look like errors of a source.
-    """
-    if isinstance(error, SourceError) and (
-        error.path is None or not Path(error.path).is_relative_to(result)
-    ):
-        raise error
-    raise_storage_trouble(error, getattr(error, "path", None) or result)
-    return unreadable_metadata(result, error, expected)
-
-
 def _left_over(result: Path, expected: set[str]) -> Iterator[Difference]:
     found = {path for path, _ in files_below(result) if path.startswith(("data/", "videos/"))}
     for path in sorted(found - expected):
         yield Difference("file", path, "no such file", "a file that no episode names")
     for path in sorted(expected - found):
         yield Difference("file", path, "a file", "nothing")
+
+
+# Large enough that a process's work per file is rare, small enough to be shared and stopped.
+_EPISODES_A_PIECE = 64
+
+
+_LEAST_EPISODES_A_PIECE = 4
+
+
+_PIECES_WANTED = 32
+
+
+class Piece(NamedTuple):
+    """Consecutive episodes of one output file, or of several whole files, by their positions.
+
+    Attributes:
+        stream: The stream.
+        file_first: First episode of the file, or of the first of several.
+        file_stop: The position after the last episode of the last file.
+        first: First episode of the piece.
+        stop: The position after its last episode.
+    """
+
+    stream: str
+    file_first: int
+    file_stop: int
+    first: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Compared:
+    """The comparison of a piece.
+
+    Attributes:
+        differences: Differences of its episodes.
+        of_files: Differences in the headers or footers of the files that it begins.
+        facts: Facts of the images of each video file that it begins, with the number of episodes.
+    """
+
+    differences: list[Difference] = field(default_factory=list)
+    of_files: list[Difference] = field(default_factory=list)
+    facts: list[tuple[ClipFacts, int]] = field(default_factory=list)
+
+
+class _File[Where](NamedTuple):
+    """An output file of a piece.
+
+    Attributes:
+        path: The file, relative to the result.
+        first: Its first episode.
+        stop: The position after its last episode.
+        lengths: Number of rows or samples of each of its episodes.
+        spans: The positions on both sides of its episodes that are compared.
+    """
+
+    path: str
+    first: int
+    stop: int
+    lengths: list[int]
+    spans: Sequence[Where]
+
+
+def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]:
+    """Return the pieces of all files, stream by stream; they depend only on the arguments.
+
+    Args:
+        routes: The files of the episodes.
+        source_starts: First position of each source, and the number of episodes; a piece has only
+            one source.
+    """
+    slices = sum(map(len, routes.file_number.values()))
+    most = min(_EPISODES_A_PIECE, max(_LEAST_EPISODES_A_PIECE, slices // _PIECES_WANTED))
+    pieces: list[Piece] = []
+    for stream, numbers in routes.file_number.items():
+        for file_first, file_stop in file_runs(numbers):
+            last = pieces[-1] if pieces else None
+            if (
+                # Whole files; small ones share a piece, since a piece costs as much as one of them.
+                last is not None
+                and last.stream == stream
+                and last.first == last.file_first
+                and last.stop == last.file_stop == file_first
+                and file_stop - last.first <= most
+                and not _starts_inside(last.first, file_stop, source_starts)
+            ):
+                pieces[-1] = Piece(stream, last.first, file_stop, last.first, file_stop)
+                continue
+            pieces += (
+                Piece(stream, file_first, file_stop, first, min(first + most, stop))
+                for begin, stop in _runs_of_sources(file_first, file_stop, source_starts)
+                for first in range(begin, stop, most)
+            )
+    return pieces
+
+
+def _runs_of_sources(
+    first: int, stop: int, source_starts: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end position of each source's run in a file."""
+    yield from itertools.pairwise([first, *_starts_inside(first, stop, source_starts), stop])
+
+
+def _starts_inside(first: int, stop: int, source_starts: Sequence[int]) -> Sequence[int]:
+    return source_starts[bisect_right(source_starts, first) : bisect_left(source_starts, stop)]
+
+
+type _Index = media.ClipIndex | UnreadableSourceError
+
+
+class _Opened:
+    """The files of one stream that were read last; the next piece mostly needs them again."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self._table: StoredGroups | None = None
+        self.rows = SourceRows()
+        self.clips = ClipReader()
+        self.videos = ClipReader()
+
+    def table(self, path: str) -> StoredGroups:
+        """Return the footer of a data file of the result."""
+        if self._table is None or self._table.path != path:
+            self._table = None  # before the next is read, since two may be large
+            self._table = StoredGroups(path)
+        return self._table
+
+
+@dataclass(slots=True, eq=False)
+class Comparer:
+    """Compares pieces. Threads may share it, and it can be sent to another process.
+
+    Attributes:
+        tables: The result.
+        expected: The content that it must hold.
+        routes: The positions of the episodes in the result's tables.
+        read_bytes: Compare coded bytes and rows, not only headers.
+        clip_digests: See `verify_pair`.
+        read_rows: See `verify_pair`.
+        chosen: Whether each episode is compared, shape (E,); None for all.
+    """
+
+    tables: ResultTables
+    expected: Expected
+    routes: Routes
+    read_bytes: bool
+    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None
+    chosen: npt.NDArray[np.bool_] | None = None
+    read_rows: int = 0
+    # Each piece takes one and gives it back. So there are as many as pieces are compared at a time,
+    # whatever the number of threads: for a large file, one takes a kilobyte an episode.
+    _idle: list[_Opened] = field(default_factory=list, init=False, repr=False)
+    _tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _schemas: DataSchemas = field(init=False, repr=False)
+    # Repairs of earlier versions patched files in place: if tables of times became shorter, the
+    # rest of their space became a box without meaning.
+    _may_be_free: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._schemas = DataSchemas(self.expected, self.tables.target.list_entry)
+        self._may_be_free = was_repaired(self.result)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the memory of the last files, which is for this process.
+        return Comparer, tuple(getattr(self, each.name) for each in fields(self) if each.init)
+
+    def __call__(self, *piece: Any) -> Compared:
+        """Return the comparison of a piece, given by the fields of a `Piece`."""
+        with any_storage_errors():
+            try:
+                return self._compare(Piece(*piece))
+            except UnreadableSourceError as error:
+                # The functions that read the source read the result as well.
+                if error.path is not None and Path(error.path).is_relative_to(self.result):
+                    raise_storage_trouble(error, error.path)
+                raise
+
+    @property
+    def result(self) -> Path:
+        """The result's folder."""
+        return self.tables.root
+
+    def num_compared(self, piece: Piece) -> int:
+        """Return how many episodes of a piece are compared."""
+        return len(self._positions(piece))
+
+    def frames_of(self, piece: Piece) -> int:
+        """Return how many frames or rows a piece compares."""
+        return int(self.expected.length[self._positions(piece)].sum())
+
+    @property
+    def compared_lengths(self) -> IntArray:
+        """Number of frames of each episode, 0 for episodes that are not compared, shape (E,)."""
+        lengths = self.expected.length
+        return lengths if self.chosen is None else np.where(self.chosen, lengths, 0)
+
+    def row_rules(self, position: int) -> RowRules:
+        """Return the rules for rows of an episode's source."""
+        source = self.expected.source_of(position)
+        stats, task_of = self.tables.computed_stats, partial(self._task_of, source)
+        return RowRules(self.expected.fps, source.dataset.features, source.repairs, stats, task_of)
+
+    def path_of(self, stream: str, position: int) -> str:
+        """Return the output file of an episode, relative to the result."""
+        return self.tables.target.path(stream, int(self.routes.file_number[stream][position]))
+
+    def files_of(self, piece: Piece) -> list[int]:
+        """Return the numbers of the output files of a piece."""
+        numbers = self.routes.file_number[piece.stream][piece.first : piece.stop]
+        found: list[int] = numbers[:1].tolist() + numbers[1:][np.diff(numbers) != 0].tolist()
+        return found
+
+    def place_in_data_file(self, position: int) -> int:
+        """Return how many episodes are before this one in its data file."""
+        numbers = self.routes.file_number[DATA_STREAM]
+        before = np.flatnonzero(numbers[:position] != numbers[position])
+        return position - (int(before[-1]) + 1 if len(before) else 0)
+
+    def row_span(self, position: int) -> RowSpan:
+        """Return the positions of an episode's rows on both sides."""
+        at, place = np.array([position]), np.array([self.place_in_data_file(position)])
+        (span,) = self._row_spans(at, place, at)
+        return span
+
+    def _task_of(self, source: SourceView, episode: int) -> int | None:
+        root = source.root
+        if root not in self._tasks:  # at worst two threads read the same
+            self._tasks[root] = v2.tasks_of_episodes(root), self.tables.task_indices()
+        texts, indices = self._tasks[root]
+        text = texts.get(episode)
+        return None if text is None else indices.get(text, -1)
+
+    def _positions(self, piece: Piece) -> IntArray:
+        positions = np.arange(piece.first, piece.stop)
+        return positions if self.chosen is None else positions[self.chosen[positions]]
+
+    @contextmanager
+    def _files_open(self, stream: str) -> Iterator[_Opened]:
+        """Provide the files that an earlier piece of the stream read last, for this piece alone."""
+        opened = None
+        with suppress(IndexError):
+            opened = self._idle.pop()
+        if opened is None or opened.stream != stream:
+            opened = _Opened(stream)
+        yield opened
+        self._idle.append(opened)
+
+    def _compare(self, piece: Piece) -> Compared:
+        compared = Compared()
+        with self._files_open(piece.stream) as opened:
+            if piece.stream == DATA_STREAM:
+                rules = self.row_rules(piece.first)
+                for table in self._files(piece, self._row_spans):
+                    self._compare_table(piece, table, rules, opened, compared)
+                return compared
+            videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
+            read = [*opened.videos.read([f"{self.result}/{file.path}" for file in videos])]
+            sources = self._alike_sources(piece.stream, videos, [index for _, index in read])
+            for video, (head, index) in zip(videos, read, strict=True):
+                source = sources.get(video.path)
+                self._compare_video(piece, video, head, index, source, opened.clips, compared)
+        return compared
+
+    def _files[Where](
+        self, piece: Piece, spans_of: Callable[[IntArray, IntArray, IntArray], Iterator[Where]]
+    ) -> Iterator[_File[Where]]:
+        """Yield the files of a piece that it begins, or whose episodes it compares.
+
+        Arrays are read once for all files.
+
+        Args:
+            piece: The piece.
+            spans_of: Called with the positions of episodes, each one's number within its file, and
+                its first row or sample there.
+        """
+        expected, stream, begin = self.expected, piece.stream, piece.file_first
+        numbers = self.routes.file_number[stream][begin : piece.file_stop]
+        samples = expected.samples(stream, np.arange(begin, piece.file_stop))
+        before = np.cumsum(samples) - samples
+        positions = self._positions(piece)
+        # Both counted from the first episode of the first file: each compared episode, and its
+        # file's first episode.
+        own, runs = positions - begin, list(file_runs(numbers))
+        firsts = np.array([first for first, _ in runs])
+        of_file = firsts[np.searchsorted(firsts, own, side="right") - 1]
+        spans = list(spans_of(positions, own - of_file, before[own] - before[of_file]))
+        ends = np.searchsorted(own, [stop for _, stop in runs]).tolist()
+        lengths, done = samples.tolist(), 0
+        for (first, stop), end in zip(runs, ends, strict=True):
+            if done < end or piece.first <= begin + first:
+                path = self.tables.target.path(stream, int(numbers[first]))
+                where = begin + first, begin + stop
+                yield _File(path, *where, lengths[first:stop], spans[done:end])
+            done = end
+
+    def _first_source(self, stream: str, file: _File[RowSpan] | _File[Span]) -> str:
+        """Return the source's file of a file's first episode."""
+        spans = file.spans if len(file.spans) == file.stop - file.first else ()
+        return spans[0].source if spans else self.expected.path(stream, file.first)
+
+    def _is_one(self, file: _File[Any]) -> bool:
+        """Return whether a file holds exactly one episode."""
+        return file.lengths == [int(self.expected.length[file.first])]
+
+    def _compare_table(
+        self,
+        piece: Piece,
+        file: _File[RowSpan],
+        rules: RowRules,
+        opened: _Opened,
+        compared: Compared,
+    ) -> None:
+        path, name, begins = file.path, f"{self.result}/{file.path}", piece.first <= file.first
+        read_rows = self.read_bytes or max(piece.first, file.first) < self.read_rows
+        kept = None
+        if self._is_one(file):
+            kept = KeptTable.found(name, self._first_source(piece.stream, file), rules.repairs)
+        if kept is not None:
+            with kept:
+                for span in file.spans:
+                    found = kept.compare_rows(path, span, rules, read_bytes=read_rows)
+                    compared.differences += found
+                compared.of_files += kept.compare_columns(path, self._schemas, file.first)
+            return
+        try:
+            table = opened.table(name)
+        except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+            self._say_unreadable(file, error, piece.stream, compared, begins=begins)
+            return
+        episodes = file.stop - file.first
+        if len(table.rows) == episodes:
+            compared.differences += compare_rows(
+                path, table, file.spans, rules, opened.rows, read_rows=read_rows
+            )
+        elif begins:
+            what, has = "row groups (one for each episode)", str(len(table.rows))
+            said = Difference(what, path, str(episodes), has, None, piece.stream)
+            compared.differences.append(said)
+        if begins:
+            positions = range(file.first, file.stop)
+            indices = self.expected.begins[file.first : file.stop].tolist()
+            compared.of_files += compare_footer(
+                path, table, self._schemas, file.lengths, positions, indices
+            )
+
+    def _alike_sources(
+        self, stream: str, files: Sequence[_File[Span]], indexes: Sequence[_Index]
+    ) -> dict[str, media.ClipIndex]:
+        """Return the source's index for files with one episode and the size of its clip.
+
+        The keys are paths in the result. Only such a file can be an unchanged clip.
+        """
+        sources: dict[str, str] = {}
+        for file, index in zip(files, indexes, strict=True):
+            if isinstance(index, media.ClipIndex) and self._is_one(file):
+                source = self._first_source(stream, file)
+                if is_as_long(source, index.file_size_bytes):
+                    sources[file.path] = source
+        found = zip(sources, media.read_clip_indexes(list(sources.values())), strict=True)
+        return {path: index for path, index in found if isinstance(index, media.ClipIndex)}
+
+    def _compare_video(
+        self,
+        piece: Piece,
+        file: _File[Span],
+        head: bytes,
+        index: _Index,
+        source: media.ClipIndex | None,
+        clips: ClipReader,
+        compared: Compared,
+    ) -> None:
+        path, stream, fps = file.path, piece.stream, self.expected.fps
+        begins, read_bytes = piece.first <= file.first, self.read_bytes
+        if isinstance(index, UnreadableSourceError):
+            self._say_unreadable(file, index, stream, compared, begins=begins)
+            return
+        if begins:
+            compared.facts.append((ClipFacts.of(index), file.stop - file.first))
+        if source is not None and is_kept_clip(index, source):
+            for span in file.spans:
+                compared.differences += compare_kept_clip(
+                    path, stream, index, span, fps, read_bytes=read_bytes
+                )
+            return
+        found, frames = list[Difference](), sum(file.lengths)
+        if begins:
+            found += check_video(path, stream, index, frames, fps)
+        if index.num_samples == frames:
+            found += compare_clips(
+                path, stream, index, file.spans, fps, clips, read_bytes=read_bytes
+            )
+        compared.differences += found
+        if begins and not found:
+            first = self._first_source(stream, file)
+            compared.of_files += compare_header(
+                path,
+                stream,
+                index,
+                file.lengths,
+                first,
+                fps,
+                clips,
+                head=head,
+                may_be_free=self._may_be_free,
+            )
+
+    def _say_unreadable(
+        self, file: _File[Any], error: Exception, stream: str, compared: Compared, *, begins: bool
+    ) -> None:
+        raise_storage_trouble(error, self.result / file.path)
+        if begins:
+            what, wanted = ("parquet", "a footer") if stream == DATA_STREAM else ("MP4", "an index")
+            said = Difference(f"readable {what}", file.path, wanted, str(error), None, stream)
+            compared.differences.append(said)
+
+    def _row_spans(
+        self, positions: IntArray, row_groups: IntArray, _: IntArray
+    ) -> Iterator[RowSpan]:
+        expected, stream = self.expected, DATA_STREAM
+        return map(
+            RowSpan,
+            expected.index[positions].tolist(),
+            expected.length[positions].tolist(),
+            expected.paths(stream, positions),
+            expected.first_in_file(stream, positions),
+            positions.tolist(),
+            expected.begins[positions].tolist(),
+            row_groups.tolist(),
+        )
+
+    def _clip_spans(
+        self, stream: str, positions: IntArray, _: IntArray, first_samples: IntArray
+    ) -> Iterator[Span]:
+        expected = self.expected
+        return map(
+            Span,
+            expected.index[positions].tolist(),
+            expected.length[positions].tolist(),
+            first_samples.tolist(),
+            _seconds(self.routes.from_timestamp, stream, positions),
+            _seconds(self.routes.to_timestamp, stream, positions),
+            expected.paths(stream, positions),
+            expected.first_in_file(stream, positions),
+            self._digests(stream, positions),
+            expected.lead(stream, positions).tolist(),
+            expected.samples(stream, positions).tolist(),
+        )
+
+    def _digests(self, stream: str, positions: IntArray) -> Iterator[str | None]:
+        known = None if self.clip_digests is None else self.clip_digests.get(stream)
+        if known is None:
+            return itertools.repeat(None, len(positions))
+        return (digest.decode("ascii") or None for digest in known[positions].tolist())
+
+
+def _seconds(
+    times: Mapping[str, FloatArray], stream: str, positions: IntArray
+) -> Iterable[float | None]:
+    found = times.get(stream)
+    return itertools.repeat(None) if found is None else found[positions].tolist()
+
+
+class _Seconds(NamedTuple):
+    """The cost of comparing a table or a video, in seconds.
+
+    Attributes:
+        a_slice: The cost of an episode, without its bytes.
+        a_file: The cost of a file.
+        an_episode: The cost of each episode in the footer or header of a file.
+    """
+
+    a_slice: float
+    a_file: float
+    an_episode: float
+
+
+_ROWS = _Seconds(0.000_004, 0.000_09, 0.000_023)
+
+
+_CLIPS = _Seconds(0.000_009, 0.000_03, 0.000_008)
+
+
+_BYTES_A_SECOND = 1e9  # for both sides together
+
+
+def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
+    """Return how long one process needs for each piece, in seconds; an estimate."""
+    sizes: dict[str, int] = {}
+    seconds = []
+    for piece in pieces:
+        numbers = compare.files_of(piece)
+        costs = _ROWS if piece.stream == DATA_STREAM else _CLIPS
+        needed = compare.num_compared(piece) * costs.a_slice
+        if compare.read_bytes:
+            for number in numbers:
+                path = compare.tables.target.path(piece.stream, number)
+                if path not in sizes:
+                    sizes[path] = 0
+                    with suppress(OSError):
+                        sizes[path] = (compare.result / path).stat().st_size
+                share = compare.num_compared(piece) / (piece.file_stop - piece.file_first)
+                needed += sizes[path] * share / _BYTES_A_SECOND
+        if piece.first == piece.file_first:
+            needed += len(numbers) * costs.a_file
+            needed += (piece.file_stop - piece.file_first) * costs.an_episode
+        seconds.append(needed)
+    return seconds

@@ -8,12 +8,10 @@ loaded as LeRobot's own dataset loads them; no other module of the proof uses Le
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,90 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media
-from leconvert.model.values import DATA_STREAM, IntArray, stream_of_camera
+from leconvert.model.values import DATA_STREAM, stream_of_camera
 from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.pieces import Comparer
+from leconvert.run.proof.pair import Comparer, Place, Sampling
 from leconvert.run.proof.rows import SourceRows, expected_rows
-from leconvert.support.errors import InstallationError, UnreadableSourceError, UsageError
+from leconvert.support.errors import InstallationError, UnreadableSourceError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.storage_errors import raise_storage_trouble
-
-
-class Place(NamedTuple):
-    """One frame: the position of its episode, and its rank in presentation order there."""
-
-    position: int
-    frame: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """A random sample that is compared in addition to, or instead of, everything.
-
-    Attributes:
-        share: Share of the episodes whose files are compared, above 0 and up to 1; at least one
-            episode.
-        decode: Number of images to decode on both sides.
-        deep: Number of samples to load through LeRobot's dataset.
-        seed: Decides which; equal seeds choose the same for equal datasets.
-    """
-
-    share: float = 1.0
-    decode: int = 0
-    deep: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise UsageError(f"sample must be above 0 and at most 1, not {self.share:g}.")
-        for name, count in (("decode", self.decode), ("deep", self.deep)):
-            if count < 0:
-                raise UsageError(f"--{name} takes 0 or more, not {count}.")
-
-    def episodes(self, num_episodes: int) -> npt.NDArray[np.bool_] | None:
-        """Return whether each episode is compared, shape (E,); None for all."""
-        if self.share == 1:
-            return None
-        is_chosen = np.zeros(num_episodes, np.bool_)
-        is_chosen[chosen(num_episodes, max(1, round(self.share * num_episodes)), self.seed)] = True
-        return is_chosen
-
-    def frames(
-        self, count: int, lengths: IntArray, groups: Sequence[str] = ("",)
-    ) -> list[tuple[str, Place]]:
-        """Return frames of random groups, group by group and in order.
-
-        Args:
-            count: Number of frames; all if there are fewer.
-            lengths: Number of frames of each episode, shape (E,).
-            groups: Names of the groups, each with all frames.
-
-        Returns:
-            The group's name and the frame.
-        """
-        ends = np.cumsum(lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        found = []
-        for number in chosen(total * len(groups), count, self.seed).tolist():
-            group, frame = divmod(number, total)
-            position = int(np.searchsorted(ends, frame, side="right"))
-            first = int(ends[position] - lengths[position])
-            found.append((groups[group], Place(position, frame - first)))
-        return found
-
-
-EVERYTHING = Sampling()
-"""All episodes; nothing is decoded."""
-
-
-def chosen(population: int, count: int, seed: int) -> IntArray:
-    """Return ``count`` different numbers below ``population``, ascending; all if there are fewer.
-
-    It uses Python's own generator, whose results for a seed do not change with its version.
-    """
-    numbers = random.Random(seed).sample(range(population), min(count, population))  # noqa: S311
-    return np.array(sorted(numbers), np.int64)
-
 
 Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 

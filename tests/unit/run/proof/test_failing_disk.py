@@ -15,7 +15,7 @@ from tests.pictures import CAMERA
 
 import leconvert
 from leconvert.dataset.formats.v3 import INFO_PATH, REPAIRS_PATH, STATS_PATH
-from leconvert.run.proof import Sampling, pieces, samples, verify_pair
+from leconvert.run.proof import Sampling, pair, samples, verify_pair
 from leconvert.support.errors import StorageError, UnreadableSourceError
 from leconvert.support.parallel import Spread
 from leconvert.support.storage_errors import raise_storage_trouble
@@ -85,13 +85,13 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
 def test_an_error_amid_packets_or_rows_names_the_file_of_the_result(
     small_result: Path, small_source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare = pieces.Comparer._compare_table if name == DATA else pieces.Comparer._compare_video
+    compare = pair.Comparer._compare_table if name == DATA else pair.Comparer._compare_video
 
     def late(self: Any, *args: Any, **options: Any) -> Any:
         failing_reads(monkeypatch, small_result / name)
         return compare(self, *args, **options)
 
-    monkeypatch.setattr(pieces.Comparer, compare.__name__, late)
+    monkeypatch.setattr(pair.Comparer, compare.__name__, late)
     error = refusal(small_result, small_source, depth="bytes")
     assert error.path == str(small_result / name)
     assert "input/output error" in error.message

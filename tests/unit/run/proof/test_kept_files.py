@@ -13,7 +13,7 @@ from tests.oddities import ODDITIES
 import leconvert
 from leconvert import media, tables
 from leconvert.model.values import LayoutOptions
-from leconvert.run.proof import pieces, verify_pair
+from leconvert.run.proof import verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.defects import edit_table, with_column
 
@@ -209,5 +209,5 @@ def test_clips_that_are_read_at_once_are_compared_like_single_ones(
     single = verify_pair(result, source, depth=depth)
     is_unseen = damage is None or (damage is flip_a_coded_byte and depth == "structure")
     assert single.ok == is_unseen
-    monkeypatch.setattr(pieces, "_LEAST_EPISODES_A_PIECE", 16)
+    monkeypatch.setattr("leconvert.run.proof.pair._LEAST_EPISODES_A_PIECE", 16)
     assert verify_pair(result, source, depth=depth) == single

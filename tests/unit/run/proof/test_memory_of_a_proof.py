@@ -13,7 +13,7 @@ import pytest
 
 import leconvert
 from leconvert import media
-from leconvert.run.proof import pair, pieces, verify_pair
+from leconvert.run.proof import pair, verify_pair
 from leconvert.support.parallel import Spread
 from leconvert.tables import StoredGroups
 from leconvert.testing import DatasetSpec, make_dataset
@@ -70,7 +70,7 @@ def test_threads_that_take_turns_read_a_large_file_once(
             yield done.pop()
 
     read_clips = media.read_clips
-    monkeypatch.setattr(pieces, "StoredGroups", Groups)
+    monkeypatch.setattr(pair, "StoredGroups", Groups)
     monkeypatch.setattr(media, "read_clips", clips)
     monkeypatch.setattr(pair, "parallel_map", in_turns)
     assert verify_pair(result, source).ok

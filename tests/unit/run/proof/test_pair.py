@@ -19,8 +19,8 @@ from tests.dataset_damage import Damage, rewrite, set_cells
 from leconvert import media
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.difference import first_differing_row, same_values
-from leconvert.run.proof.expected import Routes
-from leconvert.run.proof.pieces import cut_pieces
+from leconvert.run.proof.metadata import Routes
+from leconvert.run.proof.pair import cut_pieces
 from leconvert.support.errors import InterruptedRunError
 from leconvert.support.parallel import Spread
 from leconvert.testing import DatasetSpec, make_dataset

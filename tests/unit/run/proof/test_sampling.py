@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leconvert.run.proof import Sampling
-from leconvert.run.proof.samples import Place, chosen
+from leconvert.run.proof.pair import Place, chosen
 from leconvert.support.errors import UsageError
 
 
