@@ -19,7 +19,7 @@ from leconvert.media import (
     frame_ticks,
     read_clip_index,
 )
-from leconvert.media.boxes import IDENTITY_MATRIX
+from leconvert.media.codecs import IDENTITY_MATRIX
 from leconvert.media.join import FileSamples, build_header
 
 

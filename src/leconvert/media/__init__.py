@@ -3,13 +3,16 @@
 from typing import TYPE_CHECKING
 
 from leconvert.media.boxes import UnsupportedClipError
-from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
+from leconvert.media.codecs import codec_of
 from leconvert.media.index import (
+    ClipIndex,
     TruncatedClipError,
     may_be_damaged,
+    order_digest,
     read_clip_index,
     read_clip_indexes,
     read_clips,
+    samples_sha256,
 )
 from leconvert.media.join import (
     CopiedFile,

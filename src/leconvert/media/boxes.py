@@ -9,14 +9,16 @@ It is copied into a joined file, and its digest shows which clips can share one 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.file_calls import read_ahead
 from leconvert.support.storage_errors import CHECK_DISK
 from leconvert.support.text import GET_AGAIN_OR_DROP
 
@@ -54,6 +56,8 @@ def _rebuild(
     return UnsupportedClipError(reason, path=path, next_step=next_step, details=details)
 
 
+UnsignedArray = npt.NDArray[np.unsignedinteger]
+
 # Payload of a box: its first byte and the byte after the last, as indices into a buffer.
 Span = tuple[int, int]
 
@@ -65,6 +69,21 @@ _TAIL_BYTES = 65536
 
 _HEADER = Struct(">I4s")
 _LARGE_SIZE = Struct(">Q")
+_U32 = Struct(">I")
+_ONE = _U32.pack(1)
+_BIG_U32: np.dtype[np.unsignedinteger] = np.dtype(">u4")
+
+_MAX_TIMESCALE = 2**31 - 1
+_NORMAL_RATE = 0x10000
+_EDIT_LIMIT = 64
+# By the version of a box: the timescale in mvhd or mdhd, the offset of the matrix in tkhd, and an
+# entry of elst.
+_MEDIA_HEADER = {0: Struct(">12xI4x"), 1: Struct(">20xI8x")}
+_MATRIX_PLACE = {0: 40, 1: 52}
+_EDIT = {0: Struct(">Iii"), 1: Struct(">Qqi")}
+MATRIX_BYTES = 36
+# Matrix, width and height.
+_GEOMETRY_BYTES = MATRIX_BYTES + 8
 
 _KNOWN_FIRST = frozenset(
     b"ftyp moov mdat free skip wide pnot uuid styp sidx moof meta udta prfl emsg".split()
@@ -205,6 +224,58 @@ def read_moov(
     return Moov(*found, media or (0, 0), media_bytes, is_cut_off)
 
 
+class StoredIndex(NamedTuple):
+    """The stored index of a file.
+
+    Attributes:
+        path: The file.
+        moov: Its index.
+        size_bytes: Its size.
+        status: The file's status when it was opened.
+    """
+
+    path: str
+    moov: Moov
+    size_bytes: int
+    status: os.stat_result
+
+    @property
+    def head(self) -> bytes:
+        """The first bytes of the file; none where the index was read from another place."""
+        return b"" if self.moov.begin else self.moov.buffer
+
+
+def stored_index(
+    path: str,
+    *,
+    most_bytes: int = MOOV_LIMIT_BYTES,
+    advise_bytes: int = 0,
+    pread: Callable[[int, int, int], bytes] = os.pread,
+) -> StoredIndex | None:
+    """Read the stored index of a file; the arguments are those of `read_moov`.
+
+    A file of at most ``advise_bytes`` is prefetched whole.
+    """
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            size_bytes = status.st_size
+            if size_bytes <= advise_bytes:
+                read_ahead(descriptor, size_bytes)
+            found = read_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            path=path,
+            next_step=GET_AGAIN_OR_DROP,
+        ) from error
+    return None if found is None else StoredIndex(path, found, size_bytes, status)
+
+
 VIDEO = b"vide"
 
 # The boxes that describe the video, nested as in the file.
@@ -332,235 +403,121 @@ def _pread_exactly(
     return b"".join(pieces)
 
 
-CHANGES_MIDWAY = "its decoder configuration changes midway"
-
-# Box header (8) and the fixed fields of a visual sample entry (78); child boxes follow.
-VISUAL_HEADER_BYTES = 86
-_REFERENCE_INDEX = slice(14, 16)
-_COMPRESSOR_NAME = slice(50, 82)
-
-_U32 = Struct(">I")
-_U32_PAIR = Struct(">II")
-_ENTRY_LIMIT = 64
-_SELF_CONTAINED = 1
-IDENTITY_MATRIX = b"".join(
-    _U32.pack(value) for value in (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
-)
-
-_ES_DESCRIPTOR = 3
-_DECODER_CONFIG_DESCRIPTOR = 4
-_ES_RATES_BYTES = 11  # bufferSizeDB (3), maxBitrate (4), avgBitrate (4)
-_BTRT_BYTES = 12  # bufferSizeDB, maxBitrate, avgBitrate
+def read_timescale(buffer: bytes, span: Span, path: str) -> int:
+    """Return the ticks a second in an ``mdhd`` or ``mvhd`` box."""
+    start, stop = span
+    layout = _MEDIA_HEADER.get(buffer[start]) if stop > start else None
+    if layout is None or start + layout.size > stop:
+        raise broken(path, "one of its media headers is too short or of an unknown version")
+    timescale: int = layout.unpack_from(buffer, start)[0]
+    if not 0 < timescale <= _MAX_TIMESCALE:
+        raise broken(path, "its timescale is impossible")
+    return timescale
 
 
-def entry_and_digest(
-    buffer: bytes, boxes: dict[bytes, Span], used: set[int], matrix: bytes, path: str
-) -> tuple[bytes, str]:
-    """Return the `chosen_entry` of a track and its `config_digest`."""
-    # The clips of a camera differ only in their bit rates, so the cache decides the rest once.
-    if used == {1} and b"stsd" in boxes:
-        start, stop = boxes[b"stsd"]
-        first, last = boxes.get(b"dref", (0, 0))
-        digest = _digest_but_for_rates(
-            buffer[start : stop - _BTRT_BYTES], buffer[first:last], matrix
-        )
-        if digest is not None:
-            return buffer[start + 8 : stop], digest
-    entry = chosen_entry(buffer, boxes, used, path)
-    return entry, config_digest(entry, matrix)
-
-
-@lru_cache(maxsize=64)
-def _digest_but_for_rates(descriptions: bytes, references: bytes, matrix: bytes) -> str | None:
-    """Return the digest of a table's only entry, if it ends with the rates of a ``btrt`` box.
-
-    Args:
-        descriptions: The payload of ``stsd`` without these rates.
-        references: The payload of ``dref``.
-        matrix: The display matrix.
-
-    Returns:
-        None for any other table, and for one that is refused.
-    """
-    whole = descriptions + bytes(_BTRT_BYTES)
-    buffer = whole + references
-    spans = {b"stsd": (0, len(whole)), b"dref": (len(whole), len(buffer))}
-    try:
-        entry = chosen_entry(buffer, spans, {1}, "")
-    except UnreadableSourceError:
+def only_row(
+    buffer: bytes, boxes: dict[bytes, Span], kind: bytes, row: Struct
+) -> tuple[int, ...] | None:
+    """Return the row of a counted table that has one; None for any other table."""
+    start, stop = boxes.get(kind, (0, 0))
+    if stop - start < 8 + row.size or buffer[start + 4 : start + 8] != _ONE:
         return None
-    last = (b"btrt", len(entry) - 8 - _BTRT_BYTES, len(entry))
-    if len(entry) + 8 != len(whole) or _child_boxes(entry)[-1:] != [last]:
-        return None
-    return config_digest(entry, matrix)
+    return row.unpack_from(buffer, start + 8)
 
 
-def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
-    """Return the one sample entry of a track's samples, box header included.
-
-    Args:
-        boxes: The boxes of the track in the buffer.
-        used: The numbers of the entries that its samples name, from 1.
-    """
-    entries = _entries(buffer, boxes, path)
-    first, last = min(used), max(used)
-    if first < 1 or last > len(entries):
-        raise broken(path, "its frames use a sample description that is not there")
-    entry = entries[first - 1]
-    if len(entry) < VISUAL_HEADER_BYTES:
-        raise broken(path, "its sample description is too short")
-    if first < last:
-        _check_same([entries[number - 1] for number in used], path)
-    kind = entry[4:8]
-    if kind == b"encv":
-        raise broken(path, "its video is encrypted")
-    if kind == b"resv":
-        raise UnsupportedClipError("a restricted video scheme (resv)", path=path)
-    _check_reference(buffer, boxes, int.from_bytes(entry[_REFERENCE_INDEX]), path)
-    return entry
+def read_rows(
+    buffer: bytes,
+    boxes: dict[bytes, Span],
+    kind: bytes,
+    path: str,
+    *,
+    columns: int = 1,
+    dtype: np.dtype[np.unsignedinteger] = _BIG_U32,
+) -> UnsignedArray:
+    """Return a counted table of numbers, shape (rows,), or (rows, columns) for several columns."""
+    start, stop = row_span(buffer, boxes, kind, path, columns * dtype.itemsize)
+    table: UnsignedArray = np.frombuffer(buffer, dtype, (stop - start) // dtype.itemsize, start)
+    return table if columns == 1 else table.reshape(-1, columns)
 
 
-def check_one_configuration(buffer: bytes, boxes: dict[bytes, Span], path: str) -> None:
-    """Refuse a track with sample entries for two decoders, since it may need both.
-
-    It is for fragmented files, which state elsewhere which entries they use.
-    """
-    entries = _entries(buffer, boxes, path)
-    if len(entries) > 1:
-        _check_same(entries, path)
-
-
-def _entries(buffer: bytes, boxes: dict[bytes, Span], path: str) -> list[bytes]:
-    """Return the sample entries of a track, at least one."""
-    start, stop = box_of(boxes, b"stsd", path)
+def row_span(
+    buffer: bytes, boxes: dict[bytes, Span], kind: bytes, path: str, row_bytes: int
+) -> Span:
+    """Return the range of the rows of a counted table."""
+    start, stop = box_of(boxes, kind, path)
     if stop - start < 8:
-        raise broken(path, "its stsd table is cut off")
-    count = _U32.unpack_from(buffer, start + 4)[0]
-    if not 0 < count <= _ENTRY_LIMIT:
-        raise broken(path, "it has no or implausibly many sample descriptions")
-    entries = []
-    position = start + 8
-    for _ in range(count):
-        if position + 8 > stop:
-            raise broken(path, "its stsd table is cut off")
-        size_bytes = _U32.unpack_from(buffer, position)[0]
-        if size_bytes < 8 or position + size_bytes > stop:
-            raise broken(path, "its stsd table is cut off")
-        entries.append(buffer[position : position + size_bytes])
-        position += size_bytes
-    return entries
+        raise broken(path, f"its {kind.decode()} table is cut off")
+    end: int = start + 8 + _U32.unpack_from(buffer, start + 4)[0] * row_bytes
+    if end > stop:
+        raise broken(path, f"its {kind.decode()} table is longer than the box that holds it")
+    return start + 8, end
 
 
-def _check_same(entries: list[bytes], path: str) -> None:
-    if len({config_digest(entry, IDENTITY_MATRIX) for entry in entries}) > 1:
-        raise UnsupportedClipError(CHANGES_MIDWAY, path=path)
+def read_geometry(buffer: bytes, boxes: dict[bytes, Span], path: str) -> bytes:
+    """Return display matrix, width and height of a track; empty without a header."""
+    if b"tkhd" not in boxes:
+        return b""
+    start, stop = boxes[b"tkhd"]
+    place = _MATRIX_PLACE.get(buffer[start]) if stop > start else None
+    if place is None or start + place + _GEOMETRY_BYTES > stop:
+        raise broken(path, "its track header is too short or of an unknown version")
+    return buffer[start + place : start + place + _GEOMETRY_BYTES]
 
 
-def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path: str) -> None:
-    """Refuse media in another file, which the data reference would name."""
-    if b"dref" not in boxes:
-        return
-    start, stop = boxes[b"dref"]
-    if stop - start < 8:
-        raise broken(path, "its data reference is cut off")
-    count = _U32.unpack_from(buffer, start + 4)[0]
-    position = start + 8
-    for current in range(1, min(count, _ENTRY_LIMIT) + 1):
-        if position + 12 > stop:
-            raise broken(path, "its data reference is cut off")
-        size_bytes, _ = _U32_PAIR.unpack_from(buffer, position)
-        if size_bytes < 12 or position + size_bytes > stop:
-            raise broken(path, "its data reference is cut off")  # FFmpeg would not read on
-        flags = _U32.unpack_from(buffer, position + 8)[0]
-        if current == number and not flags & _SELF_CONTAINED:
-            raise broken(path, "its media lies in another file")
-        position += size_bytes
+def edit_shift(
+    buffer: bytes,
+    span: Span,
+    path: str,
+    first_shown: int,
+    last_shown: int,
+    timescale: int,
+    movie_timescale: int,
+) -> int:
+    """Return the ticks that the edit list adds to every time, in the track's timescale.
 
+    Supported are the edits that a muxer writes for a plain clip: any empty edits (a late start),
+    then one edit that shows every sample at normal speed. "Hidden" has FFmpeg's meaning, since
+    loaders read the source through FFmpeg: an edit without duration hides everything.
 
-def entry_for_output(entry: bytes) -> bytes:
-    """Return a sample entry in the form for a joined file.
-
-    The bit rates in ``btrt`` are those of one clip, so this box is removed. The data reference
-    becomes 1, the only one that a joined file has.
+    Raises:
+        UnsupportedClipError: The list hides frames, has several parts, or changes the speed.
     """
-    return _rebuilt(entry, reference_index=1)
+    start, stop = span
+    layout = _EDIT.get(buffer[start]) if stop >= start + 8 else None
+    if layout is None:
+        raise broken(path, "its edit list is too short or of an unknown version")
+    count = _U32.unpack_from(buffer, start + 4)[0]
+    if start + 8 + count * layout.size > stop:
+        raise broken(path, "its edit list is longer than the box that holds it")
+    delay = 0
+    for number in range(min(count, _EDIT_LIMIT)):
+        duration, media_time, rate = layout.unpack_from(buffer, start + 8 + number * layout.size)
+        if media_time == -1:
+            delay += duration
+            continue
+        if rate != _NORMAL_RATE:
+            raise UnsupportedClipError("an edit list that changes the speed", path=path)
+        if number + 1 != count:
+            raise UnsupportedClipError("an edit list of several parts", path=path)
+        if media_time < 0:
+            raise broken(path, "its edit list begins before its media")
+        if first_shown < media_time:
+            raise UnsupportedClipError("an edit list that hides frames at the start", path=path)
+        if not movie_timescale:
+            raise broken(path, "it has no movie header")
+        if last_shown >= media_time + _rescale(duration, timescale, movie_timescale):
+            raise UnsupportedClipError("an edit list that hides frames at the end", path=path)
+        shift: int = -media_time
+        if delay:
+            shift += _rescale(delay, timescale, movie_timescale)
+        if abs(shift) >= 2**62:
+            raise broken(path, "its edit list has impossible times")
+        return shift
+    if count:
+        raise UnsupportedClipError("an edit list that shows nothing", path=path)
+    return 0
 
 
-@lru_cache(maxsize=64)
-def config_digest(entry: bytes, matrix: bytes) -> str:
-    """Return a digest that two clips share exactly if one decoder set-up shows both correctly.
-
-    Bit rates (``btrt``, and those inside ``esds``), buffer sizes and the name of the compressor do
-    not count. A display matrix that turns or mirrors the picture does.
-    """
-    kept = bytearray(_rebuilt(entry, reference_index=0))
-    kept[_COMPRESSOR_NAME] = bytes(32)
-    for kind, start, stop in _child_boxes(bytes(kept)):
-        if kind == b"esds":
-            place = _rates_place(kept, start + 8, stop)
-            if place is not None:
-                kept[place : place + _ES_RATES_BYTES] = bytes(_ES_RATES_BYTES)
-    digest = hashlib.sha256(kept)
-    if matrix != IDENTITY_MATRIX:
-        digest.update(matrix)
-    return digest.hexdigest()
-
-
-def _rebuilt(entry: bytes, *, reference_index: int) -> bytes:
-    """Return an entry without its ``btrt`` boxes, with this data reference."""
-    boxes = _child_boxes(entry)
-    rest = boxes[-1][2] if boxes else VISUAL_HEADER_BYTES
-    kept = [entry[start:stop] for kind, start, stop in boxes if kind != b"btrt"]
-    rebuilt = bytearray(entry[:VISUAL_HEADER_BYTES]) + b"".join(kept) + entry[rest:]
-    rebuilt[_REFERENCE_INDEX] = reference_index.to_bytes(2)
-    rebuilt[:4] = _U32.pack(len(rebuilt))
-    return bytes(rebuilt)
-
-
-def _child_boxes(entry: bytes) -> list[tuple[bytes, int, int]]:
-    """List (type, start of the box, its end); stop silently at bytes that are no box."""
-    found = []
-    position = VISUAL_HEADER_BYTES
-    while position + 8 <= len(entry):
-        size_bytes = _U32.unpack_from(entry, position)[0]
-        stop = position + size_bytes
-        if size_bytes < 8 or stop > len(entry):
-            break
-        found.append((entry[position + 4 : position + 8], position, stop))
-        position = stop
-    return found
-
-
-def _rates_place(data: bytearray, start: int, stop: int) -> int | None:
-    """Find the bit rates inside the payload of an ``esds`` box (ISO/IEC 14496-1, 7.2.6)."""
-    position = start + 4
-    body = _descriptor_body(data, position, stop, _ES_DESCRIPTOR)
-    if body is None or body + 3 > stop:
-        return None
-    flags = data[body + 2]
-    position = body + 3
-    if flags & 0x80:  # depends on another stream
-        position += 2
-    if flags & 0x40:  # URL: a length byte and the text
-        if position >= stop:
-            return None
-        position += 1 + data[position]
-    if flags & 0x20:  # clock reference
-        position += 2
-    body = _descriptor_body(data, position, stop, _DECODER_CONFIG_DESCRIPTOR)
-    if body is None or body + 2 + _ES_RATES_BYTES > stop:
-        return None
-    return body + 2
-
-
-def _descriptor_body(data: bytearray, position: int, stop: int, tag: int) -> int | None:
-    if position >= stop or data[position] != tag:
-        return None
-    position += 1
-    for _ in range(4):  # the length takes up to four bytes of seven bits
-        if position >= stop:
-            return None
-        position += 1
-        if not data[position - 1] & 0x80:
-            return position
-    return None
+def _rescale(ticks: int, to_timescale: int, from_timescale: int) -> int:
+    """Convert ticks between timescales, rounded to the nearest."""
+    return (2 * ticks * to_timescale + from_timescale) // (2 * from_timescale)

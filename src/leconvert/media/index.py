@@ -12,43 +12,54 @@ is the offset of its first sample. No loop runs over samples.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, partial
 from itertools import accumulate, batched, chain, pairwise
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from leconvert.media.boxes import (
-    IDENTITY_MATRIX,
-    MOOV_LIMIT_BYTES,
+    MATRIX_BYTES,
     VIDEO,
     Moov,
     Span,
+    StoredIndex,
     UnsupportedClipError,
     box_of,
     broken,
-    check_one_configuration,
-    entry_and_digest,
+    edit_shift,
     handler_of,
-    read_moov,
+    only_row,
+    read_geometry,
+    read_rows,
+    read_timescale,
+    row_span,
+    stored_index,
     unreadable,
     wanted_boxes,
 )
-from leconvert.media.clip import BoolArray, ClipIndex, IntArray, as_array
+from leconvert.media.codecs import (
+    IDENTITY_MATRIX,
+    check_one_configuration,
+    entry_and_digest,
+    start_check,
+)
+from leconvert.model.values import Misfit
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.file_calls import read_ahead
 from leconvert.support.machine import queued_seconds
-from leconvert.support.text import GET_AGAIN_OR_DROP
 
-UnsignedArray = npt.NDArray[np.unsignedinteger]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 # Number of clips that are fetched before the first is parsed; several threads fetch slow files.
 _CLIPS_AT_ONCE = 64
@@ -66,25 +77,12 @@ SAMPLE_LIMIT = 2**24
 # A coded frame is never smaller on average; it bounds a table whose samples all have one size.
 _SMALLEST_UNIFORM_SAMPLE_BYTES = 8
 _LONGEST_DURATION = 2**31
-_MAX_TIMESCALE = 2**31 - 1
-_NORMAL_RATE = 0x10000
-_EDIT_LIMIT = 64
+
 
 _U32 = Struct(">I")
 _U32_PAIR = Struct(">II")
 _U32_TRIPLE = Struct(">III")
-_ONE = _U32.pack(1)
-_BIG_U32: np.dtype[np.unsignedinteger] = np.dtype(">u4")
 _BIG_U64: np.dtype[np.unsignedinteger] = np.dtype(">u8")
-
-# By the version of a box: the timescale in mvhd or mdhd, the offset of the matrix in tkhd, and an
-# entry of elst.
-_MEDIA_HEADER = {0: Struct(">12xI4x"), 1: Struct(">20xI8x")}
-_MATRIX_PLACE = {0: 40, 1: 52}
-_EDIT = {0: Struct(">Iii"), 1: Struct(">Qqi")}
-_MATRIX_BYTES = len(IDENTITY_MATRIX)
-# Matrix, width and height.
-_GEOMETRY_BYTES = _MATRIX_BYTES + 8
 
 _ANYWHERE = 2**62
 _LARGER_THAN_THE_FILE = "its frames are larger than the file; probably the file is cut off"
@@ -92,6 +90,352 @@ _OUTSIDE_THE_MEDIA = (
     "its index places frames outside its media data (mdat); the file is cut off, or the "
     "index is wrong"
 )
+
+# The first four numbers of a display matrix (ISO/IEC 14496-12, 6.2.2), in 16.16.
+_ROTATIONS = {
+    (0x10000, 0, 0, 0x10000): 0,
+    (0, 0x10000, -0x10000, 0): 90,
+    (-0x10000, 0, 0, -0x10000): 180,
+    (0, -0x10000, 0x10000, 0): 270,
+}
+_READ_BYTES = 4 * 1024**2
+_SAMPLES_A_SUM = 1024
+_SAFE_PRODUCT = 2**62
+_FIT = Misfit(0)
+_LEROBOT_TOLERANCE_SECONDS = 1e-4
+
+
+@dataclass(eq=False)  # without slots, for its cached properties
+class ClipIndex:
+    """The index of a clip's one video track; arrays have shape (S,), in decode order.
+
+    Guaranteed: every sample lies inside the file as it was when the index was read, no two samples
+    have the same presentation time, at least one is a keyframe, and the samples' bytes together do
+    not exceed the file. Not guaranteed: that the samples decode, and that the file stays unchanged.
+    Do not change an index. Arrays that two numbers describe in a plain clip are made when they are
+    needed.
+
+    Attributes:
+        path: The file.
+        file_size_bytes: Its size.
+        timescale: Ticks a second of the times below.
+        sizes: Bytes of each sample.
+        num_bytes: Sum of the sizes.
+        unindexed_bytes: Bytes of the media data beyond that sum; 0 if another track has a part of
+            it. Muxers leave no such bytes, and leconvert leaves only zeros; otherwise the index may
+            be damaged (`may_be_damaged`, `check_decodes`).
+        places: Offset of each sample in the file; a plain number is the offset of the first sample
+            if all others follow without gaps.
+        step: Ticks from each sample to the next in decode order; 0 if they differ.
+        shown: Presentation times in ticks with the edit list applied: usually the first frame is at
+            0.
+        keyframes: Whether decoding can start at the sample.
+        sample_entry: The stored sample entry, box header included.
+        config_key: Clips with equal keys can share one file; see ``config_digest``.
+        other_tracks: Handler types of tracks that are left out, such as ``soun``.
+        geometry: Display matrix, width and height of the track as in ``tkhd``, 44 bytes.
+        duration: Ticks of all samples together, by the table of decode times. Readers compute the
+            average frame rate from it.
+    """
+
+    path: str
+    file_size_bytes: int
+    timescale: int
+    sizes: IntArray
+    num_bytes: int
+    unindexed_bytes: int
+    places: IntArray | int
+    step: int
+    shown: IntArray | range
+    keyframes: BoolArray
+    sample_entry: bytes
+    config_key: str
+    other_tracks: tuple[str, ...]
+    geometry: bytes
+    duration: int
+
+    @property
+    def num_samples(self) -> int:
+        """Number of coded samples, S."""
+        return len(self.sizes)
+
+    @property
+    def codec(self) -> str:
+        """Four characters, such as ``avc1`` or ``av01``."""
+        return self.sample_entry[4:8].decode("latin-1")
+
+    @property
+    def width(self) -> int:
+        """Coded width in pixels."""
+        return int.from_bytes(self.sample_entry[32:34])
+
+    @property
+    def height(self) -> int:
+        """Coded height in pixels."""
+        return int.from_bytes(self.sample_entry[34:36])
+
+    @property
+    def rotation(self) -> int | None:
+        """Clockwise rotation of the shown frames in degrees; None for any other matrix."""
+        a, b, _, c, d = unpack_from(">5i", self.geometry)
+        return _ROTATIONS.get((a, b, c, d))
+
+    @cached_property
+    def offsets(self) -> IntArray:
+        """Offset of each sample in the file."""
+        if isinstance(self.places, int):
+            offsets: IntArray = self.sizes.cumsum()
+            offsets -= self.sizes
+            offsets += self.places
+            return offsets
+        return self.places
+
+    @cached_property
+    def presentation_times(self) -> IntArray:
+        """Ticks with the edit list applied: usually the first frame is at 0."""
+        return as_array(self.shown)
+
+    @cached_property
+    def ranks(self) -> IntArray:
+        """Rank of each sample in the order of presentation, shape (S,)."""
+        if isinstance(self.shown, range):
+            return np.arange(len(self.shown))
+        return presentation_ranks(self.shown)
+
+    def byte_runs(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Return start and length in bytes of the ranges of samples ``first`` to ``stop``.
+
+        Samples that follow each other in the file share a range; ranges are in the order of
+        samples.
+        """
+        if first >= stop:
+            return []
+        if isinstance(self.places, int) and stop - first == len(self.sizes):
+            return [(self.places, self.num_bytes)]
+        sizes = self.sizes[first:stop]
+        if isinstance(self.places, int):
+            return [(self.places + self._bytes_before(first), int(np.add.reduce(sizes)))]
+        offsets = self.places[first:stop]
+        breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1])
+        if not len(breaks):
+            return [(int(offsets[0]), int(np.add.reduce(sizes)))]
+        heads = np.concatenate(([0], breaks + 1))
+        lengths = np.add.reduceat(sizes, heads)
+        return list(zip(offsets[heads].tolist(), lengths.tolist(), strict=True))
+
+    @cached_property
+    def _sums(self) -> IntArray:
+        """Bytes of all samples up to the end of each block of 1,024."""
+        blocks = range(0, len(self.sizes), _SAMPLES_A_SUM)
+        return np.add.reduceat(self.sizes, blocks).cumsum()
+
+    def _bytes_before(self, sample: int) -> int:
+        """Return the bytes of all samples before one. Offsets would take 8 bytes a sample."""
+        block = sample // _SAMPLES_A_SUM
+        before = int(self._sums[block - 1]) if block else 0
+        return before + int(np.add.reduce(self.sizes[block * _SAMPLES_A_SUM : sample]))
+
+    def reordering(self, first: int, stop: int) -> npt.NDArray[np.int32] | None:
+        """Return the rank within samples ``first`` to ``stop`` minus the position in decode order.
+
+        None means that the samples are shown in decode order.
+        """
+        if isinstance(self.shown, range):
+            return None
+        times = self.shown[first:stop]
+        if not np.count_nonzero(times[1:] < times[:-1]):
+            return None
+        return (presentation_ranks(times) - np.arange(stop - first)).astype(np.int32)
+
+    def can_cut(self, sample: int) -> bool:
+        """Return whether all samples before ``sample`` are shown before all others."""
+        if isinstance(self.shown, range) or not 0 < sample < len(self.shown):
+            return True
+        return bool(self._cuts[sample - 1])
+
+    @cached_property
+    def _cuts(self) -> BoolArray:
+        """Whether the clip can be cut after each sample but the last, shape (S - 1,)."""
+        times = self.presentation_times
+        latest = np.maximum.accumulate(times[:-1])
+        earliest = np.minimum.accumulate(times[:0:-1])[::-1]
+        return latest <= earliest
+
+    def misfit(self, fps: Fraction) -> Misfit:
+        """Return why LeRobot would not find every frame in this file unchanged; nothing if it does.
+
+        Its decoder torchcodec takes the frame at time *i* / average rate as frame *i*, and refuses
+        all frames of a clip that starts later. PyAV takes the nearest frame, which is a wrong one
+        if times are uneven. So every frame must have the same duration and the first must be at 0.
+        The last must be less than 1e-4 s from its time at ``fps``, also if both times are rounded
+        to single precision as LeRobot rounds them.
+        """
+        found = Misfit.OTHER_TRACKS if self.other_tracks else _FIT
+        if self._is_at_rate(fps):
+            return found
+        count = self.num_samples
+        times = self.shown if isinstance(self.shown, range) else np.sort(self.shown)
+        first, last = int(times[0]), int(times[-1])
+        if first:
+            found |= Misfit.LATE_START
+        step, rest = divmod(self.duration, count)
+        is_even = not rest and last - first == step * (count - 1)
+        if is_even and not isinstance(times, range):
+            is_even = bool((times[1:] - times[:-1] == step).all())
+        if not is_even or not step:
+            return found | Misfit.UNEVEN_TIMES
+        # The frame rate of the file, against the dataset's.
+        if step * fps.numerator != self.timescale * fps.denominator:
+            seconds = Fraction(count - 1) / fps
+            off = abs(Fraction(step * (count - 1), self.timescale) - seconds)
+            rounding = float(np.spacing(np.float32(seconds)))
+            if float(off) + rounding >= _LEROBOT_TOLERANCE_SECONDS:
+                found |= Misfit.OTHER_RATE
+        return found
+
+    def _is_at_rate(self, fps: Fraction) -> bool:
+        """Return whether each frame is at exactly rank / ``fps``, with equal durations."""
+        times = self.shown
+        return (
+            isinstance(times, range)
+            and not times.start
+            and times.step * fps.numerator == self.timescale * fps.denominator
+            and times.step * len(times) == self.duration
+        )
+
+    def begins_at(self, sample: int) -> bool:
+        """Return whether a cut beginning here decodes by itself, and shows this frame first."""
+        is_first = bool(self.keyframes[sample]) and self.ranks[sample] == sample
+        return is_first and self.can_cut(sample)
+
+    def cut_around(
+        self, first: int, stop: int, *, begin: int = 0, end: int | None = None
+    ) -> tuple[int, int] | None:
+        """Return the shortest cut from which some frames decode.
+
+        Args:
+            first: The first frame, in the order of presentation.
+            stop: The frame after the last.
+            begin: No sample before this one is taken.
+            end: No sample from this one on is taken; None for no limit.
+
+        Returns:
+            The first sample, which is a keyframe from which on all frames are shown, and the sample
+            after the last; None if there is no such cut.
+        """
+        heads = np.flatnonzero(self.keyframes[begin : first + 1]) + begin
+        last = self.num_samples if end is None else min(end, self.num_samples)
+        head = next((at for at in heads[::-1].tolist() if self.begins_at(at)), None)
+        tail = next((at for at in range(stop, last + 1) if self.can_cut(at)), None)
+        return None if head is None or tail is None else (head, tail)
+
+    def false_keyframes(self, first: int, stop: int) -> list[int]:
+        """Return the samples that are listed as keyframes although no decoder can start at them.
+
+        Encoders that refresh a picture gradually over many frames (intra refresh) list the frames
+        at which the refresh begins, and some programs write a wrong table. The samples are read,
+        not decoded. For unknown codecs the list is empty.
+
+        Raises:
+            UnreadableSourceError: The file cannot be read.
+        """
+        starts = start_check(self.codec)
+        if starts is None:
+            return []
+        try:
+            with open(self.path, "rb", buffering=0) as file:  # noqa: PTH123 (unbuffered, by name)
+                return [
+                    sample
+                    for sample in (np.flatnonzero(self.keyframes[first:stop]) + first).tolist()
+                    if not starts(
+                        os.pread(file.fileno(), int(self.sizes[sample]), int(self.offsets[sample])),
+                        self.sample_entry,
+                    )
+                ]
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+    def frames_off_their_place(self, fps: Fraction) -> IntArray:
+        """Return ranks of frames whose stored time is half a frame or more from rank / ``fps``."""
+        nowhere = np.empty(0, np.int64)
+        if self._is_at_rate(fps):
+            return nowhere
+        # |time / timescale - rank / fps| >= 1 / (2 fps), in integers:
+        # |2 time fps.num - 2 rank timescale fps.den| >= timescale fps.den
+        frame = self.timescale * fps.denominator
+        twice = 2 * fps.numerator
+        if isinstance(self.shown, range):
+            # The error is a linear function of the rank, so it is largest at one of the ends.
+            last = len(self.shown) - 1
+            ends = (self.shown[0] * twice, self.shown[last] * twice - 2 * last * frame)
+            if max(ends) < frame and min(ends) > -frame:
+                return nowhere
+        times = np.sort(self.presentation_times)
+        largest = max(abs(int(times[0])), abs(int(times[-1])))
+        if largest * twice + 2 * len(times) * frame >= _SAFE_PRODUCT:
+            times = times.astype(object)
+        off = np.abs(times * twice - np.arange(len(times)).astype(times.dtype) * (2 * frame))
+        return np.flatnonzero(off >= frame)
+
+
+def presentation_ranks(presentation_times: IntArray) -> IntArray:
+    """Return the rank of each time in ascending order; equal times keep their order."""
+    order = np.argsort(presentation_times, kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
+def order_digest(
+    sizes: IntArray, keyframes: BoolArray, lead: npt.NDArray[np.signedinteger] | None
+) -> str:
+    """Return a digest of the facts that a join must preserve besides the coded bytes.
+
+    Args:
+        sizes: Bytes of each sample, shape (S,).
+        keyframes: Whether decoding can start at the sample, shape (S,).
+        lead: The result of `ClipIndex.reordering`.
+
+    Returns:
+        16 hexadecimal digits (BLAKE2b).
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(sizes, np.int64), digest_size=8)
+    digest.update(np.packbits(keyframes))
+    if lead is not None and np.count_nonzero(lead):
+        digest.update(np.ascontiguousarray(lead, np.int32))
+    return digest.hexdigest()
+
+
+def samples_sha256(index: ClipIndex, first: int = 0, stop: int | None = None) -> str:
+    """Return the SHA-256 of coded samples, concatenated in decode order.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or is shorter than its index says.
+    """
+    digest = hashlib.sha256()
+    first, stop, _ = slice(first, stop).indices(index.num_samples)
+    try:
+        with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 (unbuffered, by name)
+            for place, num_bytes in index.byte_runs(first, stop):
+                done = 0
+                while done < num_bytes:
+                    piece = os.pread(
+                        file.fileno(), min(num_bytes - done, _READ_BYTES), place + done
+                    )
+                    if not piece:
+                        raise broken(index.path, "it is shorter than its index says")
+                    digest.update(piece)
+                    done += len(piece)
+    except OSError as error:
+        raise unreadable(index.path, error) from error
+    return digest.hexdigest()
+
+
+def as_array(times: IntArray | range) -> IntArray:
+    """Return times as an array."""
+    if isinstance(times, range):
+        return np.arange(times.start, times.stop, times.step)
+    return times
 
 
 class TruncatedClipError(UnreadableSourceError):
@@ -114,27 +458,6 @@ class TruncatedClipError(UnreadableSourceError):
         return plain, (self.message,)
 
 
-class StoredIndex(NamedTuple):
-    """The stored index of a file.
-
-    Attributes:
-        path: The file.
-        moov: Its index.
-        size_bytes: Its size.
-        status: The file's status when it was opened.
-    """
-
-    path: str
-    moov: Moov
-    size_bytes: int
-    status: os.stat_result
-
-    @property
-    def head(self) -> bytes:
-        """The first bytes of the file; none where the index was read from another place."""
-        return b"" if self.moov.begin else self.moov.buffer
-
-
 def read_clip_index(
     path: str | os.PathLike[str], *, pread: Callable[[int, int, int], bytes] = os.pread
 ) -> ClipIndex:
@@ -148,7 +471,7 @@ def read_clip_index(
         UnreadableSourceError: The clip is missing or damaged.
         UnsupportedClipError: Its samples cannot be joined unchanged.
     """
-    fetched = _fetch(os.fspath(path), MOOV_LIMIT_BYTES, pread=pread)
+    fetched = stored_index(os.fspath(path), pread=pread)
     assert fetched is not None
     (found,) = parse_indexes([fetched])
     if isinstance(found, UnreadableSourceError):
@@ -172,7 +495,7 @@ def may_be_damaged(index: ClipIndex, *, pread: Callable[[int, int, int], bytes] 
     """
     if index.unindexed_bytes <= 0:
         return index.unindexed_bytes < 0
-    fetched = _fetch(index.path, MOOV_LIMIT_BYTES, pread=pread)
+    fetched = stored_index(index.path, pread=pread)
     assert fetched is not None
     first, end = fetched.moov.media
     stop = first
@@ -268,41 +591,16 @@ def read_clips(
 def _fetch_all(
     paths: Iterable[str], advise_bytes: int
 ) -> list[StoredIndex | UnreadableSourceError | None]:
-    return [_fetch_or_error(path, advise_bytes) for path in paths]
-
-
-def _fetch_or_error(path: str, advise_bytes: int) -> StoredIndex | UnreadableSourceError | None:
-    try:
-        return _fetch(path, _HELD_INDEX_BYTES, advise_bytes)
-    except UnreadableSourceError as error:
-        return error
-
-
-def _fetch(
-    path: str,
-    most_bytes: int,
-    advise_bytes: int = 0,
-    pread: Callable[[int, int, int], bytes] = os.pread,
-) -> StoredIndex | None:
-    """Read the index of a file; return None if it is larger than ``most_bytes``."""
-    try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    """Return the stored index of each file, or the error; None for an index that is not held."""
+    found: list[StoredIndex | UnreadableSourceError | None] = []
+    for path in paths:
         try:
-            status = os.fstat(descriptor)
-            size_bytes = status.st_size
-            if size_bytes <= advise_bytes:
-                read_ahead(descriptor, size_bytes)
-            found = read_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise UnreadableSourceError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            path=path,
-            next_step=GET_AGAIN_OR_DROP,
-        ) from error
-    return None if found is None else StoredIndex(path, found, size_bytes, status)
+            index = stored_index(path, most_bytes=_HELD_INDEX_BYTES, advise_bytes=advise_bytes)
+        except UnreadableSourceError as error:
+            found.append(error)
+        else:
+            found.append(index)
+    return found
 
 
 class _Track(NamedTuple):
@@ -380,7 +678,7 @@ def parse_indexes(stored: Sequence[StoredIndex]) -> list[ClipIndex | UnreadableS
 
 def _numbers(tables: Sequence[bytes]) -> tuple[IntArray, list[int]]:
     """Return the numbers of several tables in one array, and where each table begins and ends."""
-    numbers = np.frombuffer(b"".join(tables), _BIG_U32).astype(np.int64)
+    numbers = np.frombuffer(b"".join(tables), ">u4").astype(np.int64)
     return numbers, [size // 4 for size in accumulate(map(len, tables), initial=0)]
 
 
@@ -388,7 +686,7 @@ def _track(stored: StoredIndex) -> _Track:
     """Parse an index up to its tables of samples."""
     path, buffer = stored.path, stored.moov.buffer
     boxes, other_tracks, movie_timescale = _video_of(stored.moov, path)
-    timescale = _timescale(buffer, box_of(boxes, b"mdhd", path), path)
+    timescale = read_timescale(buffer, box_of(boxes, b"mdhd", path), path)
     if b"stz2" in boxes:
         raise UnsupportedClipError("compact sample sizes (stz2)", path=path)
     if b"stps" in boxes:
@@ -410,7 +708,7 @@ def _track(stored: StoredIndex) -> _Track:
     else:
         sizes = (start + 12, start + 12 + count * 4)
     if b"stss" in boxes:
-        keyframes = _row_bytes(buffer, boxes, b"stss", path, 4)
+        keyframes = row_span(buffer, boxes, b"stss", path, 4)
     return _Track(
         stored,
         boxes,
@@ -450,12 +748,12 @@ def _clip(
     decoded, duration = _decode_times(buffer, boxes, count, path)
     shown, first_shown, last_shown = _shown_times(buffer, boxes, decoded, path)
     keyframes = _keyframes(None if listed is None else keyframe_numbers, count, path)
-    geometry = _geometry(buffer, boxes, path)
-    matrix = geometry[:_MATRIX_BYTES] or IDENTITY_MATRIX
+    geometry = read_geometry(buffer, boxes, path)
+    matrix = geometry[:MATRIX_BYTES] or IDENTITY_MATRIX
     entry, config_key = entry_and_digest(buffer, boxes, descriptions, matrix, path)
     if b"elst" in boxes:
         times = first_shown, last_shown, timescale, movie_timescale
-        shift = _edit_shift(buffer, boxes[b"elst"], path, *times)
+        shift = edit_shift(buffer, boxes[b"elst"], path, *times)
         if isinstance(shown, range):
             shown = range(shown.start + shift, shown.stop + shift, shown.step)
         else:
@@ -517,7 +815,7 @@ def _video_of(moov: Moov, path: str) -> tuple[dict[bytes, Span], tuple[str, ...]
     movie, tracks = wanted_boxes(moov, path)
     if b"cmov" in movie or b"rmra" in movie:
         raise UnsupportedClipError("a QuickTime file with a compressed or foreign index", path=path)
-    movie_timescale = _timescale(buffer, movie[b"mvhd"], path) if b"mvhd" in movie else 0
+    movie_timescale = read_timescale(buffer, movie[b"mvhd"], path) if b"mvhd" in movie else 0
     videos, others = [], []
     for boxes in tracks:
         handler = handler_of(buffer, boxes, path)
@@ -536,18 +834,6 @@ def _video_of(moov: Moov, path: str) -> tuple[dict[bytes, Span], tuple[str, ...]
     return videos[0], tuple(others), movie_timescale
 
 
-def _timescale(buffer: bytes, span: Span, path: str) -> int:
-    """Return the ticks a second in an ``mdhd`` or ``mvhd`` box."""
-    start, stop = span
-    layout = _MEDIA_HEADER.get(buffer[start]) if stop > start else None
-    if layout is None or start + layout.size > stop:
-        raise broken(path, "one of its media headers is too short or of an unknown version")
-    timescale: int = layout.unpack_from(buffer, start)[0]
-    if not 0 < timescale <= _MAX_TIMESCALE:
-        raise broken(path, "its timescale is impossible")
-    return timescale
-
-
 def _places(
     buffer: bytes,
     boxes: dict[bytes, Span],
@@ -557,17 +843,17 @@ def _places(
     media: Span,
 ) -> tuple[IntArray | int, set[int]]:
     """Return the samples' offsets, as `ClipIndex.places`, and the numbers of their entries."""
-    chunk = _only_row(buffer, boxes, b"stco", _U32)
-    run = _only_row(buffer, boxes, b"stsc", _U32_TRIPLE)
+    chunk = only_row(buffer, boxes, b"stco", _U32)
+    run = only_row(buffer, boxes, b"stsc", _U32_TRIPLE)
     if chunk is not None and run is not None and run[:2] == (1, len(sizes)):
         if not media[0] <= chunk[0] <= media[1] - num_bytes:
             raise broken(path, _OUTSIDE_THE_MEDIA)
         return chunk[0], {run[2]}
     if b"stco" in boxes or b"co64" not in boxes:
-        starts = _rows(buffer, boxes, b"stco", path)
+        starts = read_rows(buffer, boxes, b"stco", path)
     else:
-        starts = _rows(buffer, boxes, b"co64", path, dtype=_BIG_U64)
-    runs = _rows(buffer, boxes, b"stsc", path, columns=3)
+        starts = read_rows(buffer, boxes, b"co64", path, dtype=_BIG_U64)
+    runs = read_rows(buffer, boxes, b"stsc", path, columns=3)
     if not len(starts) or not len(runs):
         raise broken(path, "its chunk table is empty")
     firsts = runs[:, 0].astype(np.int64)
@@ -600,10 +886,10 @@ def _decode_times(
     buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
 ) -> tuple[IntArray | range, int]:
     """Return when each sample is decoded, in ticks from the start, and the total duration."""
-    run = _only_row(buffer, boxes, b"stts", _U32_PAIR)
+    run = only_row(buffer, boxes, b"stts", _U32_PAIR)
     if run is not None and run[0] == num_samples and 0 < run[1] < _LONGEST_DURATION:
         return range(0, num_samples * run[1], run[1]), num_samples * run[1]
-    runs = _rows(buffer, boxes, b"stts", path, columns=2)
+    runs = read_rows(buffer, boxes, b"stts", path, columns=2)
     counts = runs[:, 0].astype(np.int64)
     if int(counts.sum()) != num_samples:
         raise broken(path, "its time table does not cover its frames")
@@ -635,7 +921,7 @@ def _composition_offsets(
     buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
 ) -> IntArray:
     """Return the offsets to add to the decode times."""
-    runs = _rows(buffer, boxes, b"ctts", path, columns=2)
+    runs = read_rows(buffer, boxes, b"ctts", path, columns=2)
     counts = runs[:, 0].tolist()
     if sum(counts) != num_samples:
         raise broken(path, "its composition table does not cover its frames")
@@ -658,111 +944,3 @@ def _keyframes(numbers: IntArray | None, num_samples: int, path: str) -> BoolArr
     if keyframes[0]:
         raise broken(path, "its keyframe table points outside")
     return keyframes[1:]
-
-
-def _only_row(
-    buffer: bytes, boxes: dict[bytes, Span], kind: bytes, row: Struct
-) -> tuple[int, ...] | None:
-    """Return the row of a counted table that has one; None for any other table."""
-    start, stop = boxes.get(kind, (0, 0))
-    if stop - start < 8 + row.size or buffer[start + 4 : start + 8] != _ONE:
-        return None
-    return row.unpack_from(buffer, start + 8)
-
-
-def _rows(
-    buffer: bytes,
-    boxes: dict[bytes, Span],
-    kind: bytes,
-    path: str,
-    *,
-    columns: int = 1,
-    dtype: np.dtype[np.unsignedinteger] = _BIG_U32,
-) -> UnsignedArray:
-    """Return a counted table of numbers, shape (rows,), or (rows, columns) for several columns."""
-    start, stop = _row_bytes(buffer, boxes, kind, path, columns * dtype.itemsize)
-    table: UnsignedArray = np.frombuffer(buffer, dtype, (stop - start) // dtype.itemsize, start)
-    return table if columns == 1 else table.reshape(-1, columns)
-
-
-def _row_bytes(
-    buffer: bytes, boxes: dict[bytes, Span], kind: bytes, path: str, row_bytes: int
-) -> Span:
-    """Return the range of the rows of a counted table."""
-    start, stop = box_of(boxes, kind, path)
-    if stop - start < 8:
-        raise broken(path, f"its {kind.decode()} table is cut off")
-    end: int = start + 8 + _U32.unpack_from(buffer, start + 4)[0] * row_bytes
-    if end > stop:
-        raise broken(path, f"its {kind.decode()} table is longer than the box that holds it")
-    return start + 8, end
-
-
-def _geometry(buffer: bytes, boxes: dict[bytes, Span], path: str) -> bytes:
-    """Return display matrix, width and height of a track; empty without a header."""
-    if b"tkhd" not in boxes:
-        return b""
-    start, stop = boxes[b"tkhd"]
-    place = _MATRIX_PLACE.get(buffer[start]) if stop > start else None
-    if place is None or start + place + _GEOMETRY_BYTES > stop:
-        raise broken(path, "its track header is too short or of an unknown version")
-    return buffer[start + place : start + place + _GEOMETRY_BYTES]
-
-
-def _edit_shift(
-    buffer: bytes,
-    span: Span,
-    path: str,
-    first_shown: int,
-    last_shown: int,
-    timescale: int,
-    movie_timescale: int,
-) -> int:
-    """Return the ticks that the edit list adds to every time, in the track's timescale.
-
-    Supported are the edits that a muxer writes for a plain clip: any empty edits (a late start),
-    then one edit that shows every sample at normal speed. "Hidden" has FFmpeg's meaning, since
-    loaders read the source through FFmpeg: an edit without duration hides everything.
-
-    Raises:
-        UnsupportedClipError: The list hides frames, has several parts, or changes the speed.
-    """
-    start, stop = span
-    layout = _EDIT.get(buffer[start]) if stop >= start + 8 else None
-    if layout is None:
-        raise broken(path, "its edit list is too short or of an unknown version")
-    count = _U32.unpack_from(buffer, start + 4)[0]
-    if start + 8 + count * layout.size > stop:
-        raise broken(path, "its edit list is longer than the box that holds it")
-    delay = 0
-    for number in range(min(count, _EDIT_LIMIT)):
-        duration, media_time, rate = layout.unpack_from(buffer, start + 8 + number * layout.size)
-        if media_time == -1:
-            delay += duration
-            continue
-        if rate != _NORMAL_RATE:
-            raise UnsupportedClipError("an edit list that changes the speed", path=path)
-        if number + 1 != count:
-            raise UnsupportedClipError("an edit list of several parts", path=path)
-        if media_time < 0:
-            raise broken(path, "its edit list begins before its media")
-        if first_shown < media_time:
-            raise UnsupportedClipError("an edit list that hides frames at the start", path=path)
-        if not movie_timescale:
-            raise broken(path, "it has no movie header")
-        if last_shown >= media_time + _rescale(duration, timescale, movie_timescale):
-            raise UnsupportedClipError("an edit list that hides frames at the end", path=path)
-        shift: int = -media_time
-        if delay:
-            shift += _rescale(delay, timescale, movie_timescale)
-        if abs(shift) >= 2**62:
-            raise broken(path, "its edit list has impossible times")
-        return shift
-    if count:
-        raise UnsupportedClipError("an edit list that shows nothing", path=path)
-    return 0
-
-
-def _rescale(ticks: int, to_timescale: int, from_timescale: int) -> int:
-    """Convert ticks between timescales, rounded to the nearest."""
-    return (2 * ticks * to_timescale + from_timescale) // (2 * from_timescale)

@@ -25,9 +25,17 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.media.boxes import UnsupportedClipError, broken, entry_for_output, unreadable
-from leconvert.media.clip import BoolArray, ClipIndex, IntArray, order_digest
-from leconvert.media.index import TruncatedClipError, read_clip_index, read_clip_indexes
+from leconvert.media.boxes import UnsupportedClipError, broken, unreadable
+from leconvert.media.codecs import entry_for_output
+from leconvert.media.index import (
+    BoolArray,
+    ClipIndex,
+    IntArray,
+    TruncatedClipError,
+    order_digest,
+    read_clip_index,
+    read_clip_indexes,
+)
 from leconvert.model.float32_tolerance import placed_rate
 from leconvert.model.values import Slice
 from leconvert.support.errors import (

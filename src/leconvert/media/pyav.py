@@ -18,9 +18,16 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.media.boxes import CHANGES_MIDWAY, UnsupportedClipError, broken
-from leconvert.media.clip import BoolArray, ClipIndex, IntArray, presentation_ranks
-from leconvert.media.index import TruncatedClipError, read_clip_index
+from leconvert.media.boxes import UnsupportedClipError, broken
+from leconvert.media.codecs import CHANGES_MIDWAY
+from leconvert.media.index import (
+    BoolArray,
+    ClipIndex,
+    IntArray,
+    TruncatedClipError,
+    presentation_ranks,
+    read_clip_index,
+)
 from leconvert.media.join import frame_ticks
 from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError

@@ -19,7 +19,7 @@ from tests.packets import coded_packets
 from tests.recordings import each
 
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index, samples_sha256
-from leconvert.media import clip as clip_module
+from leconvert.media import index as clip_module
 from leconvert.support.errors import UnreadableSourceError
 
 

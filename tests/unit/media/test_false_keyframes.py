@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leconvert.media import clip, read_clip_index
+from leconvert.media import codecs, read_clip_index
 from leconvert.testing.encode import encode_clip
 
 _FRAMES = 24
@@ -60,7 +60,7 @@ def test_where_pictures_are_refreshed_bit_by_bit_no_decoder_can_start(tmp_path: 
     assert index.false_keyframes(0, _FRAMES) == listed[1:]
 
 
-@given(st.sampled_from(sorted(clip._STARTS)), st.binary(max_size=40), st.binary(max_size=40))
+@given(st.sampled_from(sorted(codecs._STARTS)), st.binary(max_size=40), st.binary(max_size=40))
 def test_any_bytes_are_looked_at_without_an_error(codec: str, sample: bytes, entry: bytes) -> None:
     for begin in (b"", b"avcC", b"hvcC"):
-        assert clip._STARTS[codec](sample, begin + entry) in (False, True)
+        assert codecs._STARTS[codec](sample, begin + entry) in (False, True)

@@ -11,7 +11,7 @@ from table_bytes import counted, stsd, stsz, visual_entry
 from tests.mp4_boxes import Box, parsed
 
 from leconvert.media import FileHeader, FileSamples, build_header, frame_ticks
-from leconvert.media.boxes import IDENTITY_MATRIX
+from leconvert.media.codecs import IDENTITY_MATRIX
 from leconvert.support.errors import SourceError, UsageError
 
 GEOMETRY = IDENTITY_MATRIX + struct.pack(">II", 64 << 16, 48 << 16)

@@ -8,7 +8,7 @@ import pytest
 from table_bytes import laid_out, stsd, visual_entry
 
 from leconvert.media import UnsupportedClipError
-from leconvert.media.boxes import (
+from leconvert.media.codecs import (
     IDENTITY_MATRIX,
     check_one_configuration,
     chosen_entry,

@@ -8,7 +8,7 @@ import struct
 import pytest
 from table_bytes import visual_entry
 
-from leconvert.media.boxes import IDENTITY_MATRIX, config_digest, entry_for_output
+from leconvert.media.codecs import IDENTITY_MATRIX, config_digest, entry_for_output
 
 TURNED = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
 LONG = b"\x80\x80\x80"

@@ -11,8 +11,8 @@ from table_bytes import counted, stsd, stsz, visual_entry
 from tests.mp4_boxes import Box
 
 from leconvert.media import ClipIndex, UnsupportedClipError
-from leconvert.media.boxes import Moov, Span
-from leconvert.media.index import StoredIndex, parse_indexes
+from leconvert.media.boxes import Moov, Span, StoredIndex
+from leconvert.media.index import parse_indexes
 from leconvert.support.errors import UnreadableSourceError
 
 ENTRY = visual_entry()

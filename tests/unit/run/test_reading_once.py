@@ -19,7 +19,11 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 def parsed(source: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count, from now on, how often the index or the footer of each file of a source is read."""
     seen: Counter[str] = Counter()
-    fetch, opened, by_arrow = indices._fetch, data_file.OpenedTable.__init__, data_file.open_parquet
+    fetch, opened, by_arrow = (
+        indices.stored_index,
+        data_file.OpenedTable.__init__,
+        data_file.open_parquet,
+    )
 
     def note(path: object) -> None:
         if Path(str(path)).is_relative_to(source) and "meta" not in Path(str(path)).parts:
@@ -37,7 +41,7 @@ def parsed(source: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         note(path)
         return by_arrow(path, **options)
 
-    monkeypatch.setattr(indices, "_fetch", fetched)
+    monkeypatch.setattr(indices, "stored_index", fetched)
     monkeypatch.setattr(data_file.OpenedTable, "__init__", table)
     monkeypatch.setattr(data_file, "open_parquet", arrow)
     return seen
