@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
-from leconvert.model.values import IntArray, Slice
+from leconvert.model.values import Slice
 from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.support.file_calls import full_sync
 from leconvert.support.storage_errors import storage_errors
@@ -38,7 +38,6 @@ from leconvert.tables.arrow import (
 from leconvert.tables.data_file import (
     OpenedTable,
     open_parquet,
-    row_group_rows,
     unreadable,
 )
 from leconvert.tables.footers import (
@@ -533,7 +532,7 @@ class _Join:
             # Close first: to fetch the next file, the open one may have to be removed.
             self._close_source()
             path = episode.path if where is None else where()
-            source = self._source = _Source(path, self._copier, self._schema)
+            source = self._source = _Source(path, self._schema)
             self._source_name = episode.path
         first, rows = episode.first, episode.frames
         if rows is None:
@@ -549,7 +548,7 @@ class _Join:
     def finish(self) -> JoinedTable:
         """Write the footer and return the figures of the file."""
         self._end_encoding()
-        for piece in self._copier.writer.footer(self._entries, self._rows):
+        for piece in self._copier.footer(self._entries, self._rows):
             self._output.append(piece)
         self._output.flush()
         if self._last is not None:
@@ -564,19 +563,17 @@ class _Join:
 
     def _copy(self, source: _Source, first: int | None, rows: int) -> bool:
         """Copy an episode's row group; return False if it cannot be copied."""
-        footer, group = source.footer, None
-        if isinstance(footer, str):
-            return False
+        group = None
         if first is not None:
             group = source.row_group_of(first, rows)
             if group is None:  # the episode shares a row group, or has several
                 return False
-        plan = self._copier.plan(source.opened, footer, group, rows)
+        plan = self._copier.plan(source.opened, source.footer, group, rows)
         if isinstance(plan, str):
             return False
         self._end_encoding()
-        writer, position = self._copier.writer, self._output.position
-        self._entries.append(writer.row_group(plan.row_group, plan.chunks, position))
+        position = self._output.position
+        self._entries.append(self._copier.row_group(plan.row_group, plan.chunks, position))
         for start, size in plan.ranges:
             self._output.copy(source.opened, start, size)
         self._copied += 1
@@ -620,7 +617,7 @@ class _Join:
             # Arrow wrote the row groups one after another, as they are here.
             chunks = group.chunks()
             start = self._encoder_start + chunks[0].start - RowGroupEncoder.OFFSET_BYTES
-            self._entries.append(self._copier.writer.row_group(group, chunks, start))
+            self._entries.append(self._copier.row_group(group, chunks, start))
 
     def _close_source(self) -> None:
         if self._source is not None:
@@ -636,26 +633,27 @@ class _Source:
     Attributes:
         path: Path of the file.
         opened: Its bytes.
-        footer: Its footer, or the reason why its row groups cannot be copied.
+        footer: Its footer.
     """
 
-    def __init__(self, path: str, copier: TableCopier, schema: pa.Schema) -> None:
+    def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path = path
         self.opened = OpenedTable(path)
         self._schema = schema
         self._buffer_bytes = 0
         self._reader: pq.ParquetReader | None = None
-        self._starts: IntArray | None = None
         # Decoded rows of a row group, batch by batch, and the file's row number of the next one.
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._rest: pa.RecordBatch | None = None
         self._next_row = 0
         self._last_row = 0
         try:
-            self.footer = copier.footer_of(self.opened)
+            self.footer = self.opened.parsed_footer()
         except BaseException:
             self.opened.close()
             raise
+        # First row of each row group and, last, the number of rows; shape (G + 1,).
+        self._starts = np.concatenate(([0], np.cumsum(self.footer.rows, dtype=np.int64)))
 
     def close(self) -> None:
         """Close the file."""
@@ -666,7 +664,7 @@ class _Source:
 
     def row_group_of(self, first: int, rows: int) -> int | None:
         """Return the row group that holds exactly these rows; None if there is none."""
-        starts = self._row_group_starts
+        starts = self._starts
         group = int(np.searchsorted(starts, first, side="right")) - 1
         # An earlier row group that begins with the same row is empty.
         is_one = rows > 0 and starts[group : group + 2].tolist() == [first, first + rows]
@@ -675,7 +673,7 @@ class _Source:
     @property
     def num_rows(self) -> int:
         """Number of rows of the file."""
-        return int(self._row_group_starts[-1])
+        return int(self._starts[-1])
 
     def read(self, first: int | None, rows: int) -> pa.Table:
         """Decode the rows of an episode: from ``first`` on, or the whole file if None.
@@ -687,8 +685,7 @@ class _Source:
             if any(map(holds_bytes, self._schema.types)):
                 self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES
             self._reader = open_parquet(self.path, buffer_bytes=self._buffer_bytes)
-        stored = self._reader.metadata.num_rows
-        begin = first or 0
+        stored, begin = self._reader.metadata.num_rows, first or 0
         if not 0 <= begin <= begin + rows <= stored or (first is None and stored != rows):
             place = "" if first is None else f" from row {first} on"
             raise UnreadableSourceError(
@@ -705,18 +702,9 @@ class _Source:
         except (OSError, pa.ArrowException) as error:
             raise unreadable(self.path, error) from error
 
-    @property
-    def _row_group_starts(self) -> IntArray:
-        """First row of each row group and, last, the number of rows; shape (G + 1,)."""
-        if self._starts is None:
-            footer = self.footer
-            rows = row_group_rows(self.path) if isinstance(footer, str) else footer.rows
-            self._starts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
-        return self._starts
-
     def _read_range(self, reader: pq.ParquetReader, first: int, rows: int) -> pa.Table:
         """Decode some rows: whole row groups at once, others batch by batch."""
-        starts = self._row_group_starts
+        starts = self._starts
         begin, end = np.searchsorted(starts, (first, first + rows), side="right").tolist()
         begin -= 1
         if not rows or (starts[begin] == first and starts[end - 1] == first + rows):
@@ -745,7 +733,7 @@ class _Source:
         return pa.Table.from_batches(pieces)
 
     def _begin_batches(self, reader: pq.ParquetReader, group: int) -> None:
-        starts = self._row_group_starts
+        starts = self._starts
         batch_rows = _IMAGE_ROWS_PER_BATCH if self._buffer_bytes else _ROWS_PER_BATCH
         self._batches = reader.iter_batches(batch_rows, row_groups=[group], use_threads=False)
         self._rest = None
