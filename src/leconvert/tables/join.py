@@ -57,6 +57,10 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
     computed = set(repairs.columns_computed(trimmed=bool(repairs.trimmed_episodes)))
     if repairs.tasks_from is not None:
         computed.add("task_index")
+    return _schema_after(schema, repairs, computed)
+
+
+def _schema_after(schema: pa.Schema, repairs: Repairs, computed: Collection[str]) -> pa.Schema:
     kept: list[pa.Field] = []
     for stored in schema:
         field = stored.with_name(repairs.renamed(stored.name))
@@ -68,8 +72,9 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
             kept.append(pa.field(field.name, field.type.value_type))
         elif field.name not in repairs.dropped_features:
             kept.append(field)
+    missing = {*repairs.added_columns, *computed} - {field.name for field in kept}
     added = [
-        pa.field(name, pa.type_for_alias(DEFAULT_COLUMNS[name])) for name in repairs.added_columns
+        pa.field(name, _computed_type(name, None)) for name in DEFAULT_COLUMNS if name in missing
     ]
     return pa.schema([*kept, *added], metadata=schema.metadata)
 
@@ -116,46 +121,28 @@ class RowRepair(NamedTuple):
         Raises:
             UnreadableSourceError: A list has several values, or a row a task that is not listed.
         """
-        repairs = self.repairs
-        computed = repairs.columns_computed(trimmed=self.is_trimmed)
-        table = table.drop_columns(
-            [name for name in repairs.dropped_features if name in table.column_names]
-        )
-        if repairs.renamed_features:
-            table = table.rename_columns([repairs.renamed(name) for name in table.column_names])
-        for name in repairs.unwrapped_columns:
-            place = table.schema.get_field_index(name)
-            # Some files of a dataset may hold the value itself.
-            if is_list(table.schema.field(place).type) and name not in computed:
-                values = _unwrapped(table.column(place), name, path)
-                table = table.set_column(place, pa.field(name, values.type), values)
-        replaced = {*computed, *(["task_index"] if self.task is not None else [])}
-        for name in repairs.cast_columns:
-            if name not in replaced:
-                place = table.schema.get_field_index(name)
-                # The scan refuses values that are not whole numbers, and so does Arrow.
-                values = table.column(place).cast(pa.int64())
-                table = table.set_column(place, pa.field(name, values.type), values)
-        for name in computed:
-            place = table.schema.get_field_index(name)
-            kind = _computed_type(name, table.schema.field(place).type if place >= 0 else None)
-            values = self._computed(name, table.num_rows, kind)
-            field = pa.field(name, kind)
-            if place >= 0:
-                table = table.set_column(place, field, values)
-            else:
-                table = table.append_column(field, values)
+        repairs, columns = self.repairs, []
+        computed = set(repairs.columns_computed(trimmed=self.is_trimmed))
         if self.task is not None:
-            if "task_index" not in computed:
-                place = table.schema.get_field_index("task_index")
-                kind = _computed_type("task_index", table.schema.field(place).type)
-                values = self._computed("task_index", table.num_rows, kind)
-                table = table.set_column(place, pa.field("task_index", kind), values)
-        elif repairs.task_map is not None and "task_index" not in computed:
-            table = self._with_mapped_tasks(table, "task_index", path)
-        for name in repairs.task_columns:
-            table = self._with_mapped_tasks(table, name, path)
-        return table
+            computed.add("task_index")
+        mapped = {*repairs.task_columns}
+        if repairs.task_map is not None:
+            mapped.add("task_index")
+        stored = dict(zip(map(repairs.renamed, table.column_names), table.columns, strict=True))
+        schema = _schema_after(table.schema, repairs, computed)
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if name in computed:
+                columns.append(self._computed(name, table.num_rows, kind))
+                continue
+            values = stored[name]
+            # Some files of a dataset may hold the value itself.
+            if name in repairs.unwrapped_columns and is_list(values.type):
+                values = pa.chunked_array([_unwrapped(values, name, path)])
+            if name in repairs.cast_columns:
+                # The scan refuses values that are not whole numbers, and so does Arrow.
+                values = values.cast(pa.int64())
+            columns.append(self._mapped(values, name, path) if name in mapped else values)
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def _computed(self, name: str, length: int, kind: pa.DataType) -> pa.Array:
         if name == "timestamp":
@@ -169,10 +156,9 @@ class RowRepair(NamedTuple):
             numbers = np.arange(first, first + length, dtype=np.int64)
         return int64_array(numbers).cast(kind)
 
-    def _with_mapped_tasks(self, table: pa.Table, name: str, path: str) -> pa.Table:
+    def _mapped(self, column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
+        """Return the result's indices for a column of the source's indices of tasks."""
         task_map = self.repairs.task_map or {}
-        place = table.schema.get_field_index(name)
-        column = table.column(place)
         values = int64_values(column.cast(pa.int64()))
         distinct, inverse = np.unique(values, return_inverse=True)
         unknown = [value for value in distinct.tolist() if value not in task_map]
@@ -183,8 +169,7 @@ class RowRepair(NamedTuple):
                 next_step="Add the task, or leave the episode out with --on-bad-episode drop.",
             )
         mapped = np.array([task_map[value] for value in distinct.tolist()], dtype=np.int64)
-        numbers = int64_array(mapped[inverse]).cast(column.type)
-        return table.set_column(place, pa.field(name, column.type), numbers)
+        return int64_array(mapped[inverse]).cast(column.type)
 
 
 def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
