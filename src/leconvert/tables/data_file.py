@@ -7,6 +7,7 @@ open the file.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +30,6 @@ from leconvert.tables.footers import (
     TRAILER_BYTES,
     FileFooter,
     RowGroupEntry,
-    arrow_schema,
     uncompressed_within,
 )
 from leconvert.tables.schemas import list_sizes
@@ -115,10 +115,19 @@ class OpenedTable:
             return self._read(start, footer_bytes)
         return self._tail[start - first : -TRAILER_BYTES]
 
-    def footer_outline(self) -> FileFooter:
-        """Return the footer without its row groups, see `FooterReader.outline`."""
-        start, footer_bytes = self.footer_range()
-        return FOOTERS.outline(footer_bytes, lambda first, size: self.part(start + first, size))
+    def parsed_footer(self, *, outline: bool = False) -> FileFooter:
+        """Return the footer, with ``outline`` without row groups; see `FooterReader.outline`.
+
+        Raises:
+            UnreadableSourceError: It is damaged.
+        """
+        try:
+            if not outline:
+                return FOOTERS.read(self.footer())
+            start, footer_bytes = self.footer_range()
+            return FOOTERS.outline(footer_bytes, lambda first, size: self.part(start + first, size))
+        except ThriftError as error:
+            raise unreadable(self.path, error) from error
 
     def footer_range(self) -> tuple[int, int]:
         """Return the footer's offset in the file, and its size without the length and the magic."""
@@ -211,12 +220,9 @@ def open_parquet(path: str | os.PathLike[str], *, buffer_bytes: int = 0) -> pq.P
 
 def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
     """Read the Arrow schema of a parquet file, its metadata included."""
-    reader = open_parquet(path)
-    try:
+    with closing(open_parquet(path)) as reader:
         # A schema that Arrow cannot convert was already refused by `open_parquet`.
         return reader.schema_arrow
-    finally:
-        reader.close()
 
 
 def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
@@ -227,16 +233,14 @@ def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
     """
     with OpenedTable(os.fspath(path)) as table:
         try:
-            if table.footer_range()[1] > LARGE_FOOTER_BYTES:
-                return table.footer_outline().rows
+            is_large = table.footer_range()[1] > LARGE_FOOTER_BYTES
         except ThriftError as error:
             raise unreadable(path, error) from error
-    reader = open_parquet(path)
-    try:
+        if is_large:
+            return table.parsed_footer(outline=True).rows
+    with closing(open_parquet(path)) as reader:
         metadata = reader.metadata
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    finally:
-        reader.close()
 
 
 class DataFile:
@@ -263,7 +267,7 @@ class DataFile:
         self.path = path
         self.table = OpenedTable(path)
         try:
-            self.footer: FileFooter = FOOTERS.read(self.table.footer())
+            self.footer = self.table.parsed_footer()
             self.columns = self.footer.schema.columns
             size_bytes, groups = self.table.size_bytes, self.footer.row_groups
             # Files of several row groups are rare; their columns are read in full whenever needed.
@@ -271,11 +275,10 @@ class DataFile:
             self._chunks = [] if self._group is None else self._group.chunks()
             chunks = map(RowGroupEntry.chunks, groups) if self._group is None else [self._chunks]
             self.group_bytes = [uncompressed_within(each, size_bytes) for each in chunks]
-        except ThriftError as error:
+        except BaseException as error:
             self.table.close()
-            raise unreadable(path, error) from error
-        except BaseException:
-            self.table.close()
+            if isinstance(error, ThriftError):
+                raise unreadable(path, error) from error
             raise
         self.rows = sum(self.footer.rows)
 
@@ -292,16 +295,12 @@ class DataFile:
 
     def schema(self) -> pa.Schema:
         """Return the Arrow schema."""
-        return arrow_schema(self.footer.schema.raw, self.footer.tail.raw)
+        return self.footer.arrow_schema
 
     @property
-    def schema_key(self) -> tuple[bytes, bytes | None]:
-        """A key that is the same for files with equal schemas.
-
-        Lists of one length and of any length are stored alike, and so are texts and dictionaries of
-        texts; only the Arrow schema inside the file distinguishes them.
-        """
-        return self.footer.schema.raw, self.footer.tail.arrow_schema
+    def schema_key(self) -> tuple[object, bytes | None]:
+        """A key that is the same for files with equal schemas."""
+        return self.footer.schema_key
 
     @property
     def extremes(self) -> dict[str, tuple[float, float]]:
@@ -421,20 +420,18 @@ class DataFile:
 
     def _read(self, *columns: str) -> list[pa.ChunkedArray]:
         """Read some columns and return them in the given order."""
-        reader = open_parquet(self.path)
-        try:
+        with closing(open_parquet(self.path)) as reader:
             leaves = {path[0]: number for number, path in enumerate(reader.column_paths)}
             for column in columns:
                 if column not in leaves:
                     said = f"{self.path} has no column {column}."
                     raise UnreadableSourceError(said, path=self.path)
             places = sorted(leaves[column] for column in columns)
-            table = reader.read_all(column_indices=places, use_threads=False)
+            try:
+                table = reader.read_all(column_indices=places, use_threads=False)
+            except (OSError, pa.ArrowException) as error:
+                raise unreadable(self.path, error) from error
             return [table.column(places.index(leaves[column])) for column in columns]
-        except (OSError, pa.ArrowException) as error:
-            raise unreadable(self.path, error) from error
-        finally:
-            reader.close()
 
 
 # Keyed by the identity of the schema, which is held: hashing takes as long as reading the columns.

@@ -759,6 +759,20 @@ class FileFooter(NamedTuple):
     row_groups: tuple[RowGroupEntry, ...]
     tail: FileTail
 
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of the file."""
+        return arrow_schema(self.schema.raw, self.tail.raw)
+
+    @property
+    def schema_key(self) -> tuple[FileSchema, bytes | None]:
+        """A key that is the same for files with equal schemas.
+
+        Lists of one length and of any length are stored alike, and so are texts and dictionaries
+        of texts; only the Arrow schema inside the file distinguishes them.
+        """
+        return self.schema, self.tail.arrow_schema
+
 
 class FooterReader:
     """Reads footers, and remembers their forms to read the next ones faster.

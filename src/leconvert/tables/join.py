@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
-from leconvert.model.values import IntArray, Slice
+from leconvert.model.values import Slice
 from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.support.file_calls import full_sync
 from leconvert.support.storage_errors import storage_errors
@@ -38,7 +38,6 @@ from leconvert.tables.arrow import (
 from leconvert.tables.data_file import (
     OpenedTable,
     open_parquet,
-    row_group_rows,
     unreadable,
 )
 from leconvert.tables.footers import (
@@ -58,6 +57,10 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
     computed = set(repairs.columns_computed(trimmed=bool(repairs.trimmed_episodes)))
     if repairs.tasks_from is not None:
         computed.add("task_index")
+    return _schema_after(schema, repairs, computed)
+
+
+def _schema_after(schema: pa.Schema, repairs: Repairs, computed: Collection[str]) -> pa.Schema:
     kept: list[pa.Field] = []
     for stored in schema:
         field = stored.with_name(repairs.renamed(stored.name))
@@ -69,8 +72,9 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
             kept.append(pa.field(field.name, field.type.value_type))
         elif field.name not in repairs.dropped_features:
             kept.append(field)
+    missing = {*repairs.added_columns, *computed} - {field.name for field in kept}
     added = [
-        pa.field(name, pa.type_for_alias(DEFAULT_COLUMNS[name])) for name in repairs.added_columns
+        pa.field(name, _computed_type(name, None)) for name in DEFAULT_COLUMNS if name in missing
     ]
     return pa.schema([*kept, *added], metadata=schema.metadata)
 
@@ -117,46 +121,28 @@ class RowRepair(NamedTuple):
         Raises:
             UnreadableSourceError: A list has several values, or a row a task that is not listed.
         """
-        repairs = self.repairs
-        computed = repairs.columns_computed(trimmed=self.is_trimmed)
-        table = table.drop_columns(
-            [name for name in repairs.dropped_features if name in table.column_names]
-        )
-        if repairs.renamed_features:
-            table = table.rename_columns([repairs.renamed(name) for name in table.column_names])
-        for name in repairs.unwrapped_columns:
-            place = table.schema.get_field_index(name)
-            # Some files of a dataset may hold the value itself.
-            if is_list(table.schema.field(place).type) and name not in computed:
-                values = _unwrapped(table.column(place), name, path)
-                table = table.set_column(place, pa.field(name, values.type), values)
-        replaced = {*computed, *(["task_index"] if self.task is not None else [])}
-        for name in repairs.cast_columns:
-            if name not in replaced:
-                place = table.schema.get_field_index(name)
-                # The scan refuses values that are not whole numbers, and so does Arrow.
-                values = table.column(place).cast(pa.int64())
-                table = table.set_column(place, pa.field(name, values.type), values)
-        for name in computed:
-            place = table.schema.get_field_index(name)
-            kind = _computed_type(name, table.schema.field(place).type if place >= 0 else None)
-            values = self._computed(name, table.num_rows, kind)
-            field = pa.field(name, kind)
-            if place >= 0:
-                table = table.set_column(place, field, values)
-            else:
-                table = table.append_column(field, values)
+        repairs, columns = self.repairs, []
+        computed = set(repairs.columns_computed(trimmed=self.is_trimmed))
         if self.task is not None:
-            if "task_index" not in computed:
-                place = table.schema.get_field_index("task_index")
-                kind = _computed_type("task_index", table.schema.field(place).type)
-                values = self._computed("task_index", table.num_rows, kind)
-                table = table.set_column(place, pa.field("task_index", kind), values)
-        elif repairs.task_map is not None and "task_index" not in computed:
-            table = self._with_mapped_tasks(table, "task_index", path)
-        for name in repairs.task_columns:
-            table = self._with_mapped_tasks(table, name, path)
-        return table
+            computed.add("task_index")
+        mapped = {*repairs.task_columns}
+        if repairs.task_map is not None:
+            mapped.add("task_index")
+        stored = dict(zip(map(repairs.renamed, table.column_names), table.columns, strict=True))
+        schema = _schema_after(table.schema, repairs, computed)
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if name in computed:
+                columns.append(self._computed(name, table.num_rows, kind))
+                continue
+            values = stored[name]
+            # Some files of a dataset may hold the value itself.
+            if name in repairs.unwrapped_columns and is_list(values.type):
+                values = pa.chunked_array([_unwrapped(values, name, path)])
+            if name in repairs.cast_columns:
+                # The scan refuses values that are not whole numbers, and so does Arrow.
+                values = values.cast(pa.int64())
+            columns.append(self._mapped(values, name, path) if name in mapped else values)
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def _computed(self, name: str, length: int, kind: pa.DataType) -> pa.Array:
         if name == "timestamp":
@@ -170,10 +156,9 @@ class RowRepair(NamedTuple):
             numbers = np.arange(first, first + length, dtype=np.int64)
         return int64_array(numbers).cast(kind)
 
-    def _with_mapped_tasks(self, table: pa.Table, name: str, path: str) -> pa.Table:
+    def _mapped(self, column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
+        """Return the result's indices for a column of the source's indices of tasks."""
         task_map = self.repairs.task_map or {}
-        place = table.schema.get_field_index(name)
-        column = table.column(place)
         values = int64_values(column.cast(pa.int64()))
         distinct, inverse = np.unique(values, return_inverse=True)
         unknown = [value for value in distinct.tolist() if value not in task_map]
@@ -184,8 +169,7 @@ class RowRepair(NamedTuple):
                 next_step="Add the task, or leave the episode out with --on-bad-episode drop.",
             )
         mapped = np.array([task_map[value] for value in distinct.tolist()], dtype=np.int64)
-        numbers = int64_array(mapped[inverse]).cast(column.type)
-        return table.set_column(place, pa.field(name, column.type), numbers)
+        return int64_array(mapped[inverse]).cast(column.type)
 
 
 def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
@@ -533,7 +517,7 @@ class _Join:
             # Close first: to fetch the next file, the open one may have to be removed.
             self._close_source()
             path = episode.path if where is None else where()
-            source = self._source = _Source(path, self._copier, self._schema)
+            source = self._source = _Source(path, self._schema)
             self._source_name = episode.path
         first, rows = episode.first, episode.frames
         if rows is None:
@@ -549,7 +533,7 @@ class _Join:
     def finish(self) -> JoinedTable:
         """Write the footer and return the figures of the file."""
         self._end_encoding()
-        for piece in self._copier.writer.footer(self._entries, self._rows):
+        for piece in self._copier.footer(self._entries, self._rows):
             self._output.append(piece)
         self._output.flush()
         if self._last is not None:
@@ -564,19 +548,17 @@ class _Join:
 
     def _copy(self, source: _Source, first: int | None, rows: int) -> bool:
         """Copy an episode's row group; return False if it cannot be copied."""
-        footer, group = source.footer, None
-        if isinstance(footer, str):
-            return False
+        group = None
         if first is not None:
             group = source.row_group_of(first, rows)
             if group is None:  # the episode shares a row group, or has several
                 return False
-        plan = self._copier.plan(source.opened, footer, group, rows)
+        plan = self._copier.plan(source.opened, source.footer, group, rows)
         if isinstance(plan, str):
             return False
         self._end_encoding()
-        writer, position = self._copier.writer, self._output.position
-        self._entries.append(writer.row_group(plan.row_group, plan.chunks, position))
+        position = self._output.position
+        self._entries.append(self._copier.row_group(plan.row_group, plan.chunks, position))
         for start, size in plan.ranges:
             self._output.copy(source.opened, start, size)
         self._copied += 1
@@ -620,7 +602,7 @@ class _Join:
             # Arrow wrote the row groups one after another, as they are here.
             chunks = group.chunks()
             start = self._encoder_start + chunks[0].start - RowGroupEncoder.OFFSET_BYTES
-            self._entries.append(self._copier.writer.row_group(group, chunks, start))
+            self._entries.append(self._copier.row_group(group, chunks, start))
 
     def _close_source(self) -> None:
         if self._source is not None:
@@ -636,26 +618,27 @@ class _Source:
     Attributes:
         path: Path of the file.
         opened: Its bytes.
-        footer: Its footer, or the reason why its row groups cannot be copied.
+        footer: Its footer.
     """
 
-    def __init__(self, path: str, copier: TableCopier, schema: pa.Schema) -> None:
+    def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path = path
         self.opened = OpenedTable(path)
         self._schema = schema
         self._buffer_bytes = 0
         self._reader: pq.ParquetReader | None = None
-        self._starts: IntArray | None = None
         # Decoded rows of a row group, batch by batch, and the file's row number of the next one.
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._rest: pa.RecordBatch | None = None
         self._next_row = 0
         self._last_row = 0
         try:
-            self.footer = copier.footer_of(self.opened)
+            self.footer = self.opened.parsed_footer()
         except BaseException:
             self.opened.close()
             raise
+        # First row of each row group and, last, the number of rows; shape (G + 1,).
+        self._starts = np.concatenate(([0], np.cumsum(self.footer.rows, dtype=np.int64)))
 
     def close(self) -> None:
         """Close the file."""
@@ -666,7 +649,7 @@ class _Source:
 
     def row_group_of(self, first: int, rows: int) -> int | None:
         """Return the row group that holds exactly these rows; None if there is none."""
-        starts = self._row_group_starts
+        starts = self._starts
         group = int(np.searchsorted(starts, first, side="right")) - 1
         # An earlier row group that begins with the same row is empty.
         is_one = rows > 0 and starts[group : group + 2].tolist() == [first, first + rows]
@@ -675,7 +658,7 @@ class _Source:
     @property
     def num_rows(self) -> int:
         """Number of rows of the file."""
-        return int(self._row_group_starts[-1])
+        return int(self._starts[-1])
 
     def read(self, first: int | None, rows: int) -> pa.Table:
         """Decode the rows of an episode: from ``first`` on, or the whole file if None.
@@ -687,8 +670,7 @@ class _Source:
             if any(map(holds_bytes, self._schema.types)):
                 self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES
             self._reader = open_parquet(self.path, buffer_bytes=self._buffer_bytes)
-        stored = self._reader.metadata.num_rows
-        begin = first or 0
+        stored, begin = self._reader.metadata.num_rows, first or 0
         if not 0 <= begin <= begin + rows <= stored or (first is None and stored != rows):
             place = "" if first is None else f" from row {first} on"
             raise UnreadableSourceError(
@@ -705,18 +687,9 @@ class _Source:
         except (OSError, pa.ArrowException) as error:
             raise unreadable(self.path, error) from error
 
-    @property
-    def _row_group_starts(self) -> IntArray:
-        """First row of each row group and, last, the number of rows; shape (G + 1,)."""
-        if self._starts is None:
-            footer = self.footer
-            rows = row_group_rows(self.path) if isinstance(footer, str) else footer.rows
-            self._starts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
-        return self._starts
-
     def _read_range(self, reader: pq.ParquetReader, first: int, rows: int) -> pa.Table:
         """Decode some rows: whole row groups at once, others batch by batch."""
-        starts = self._row_group_starts
+        starts = self._starts
         begin, end = np.searchsorted(starts, (first, first + rows), side="right").tolist()
         begin -= 1
         if not rows or (starts[begin] == first and starts[end - 1] == first + rows):
@@ -745,7 +718,7 @@ class _Source:
         return pa.Table.from_batches(pieces)
 
     def _begin_batches(self, reader: pq.ParquetReader, group: int) -> None:
-        starts = self._row_group_starts
+        starts = self._starts
         batch_rows = _IMAGE_ROWS_PER_BATCH if self._buffer_bytes else _ROWS_PER_BATCH
         self._batches = reader.iter_batches(batch_rows, row_groups=[group], use_threads=False)
         self._rest = None

@@ -24,7 +24,6 @@ from leconvert._version import __version__
 from leconvert.support.range_mover import RangeMover
 from leconvert.tables.data_file import (
     OpenedTable,
-    read_data_schema,
     unreadable,
 )
 from leconvert.tables.footers import (
@@ -246,10 +245,16 @@ class RowGroupEntries:
         yield from self._last
 
 
-class FooterWriter:
-    """Writes the footer of a file with a given schema, and the entries of its row groups."""
+class TableCopier:
+    """Copies row groups into files of one schema: which ones it can, and what their footers say.
+
+    What can be copied depends on the source file and the schema alone. So every worker decides
+    alike, and the same again for a part file that holds the copy.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
+        self._arrow_schema = schema
+        self._verdicts: dict[tuple[FileSchema, bytes | None], str | None] = {}
         # Arrow knows the schema in parquet's terms.
         sample = pa.BufferOutputStream()
         with pq.ParquetWriter(sample, schema, compression="snappy"):
@@ -340,57 +345,20 @@ class FooterWriter:
         yield from row_groups.pieces()
         yield behind + footer_bytes.to_bytes(4, "little") + MAGIC
 
-
-def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
-    """Return start and length of some column chunks; adjacent ones are merged."""
-    ranges: list[tuple[int, int]] = []
-    stop = -1
-    for chunk in chunks:
-        if chunk.start == stop:
-            first, length = ranges[-1]
-            ranges[-1] = (first, length + chunk.compressed_bytes)
-        else:
-            ranges.append((chunk.start, chunk.compressed_bytes))
-        stop = chunk.start + chunk.compressed_bytes
-    return tuple(ranges)
-
-
-class TableCopier:
-    """Decides which row groups can be copied into a file of a given schema.
-
-    The decision depends on the source file and the schema alone. So every worker decides alike, and
-    the same again for a part file that holds the copy.
-    """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.writer = FooterWriter(schema)
-        self._arrow_schema = schema
-        self._verdicts: dict[tuple[FileSchema, bytes | None], str | None] = {}
-
-    def footer_of(self, table: OpenedTable) -> FileFooter | str:
-        """Return the footer of a file, or the reason why its row groups cannot be copied.
-
-        Raises:
-            UnreadableSourceError: The footer is damaged.
-        """
-        try:
-            footer = FOOTERS.read(table.footer())
-        except ThriftError as error:
-            raise unreadable(table.path, error) from error
-        tail = footer.tail
-        if not tail.is_of_known_writer:
-            return f"it was written by {tail.created_by.decode(errors='replace') or 'nobody'}"
-        if tail.column_orders_raw != self.writer.tail.column_orders_raw:
-            return "its statistics have another order"
-        key = (footer.schema, tail.arrow_schema)
-        if key not in self._verdicts:
-            self._verdicts[key] = self._compare(footer, table.path)
-        return self._verdicts[key] or footer
-
     def plan(
         self, table: OpenedTable, footer: FileFooter, row_group: int | None, rows: int
     ) -> CopyPlan | str:
-        """Return how a row group is copied, or the reason why it cannot be."""
+        """Return how a row group is copied, or the reason why it cannot be.
+
+        Args:
+            table: The file.
+            footer: Its footer.
+            row_group: The row group; None for the only one.
+            rows: The rows that it must have.
+        """
+        reason = self.reason_against_columns(footer)
+        if reason is not None:
+            return reason
         if row_group is None:
             if len(footer.row_groups) != 1:
                 return f"it has {len(footer.row_groups)} row groups"
@@ -429,23 +397,46 @@ class TableCopier:
     def reason_against(self, path: str, rows: int) -> str | None:
         """Return why an episode with a file of its own is not copied; None if it is."""
         with OpenedTable(path) as table:
-            footer = self.footer_of(table)
-            plan = footer if isinstance(footer, str) else self.plan(table, footer, None, rows)
+            plan = self.plan(table, table.parsed_footer(), None, rows)
         return plan if isinstance(plan, str) else None
 
-    def _compare(self, footer: FileFooter, path: str) -> str | None:
+    def reason_against_columns(self, footer: FileFooter) -> str | None:
+        """Return why no row group of a file can stand in files of this schema; None if they can."""
+        tail, key = footer.tail, footer.schema_key
+        if not tail.is_of_known_writer:
+            return f"it was written by {tail.created_by.decode(errors='replace') or 'nobody'}"
+        if tail.column_orders_raw != self.tail.column_orders_raw:
+            return "its statistics have another order"
+        if key not in self._verdicts:
+            self._verdicts[key] = self._compare(footer)
+        return self._verdicts[key]
+
+    def _compare(self, footer: FileFooter) -> str | None:
         """Return why the columns of a file are not those of the result; None if they are."""
-        found = read_data_schema(path)
-        wanted = self._arrow_schema
+        found, wanted = footer.arrow_schema, self._arrow_schema
         if not found.equals(wanted, check_metadata=False):
             for field in wanted:
                 at = found.get_field_index(field.name)
                 if at < 0 or not found.field(at).equals(field):
                     return f"column {field.name} is missing or has another type"
             return "it has further columns, or another order of columns"
-        if footer.schema.structure != self.writer.schema.structure:
+        if footer.schema.structure != self.schema.structure:
             return "its columns are stored in another way"
         return None
+
+
+def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
+    """Return start and length of some column chunks; adjacent ones are merged."""
+    ranges: list[tuple[int, int]] = []
+    stop = -1
+    for chunk in chunks:
+        if chunk.start == stop:
+            first, length = ranges[-1]
+            ranges[-1] = (first, length + chunk.compressed_bytes)
+        else:
+            ranges.append((chunk.start, chunk.compressed_bytes))
+        stop = chunk.start + chunk.compressed_bytes
+    return tuple(ranges)
 
 
 def _about(leaf: Leaf, reason: str) -> str:
@@ -543,16 +534,14 @@ class StoredGroups:
         self.path = path
         with OpenedTable(path) as table:
             self.size_bytes = table.size_bytes
+            footer, (self._start, _) = table.parsed_footer(outline=True), table.footer_range()
             try:
-                footer, (start, _) = table.footer_outline(), table.footer_range()
-                self._schema = footer.schema
-                self.schema, self._writer = _schema_and_writer(footer.schema.raw, footer.tail.raw)
-            except ThriftError as error:
+                self._copier = _copier_of(footer.schema.raw, footer.tail.raw)
+            except pa.ArrowException as error:
                 raise unreadable(path, error) from error
-        self.rows = footer.rows
-        self._start, self._places = start, footer.places
+        self._schema, self.schema, self.rows = footer.schema, footer.arrow_schema, footer.rows
+        self._places = footer.places
         self._end = len(MAGIC)
-        self._alike: dict[tuple[FileSchema, bytes | None], bool] = {}
 
     def extremes(self) -> Iterator[dict[str, tuple[float, float]]]:
         """Yield the values of `DataFile.extremes` for each row group.
@@ -577,11 +566,9 @@ class StoredGroups:
             The ranges in the source and those in this file; None if the footers already show that
             it is no copy.
         """
-        try:
-            footer = FOOTERS.read(source.footer())
-        except ThriftError as error:
-            raise unreadable(source.path, error) from error
-        if len(footer.row_groups) != 1 or not self._is_alike(footer, source.path):
+        footer, copier = source.parsed_footer(), self._copier
+        is_alike = footer.schema.structure == self._schema.structure
+        if len(footer.row_groups) != 1 or not is_alike or copier.reason_against_columns(footer):
             return None
         wanted = footer.row_groups[0]
         chunks = wanted.chunks()
@@ -591,9 +578,9 @@ class StoredGroups:
         stated = self._stated(table, group)
         # Usually the row group follows the previous one; its entry then need not be parsed.
         position = self._end
-        if self._writer.row_group(wanted, chunks, position) != stated:
+        if copier.row_group(wanted, chunks, position) != stated:
             position = self._entry(stated).chunks()[0].start
-            if self._writer.row_group(wanted, chunks, position) != stated:
+            if copier.row_group(wanted, chunks, position) != stated:
                 return None
         size = sum(chunk.compressed_bytes for chunk in chunks)
         self._end = position + size
@@ -610,22 +597,8 @@ class StoredGroups:
         except ThriftError as error:  # the file has changed
             raise unreadable(self.path, error) from error
 
-    def _is_alike(self, footer: FileFooter, path: str) -> bool:
-        """Return whether a file has the same columns, types and nesting."""
-        key = (footer.schema, footer.tail.arrow_schema)
-        if key not in self._alike:
-            self._alike[key] = (
-                footer.schema.structure == self._schema.structure
-                and read_data_schema(path).equals(self.schema, check_metadata=False)
-            )
-        return self._alike[key]
-
 
 @lru_cache(maxsize=1 << 4)
-def _schema_and_writer(schema_raw: bytes, tail: bytes) -> tuple[pa.Schema, FooterWriter]:
-    """Return the Arrow schema of files whose footers have these parts, and their writer."""
-    schema = arrow_schema(schema_raw, tail)
-    try:
-        return schema, FooterWriter(schema)
-    except pa.ArrowException as error:
-        raise ThriftError(str(error)) from error
+def _copier_of(schema: bytes, tail: bytes) -> TableCopier:
+    """Return the copier for files whose footers have these parts."""
+    return TableCopier(arrow_schema(schema, tail))

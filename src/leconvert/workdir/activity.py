@@ -40,7 +40,6 @@ from leconvert.workdir.records import RunPaths, encode_record, read_record
 from leconvert.workdir.run import tool_versions
 
 _VERSION = 1
-_HERE = Machine()
 _SECONDS_BETWEEN_REPORTS = 1.0
 # A waiting worker reports too, so that an observer can distinguish it from a dead one.
 _SECONDS_BETWEEN_IDLE_REPORTS = 10.0
@@ -163,24 +162,17 @@ class WorkerReporter:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        peak_memory: Callable[[], int] = _HERE.peak_memory,
         fs: FileSystem = LOCAL,
     ) -> None:
         self._run = run
         self._run_id = run_id
         self._clock = clock
         self._now = now
-        self._peak_memory = peak_memory
         self._fs = fs
         self._began = clock()
         self._written_at: float | None = None
         self._processed_bytes = 0
-        self.record = WorkerRecord(
-            token=worker.token,
-            host=worker.host,
-            pid=worker.pid,
-            lock=worker.lock,
-        )
+        self.record = WorkerRecord(**worker.as_fields())
 
     def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
         """Report the current batch, and the work that was finished since the last report."""
@@ -226,7 +218,7 @@ class WorkerReporter:
             frames_per_second=round(self.record.frames / seconds, 1),
             seconds=round(seconds, 1),
             updated=self._wall_clock(),
-            peak_memory_bytes=self._peak_memory(),
+            peak_memory_bytes=Machine().peak_memory(),
         )
         self._written_at = now
         try:

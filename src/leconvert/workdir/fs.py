@@ -18,7 +18,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -264,35 +264,22 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def write_durably(
-    path: Path,
-    data: bytes,
-    *,
-    fs: FileSystem = LOCAL,
-    randomness: Callable[[int], bytes] = os.urandom,
-) -> None:
+def write_durably(path: Path, data: bytes, *, fs: FileSystem = LOCAL) -> None:
     """Write or replace a small file so that after a crash it holds the old or the new content.
 
     The order is: a temporary file in the same folder, fsync, rename, fsync of the folder.
     """
-    replace_record(path, data, sync=True, fs=fs, randomness=randomness)
+    replace_record(path, data, sync=True, fs=fs)
 
 
-def replace_record(
-    path: Path,
-    data: bytes,
-    *,
-    sync: bool = False,
-    fs: FileSystem = LOCAL,
-    randomness: Callable[[int], bytes] = os.urandom,
-) -> None:
+def replace_record(path: Path, data: bytes, *, sync: bool = False, fs: FileSystem = LOCAL) -> None:
     """Write or replace a small file so that every reader sees the old or the new content.
 
     Without ``sync`` a power loss may leave it empty or missing, which is right for heartbeats and
     for records that are only displayed. A rename that reports an error but happened (see the
     module's docstring) counts as done.
     """
-    temporary = path.with_name(f".{path.name}.{randomness(6).hex()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     with storage_errors(path):
         try:
             fs.write_new(temporary, data, sync=sync)

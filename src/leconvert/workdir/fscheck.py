@@ -207,18 +207,15 @@ class BrokenPromiseError(Exception):
     """An operation succeeded with the wrong effect; the message describes it."""
 
 
-def check_folder(
-    folder: Path, *, wait_seconds: float | None = None, fs: FileSystem = LOCAL
-) -> CheckReport:
+def check_folder(folder: Path, *, wait_seconds: float | None = None) -> CheckReport:
     """Test a folder, and if another host waits there, the promises between two hosts.
 
     Args:
         folder: The folder.
         wait_seconds: How long to wait for the other host; None to look for none.
-        fs: The file operations.
     """
-    findings = probe_folder(folder, fs=fs)
-    met = None if wait_seconds is None else lead(folder, wait_seconds=wait_seconds, fs=fs)
+    findings = probe_folder(folder)
+    met = None if wait_seconds is None else lead(folder, wait_seconds=wait_seconds)
     if met is None:
         return CheckReport(str(folder), mount_of(folder), tuple(findings))
     peer, more, channel = met

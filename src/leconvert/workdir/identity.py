@@ -21,9 +21,9 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -98,10 +98,10 @@ _KEPT_SECONDS = 7 * 24 * 3600.0
 _LOCK_NAME = re.compile(r"leconvert-[0-9]+\.alive/[0-9]+-[0-9a-f]+\Z")
 
 
-def new_token(host: str, pid: int, randomness: Callable[[int], bytes]) -> str:
+def new_token(host: str, pid: int) -> str:
     """Return ``host-pid-<8 random hex digits>``, safe as a file name."""
     safe = re.sub(r"[^A-Za-z0-9_-]+", "_", host)[:64].lstrip("-") or "host"
-    return f"{safe}-{pid}-{randomness(4).hex()}"
+    return f"{safe}-{pid}-{os.urandom(4).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +122,14 @@ class WorkerIdentity:
     lock: str = ""
 
     @classmethod
-    def of_this_process(cls, randomness: Callable[[int], bytes] = os.urandom) -> WorkerIdentity:
+    def of_this_process(cls) -> WorkerIdentity:
         """Return a new identity for the calling process."""
-        host = os.uname().nodename
-        pid = os.getpid()
-        return cls(
-            token=new_token(host, pid, randomness),
-            host=host,
-            pid=pid,
-            lock=_lock_of(pid),
-        )
+        host, pid = os.uname().nodename, os.getpid()
+        return cls(new_token(host, pid), host, pid, _lock_of(pid))
 
     def as_fields(self) -> dict[str, Any]:
         """Return the fields for records."""
-        return {
-            "token": self.token,
-            "host": self.host,
-            "pid": self.pid,
-            "lock": self.lock,
-        }
+        return asdict(self)
 
 
 def process_is_gone(fields: Mapping[str, Any]) -> bool:

@@ -163,16 +163,14 @@ def lock_excludes(path: Path) -> bool:
 
 
 @contextmanager
-def planner_lock(
-    work_dir: WorkDir, *, worker: WorkerIdentity | None = None, fs: FileSystem = LOCAL
-) -> Iterator[None]:
+def planner_lock(work_dir: WorkDir) -> Iterator[None]:
     """Hold the planner's lock of a work dir, which is made if needed.
 
     Raises:
         BusyError: Another process holds it.
     """
     make_durably(work_dir.root)
-    with hold_lock(work_dir.planner_lock, "planner", run_id="-", worker=worker, fs=fs):
+    with hold_lock(work_dir.planner_lock, "planner", run_id="-"):
         yield
 
 
@@ -189,13 +187,7 @@ def remove_planner_lock(work_dir: WorkDir) -> None:
 
 @contextmanager
 def packer_lock(
-    run: RunPaths,
-    run_id: str,
-    *,
-    worker: WorkerIdentity | None = None,
-    wait: LockWait | None = None,
-    beats: bool = False,
-    fs: FileSystem = LOCAL,
+    run: RunPaths, run_id: str, *, wait: LockWait | None = None, beats: bool = False
 ) -> Iterator[None]:
     """Hold the packer's lock of a run; see `hold_lock`. A removed run is not made again.
 
@@ -206,7 +198,7 @@ def packer_lock(
     path = run.packer_lock
     if not run.root.is_dir():
         raise _removed(run, run_id)
-    with hold_lock(path, "packer", run_id=run_id, worker=worker, wait=wait, beats=beats, fs=fs):
+    with hold_lock(path, "packer", run_id=run_id, wait=wait, beats=beats):
         try:
             inside = set(run.root.iterdir())
         except FileNotFoundError:
@@ -232,13 +224,7 @@ def _removed(run: RunPaths, run_id: str) -> WorkDirError:
 
 
 @contextmanager
-def target_lock(
-    target: Path,
-    run_id: str,
-    *,
-    wait: LockWait | None = None,
-    fs: FileSystem = LOCAL,
-) -> Iterator[None]:
+def target_lock(target: Path, run_id: str, *, wait: LockWait | None = None) -> Iterator[None]:
     """Hold the lock of a target while a result takes its place, and until the source is dealt with.
 
     Runs with different work dirs meet here. The lock is in a folder of its own beside the target,
@@ -251,7 +237,7 @@ def target_lock(
     make_durably(path.parent)
     held = False
     try:
-        with hold_lock(path, "target", run_id=run_id, wait=wait, beats=True, fs=fs):
+        with hold_lock(path, "target", run_id=run_id, wait=wait, beats=True):
             held = True
             try:
                 yield
@@ -275,8 +261,12 @@ def read_packer(run: RunPaths, *, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
 
     The lock may have been released since.
     """
+    return _read_holder(run.packer_lock, fs)
+
+
+def _read_holder(lock: Path, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
     try:
-        return read_record(_holder(run.packer_lock), "lock-holder", version=_HOLDER_VERSION, fs=fs)
+        return read_record(_holder(lock), "lock-holder", version=_HOLDER_VERSION, fs=fs)
     except (OSError, StorageError, WorkDirError):
         return {}
 
@@ -287,12 +277,10 @@ def hold_lock(
     role: str,
     *,
     run_id: str,
-    worker: WorkerIdentity | None = None,
     wait: LockWait | None = None,
     beats: bool = False,
-    fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
-    """Hold a lock file, and record its holder beside it.
+    """Hold a lock file, and record this process beside it.
 
     Without flock, a lock of this host replaces it; see the module's docstring.
 
@@ -300,10 +288,8 @@ def hold_lock(
         path: The lock file.
         role: The holder's role, for messages.
         run_id: The run, for the record.
-        worker: The holder; by default this process.
         wait: How to wait for a silent holder; None not to wait.
         beats: Whether to show signs of life.
-        fs: The file operations.
 
     Raises:
         BusyError: Another process holds it.
@@ -317,15 +303,15 @@ def hold_lock(
             lock = acquire_lock(path)
         except Timeout:
             if wait is None or wait.seconds <= 0:
-                raise _busy(path, role, fs) from None
-            lock = _wait_for(path, role, wait, fs)
+                raise _busy(path, role) from None
+            lock = _wait_for(path, role, wait)
     try:
-        fields = (worker or WorkerIdentity.of_this_process()).as_fields()
+        fields = WorkerIdentity.of_this_process().as_fields()
 
         def show_life() -> bool:
             more = {"beat": os.urandom(8).hex()} if beats else {}
             record = encode_record("lock-holder", _HOLDER_VERSION, run_id, fields | more)
-            replace_record(holder_path, record, fs=fs)
+            replace_record(holder_path, record)
             return True
 
         def keep_showing() -> bool:
@@ -377,25 +363,24 @@ def _holder(path: Path) -> Path:
     return path.with_name(f"{path.name}.holder")
 
 
-def _wait_for(path: Path, role: str, wait: LockWait, fs: FileSystem) -> BaseFileLock:
+def _wait_for(path: Path, role: str, wait: LockWait) -> BaseFileLock:
     from filelock import Timeout
 
-    holder_path = _holder(path)
-    seen, began, told = _content(holder_path, fs), wait.clock(), False
+    seen, began, told = _read_holder(path), wait.clock(), False
     while True:
         with suppress(Timeout):
             return acquire_lock(path)
-        now = _content(holder_path, fs)
-        if now is not None and now != seen:
-            raise _busy(path, role, fs)
+        now = _read_holder(path)
+        if now and now != seen:
+            raise _busy(path, role)
         silent_seconds = wait.clock() - began
         if silent_seconds >= wait.seconds:
-            raise _busy(path, role, fs, silent_seconds)
+            raise _busy(path, role, silent_seconds)
         if not told and silent_seconds >= 2 * BEAT_SECONDS:
             told = True
             wait.say(
                 f"Waiting up to {wait.seconds:.0f} s for the lock of the {role}: "
-                f"{_named(path, fs)} holds the lock, but has given no sign of life for "
+                f"{_named(path)} holds the lock, but has given no sign of life for "
                 f"{silent_seconds:.0f} s."
             )
         if wait.pause(min(_POLL_SECONDS, wait.seconds - silent_seconds)):
@@ -405,28 +390,18 @@ def _wait_for(path: Path, role: str, wait: LockWait, fs: FileSystem) -> BaseFile
             )
 
 
-def _content(path: Path, fs: FileSystem) -> bytes | None:
-    try:
-        return fs.read_bytes(path)
-    except OSError:
-        return None
+def _named(path: Path) -> str:
+    # A holder that has not recorded itself yet, or died before, holds the lock all the same.
+    record = _read_holder(path)
+    return f"process {record['pid']} on {record['host']}" if record else "another process"
 
 
-def _named(path: Path, fs: FileSystem) -> str:
-    try:
-        record = read_record(_holder(path), "lock-holder", version=_HOLDER_VERSION, fs=fs)
-        return f"process {record['pid']} on {record['host']}"
-    except (OSError, StorageError, WorkDirError, KeyError):
-        # The holder has not recorded itself yet, or died before; the lock is held all the same.
-        return "another process"
-
-
-def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = None) -> BusyError:
+def _busy(path: Path, role: str, silent_seconds: float | None = None) -> BusyError:
     silent = ""
     if silent_seconds is not None:
         silent = f" and has given no sign of life for {silent_seconds:.0f} s"
     if role == "target":
-        holder = _named(path, fs)
+        holder = _named(path)
         return BusyError(
             f"{holder[0].upper()}{holder[1:]} holds the lock {path}{silent}. That process puts the "
             "result of another run in the same place.",
@@ -435,7 +410,7 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
             "command again.",
         )
     return BusyError(
-        f"The lock {path} is held by {_named(path, fs)}, the {role} of this work dir{silent}.",
+        f"The lock {path} is held by {_named(path)}, the {role} of this work dir{silent}.",
         path=str(path),
         next_step=f"Wait for that process or stop it. A new {role} continues where it stopped.",
     )
@@ -532,21 +507,14 @@ class OneHostFileSystem(FileSystem):
     says so. When the process goes on, it is still the only one.
     """
 
-    def __init__(
-        self,
-        lock: Path,
-        *,
-        wait_seconds: float = _WAIT_SECONDS,
-        randomness: Callable[[int], bytes] = os.urandom,
-    ) -> None:
+    def __init__(self, lock: Path, *, wait_seconds: float = _WAIT_SECONDS) -> None:
         super().__init__()
         self._lock = lock
         self._wait_seconds = wait_seconds
-        self._randomness = randomness
 
     def give_name(self, source: Path, target: Path) -> None:
         """Give a copy of a record the name ``target``; ``source`` does not change."""
-        fresh = target.with_name(f".{target.name}.{self._randomness(6).hex()}.new")
+        fresh = target.with_name(f".{target.name}.{os.urandom(6).hex()}.new")
         try:
             # Sync even if the name itself need not survive: a claim that a power failure left empty
             # names no holder, and would block its batch for a whole lease.
@@ -588,14 +556,7 @@ class OneHostFileSystem(FileSystem):
                 lock.release()
 
 
-def why_no_links(
-    folder: Path,
-    other: Path,
-    lock: Path,
-    *,
-    fs: FileSystem = LOCAL,
-    randomness: Callable[[int], bytes] = os.urandom,
-) -> str:
+def why_no_links(folder: Path, other: Path, lock: Path, *, fs: FileSystem = LOCAL) -> str:
     """Test whether hard links decide which process is first; return why not, such as ``EPERM``.
 
     Files of the test are removed again; after a crash a name that begins with ``.probe-`` is left.
@@ -606,7 +567,7 @@ def why_no_links(
     Raises:
         StorageError: They do not work, and a lock excludes nobody either.
     """
-    token = randomness(6).hex()
+    token = os.urandom(6).hex()
     first, second = (folder / f".probe-{token}-{number}" for number in (1, 2))
     given = other / f".probe-{token}"
     with storage_errors(folder):
@@ -700,17 +661,17 @@ def plan_one_host(
     planned = OneHost(
         HostIdentity.of_this_host(), _device(run.root), has_links=not why, reason=alone
     )
-    _write(run, run_id, planned, fs)
+    _write(run, run_id, planned)
     return planned
 
 
-def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneHost | None:
+def read_one_host(run: RunPaths, run_id: str) -> OneHost | None:
     """Return the record of a run, or None if any number of hosts may work.
 
     Raises:
         WorkDirError: The record is damaged.
     """
-    fields = find_record(run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run_id, fs=fs)
+    fields = find_record(run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run_id)
     if fields is None:
         return None
     try:
@@ -756,7 +717,7 @@ def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
         )
     now = replace(planned, host=replace(planned.host, boot=here.boot), device=_device(run.root))
     if now != planned:
-        _write(run, run_id, now, LOCAL)
+        _write(run, run_id, now)
     return now
 
 
@@ -786,14 +747,14 @@ def _because(run: RunPaths, planned: OneHost) -> str:
     )
 
 
-def _write(run: RunPaths, run_id: str, record: OneHost, fs: FileSystem) -> None:
+def _write(run: RunPaths, run_id: str, record: OneHost) -> None:
     fields = {
         **record.host.as_fields(),
         "device": record.device,
         "exclusion": _WITH_LINKS if record.has_links else _UNDER_A_LOCK,
         "reason": record.reason,
     }
-    write_durably(run.one_host, encode_record("one-host", ONE_HOST_VERSION, run_id, fields), fs=fs)
+    write_durably(run.one_host, encode_record("one-host", ONE_HOST_VERSION, run_id, fields))
 
 
 def _device(folder: Path) -> int:

@@ -461,16 +461,12 @@ class Journal:
         run_id: str,
         *,
         fs: FileSystem = LOCAL,
-        randomness: Callable[[int], bytes] = os.urandom,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.run = run
         self.run_id = run_id
         self.fs = fs
         self.generation = 0
-        self._randomness = randomness
-        self._nonce = randomness(8).hex()
-        self._now = now
+        self._nonce = os.urandom(8).hex()
         self._times: dict[str, str] = {}
 
     def read(self) -> JournalState:
@@ -532,9 +528,9 @@ class Journal:
         generation = state.generation + 1
         path = self.run.journal_record(generation)
         source = path.with_name(f".{path.name}.{self._nonce}")
-        self._times = {"began": self._wall_clock()}
+        self._times = {"began": _wall_clock()}
         raw = self._encode(state.step, state.swap, state.notes, generation)
-        write_durably(source, raw, fs=self.fs, randomness=self._randomness)
+        write_durably(source, raw, fs=self.fs)
         try:
             publish_exclusively(source, path, fs=self.fs)
         except AlreadyPublishedError:
@@ -562,16 +558,14 @@ class Journal:
         before = self.read()
         if before.generation != self.generation:
             raise self._superseded(before.generation)
-        self._times.setdefault(step.value, self._wall_clock())
+        self._times.setdefault(step.value, _wall_clock())
         raw = self._encode(
             step,
             before.swap if swap is None else swap,
             before.notes if notes is None else notes,
             self.generation,
         )
-        write_durably(
-            self.run.journal_record(self.generation), raw, fs=self.fs, randomness=self._randomness
-        )
+        write_durably(self.run.journal_record(self.generation), raw, fs=self.fs)
 
     def _encode(
         self,
@@ -601,9 +595,6 @@ class Journal:
             return []
         return sorted(int(found[1]) for name in names if (found := _RECORD.match(name)))
 
-    def _wall_clock(self) -> str:
-        return self._now().astimezone(UTC).isoformat(timespec="milliseconds")
-
     def _superseded(self, generation: int) -> BusyError:
         path: Path = self.run.journal_record(generation)
         return BusyError(
@@ -611,3 +602,7 @@ class Journal:
             path=str(path),
             next_step="Let the other packer finish. `leconvert status` shows its progress.",
         )
+
+
+def _wall_clock() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -481,9 +481,9 @@ class ScanTable:
             return self.stream(stream)[0].files
         return _distinct(values[0], values[1:])[0]
 
-    def sources(self, first: int = 0, stop: int | None = None) -> IntArray:
-        """Return the number of each episode's source for positions first to stop."""
-        return self._found([_SOURCE_COLUMN], first, stop)[0]
+    def sources(self) -> IntArray:
+        """Return the number of each episode's source."""
+        return self._found([_SOURCE_COLUMN], 0, None)[0]
 
     def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
         """Return indices and lengths of the episodes for positions first to stop."""

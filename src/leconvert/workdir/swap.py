@@ -187,7 +187,7 @@ def _those_there(places: Sequence[Path], fs: FileSystem) -> list[Path]:
     return [place for place in places if place in there]
 
 
-def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
+def staging_trees(target: Path) -> list[tuple[str, Path]]:
     """Return the new trees of all runs beside a target, or beside ``meta/`` in it.
 
     The folders are listed. Trees that are being removed (`leconvert.workdir.removal`) are included.
@@ -197,14 +197,14 @@ def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Pa
     """
     inside = []
     with suppress(FileNotFoundError, NotADirectoryError):
-        inside = _trees_beside(target / META, fs)
-    return _trees_beside(target, fs) + inside
+        inside = _trees_beside(target / META)
+    return _trees_beside(target) + inside
 
 
-def _trees_beside(target: Path, fs: FileSystem) -> list[tuple[str, Path]]:
+def _trees_beside(target: Path) -> list[tuple[str, Path]]:
     real = Path(os.path.realpath(target))
     with storage_errors(real.parent):
-        names = fs.list_names(real.parent)
+        names = LOCAL.list_names(real.parent)
     trees = []
     for name in names:
         if (found := _TREE_NAME.search(name)) is not None:

@@ -52,7 +52,7 @@ def test_a_silent_holder_is_named_waited_for_and_in_the_end_refused(
     with pytest.raises(BusyError) as caught, packer_lock(run, "r1", wait=waiting.wait(20)):
         pass
     assert waiting.now == 1020.0
-    assert caught.value.exit_code == 12
+    assert (caught.value.exit_code, caught.value.path) == (12, str(run.packer_lock))
     assert caught.value.message == (
         f"The lock {run.packer_lock} is held by process {os.getpid()} on "
         f"{os.uname().nodename}, the packer of this work dir and has given no sign of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from leconvert.workdir.identity import (
     process_is_gone,
     process_is_running,
 )
-from leconvert.workdir.locks import packer_lock, planner_lock
+from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import (
     Journal,
     WorkDir,
@@ -166,8 +167,8 @@ def test_batch_numbers_beyond_six_digits_widen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["node.lab:7", "../../etc", "", "-rf", "ä" * 200])
 def test_tokens_are_safe_file_names_whatever_the_host_is_called(host: str) -> None:
-    token = new_token(host, 17, lambda size: b"\xab" * size)
-    assert token.endswith("-17-abababab")
+    token = new_token(host, 17)
+    assert re.search(r"-17-[0-9a-f]{8}\Z", token)
     assert "/" not in token
     assert not token.startswith((".", "-"))
     assert len(token.encode()) < 120
@@ -263,18 +264,6 @@ def test_old_locks_go_and_those_that_are_held_stay(
         assert {path.name for path in held.parent.iterdir()} == {held.name, again.name, "8-01"}
     finally:
         identity._lock_of.cache_clear()
-
-
-def test_a_second_packer_is_refused_and_told_who_packs(tmp_path: Path) -> None:
-    run = WorkDir(tmp_path).run("r1")
-    run.ensure()
-    holder = WorkerIdentity("n1-7-ff", "node1", 7)
-    with packer_lock(run, "r1", worker=holder):
-        with pytest.raises(BusyError, match="process 7 on node1") as caught, packer_lock(run, "r1"):
-            pass
-        assert caught.value.path == str(run.packer_lock)
-    with packer_lock(run, "r1"):
-        pass
 
 
 def test_a_holder_that_has_not_said_who_it_is_still_holds(tmp_path: Path) -> None:

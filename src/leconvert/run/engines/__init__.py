@@ -172,7 +172,7 @@ def note_job(paths: RunPaths, engine: str, job_id: str, role: str, tasks: int) -
     from leconvert.workdir.activity import JobRecord, write_job
     from leconvert.workdir.identity import new_token
 
-    token = new_token(f"{engine}-{job_id}", os.getpid(), os.urandom)
+    token = new_token(f"{engine}-{job_id}", os.getpid())
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(StorageError):
         write_job(paths, paths.root.name, JobRecord(token, engine, job_id, role, tasks, now))
