@@ -34,6 +34,7 @@ from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.metadata import ResultTables
 from leconvert.support.errors import LeconvertError
 from leconvert.support.storage_errors import raise_storage_trouble
+from leconvert.support.text import numbered
 
 
 def was_repaired(result: Path) -> bool:
@@ -211,7 +212,7 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
         everything.
     """
     if repairs.selected_episodes is not None:
-        return f"only its episodes {repairs.selected_episodes} are in the result"
+        return f"the result has only its {numbered('episode', repairs.selected_episodes)}"
     if repairs.trimmed_episodes:
         shown = ", ".join(map(str, repairs.trimmed_episodes))
         return f"these of its episodes were trimmed: {shown}"
