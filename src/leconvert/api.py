@@ -77,7 +77,7 @@ from leconvert.support.errors import (
 from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
-from leconvert.support.text import count, first_few, json_record
+from leconvert.support.text import count, first_few, json_record, numbered
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.fs import is_there
@@ -998,7 +998,7 @@ def split_dataset(
     done, taken = [], Counter[str]()
     for part in parts:
         if part.name in finished:
-            progress.say(f"{part.output} is finished. It has the episodes {part.episodes}.")
+            progress.say(f"{part.output} is finished. It has {numbered('episode', part.episodes)}.")
             done.append(replace(part, verified=finished[part.name]))
         elif dry_run:
             summary = preview_plan(

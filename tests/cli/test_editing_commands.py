@@ -63,6 +63,8 @@ def test_a_dataset_is_split_priced_and_split_again(
     assert again.stdout.count("was finished before and matches the source (compared now") == 2
     told = json.loads(leconvert(*command, "--json").stdout)["parts"]
     assert [(part["name"], part["report"]) for part in told] == [("train", None), ("val", None)]
+    alone = ("--into", "a=0-3,b=4", "--dry-run")
+    assert "b: episode 4, " in leconvert(*command[:-2], *alone, code=0).stdout
     for part in told:
         leconvert("verify", part["output"], "--source", small_source, code=0)
     leconvert(*command, "--seed", "2", code=5)

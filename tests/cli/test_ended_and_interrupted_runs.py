@@ -26,8 +26,9 @@ import leconvert as package
 from leconvert.run.packer import run as packing
 from leconvert.run.proof import VerificationReport, verify_pair
 from leconvert.support import file_calls
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import old_dir
 from tests.faults.faulty_files import CrashError
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
@@ -369,6 +370,20 @@ def test_a_finished_run_whose_result_is_gone_is_done_anew(
     done = leconvert_here(*finished, code=0)
     assert "Converting again" in done.stderr
     assert digest_of(tmp_path / "out") == digest
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["as recorded", "another"])
+def test_a_kept_source_is_named_to_be_put_back_if_it_is_the_one_of_the_run(
+    dataset: Path, tmp_path: Path, leconvert_here: Leconvert, is_same: bool
+) -> None:
+    work, kept = tmp_path / "work", old_dir(dataset)
+    leconvert_here("convert", dataset, "--work-dir", work, code=0)
+    shutil.rmtree(dataset)
+    if not is_same:
+        edit_info(kept, lambda info: info.update(robot_type="another"))
+    done = leconvert_here("pack", work, code=5)
+    assert (f"`mv {kept} {dataset}`" in done.stderr) == is_same
+    assert (f"`leconvert check {kept}`" in done.stderr) != is_same
 
 
 @pytest.mark.parametrize("damage", ["removed", "altered", "added"])

@@ -30,7 +30,7 @@ from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
 from leconvert.support.flags import whole
-from leconvert.support.text import amount, count
+from leconvert.support.text import amount, count, numbered
 
 if TYPE_CHECKING:
     from leconvert.api import SplitPart
@@ -172,20 +172,21 @@ def _show_sums(plans: Sequence[PlanSummary]) -> None:
 
 
 def _show_part(part: SplitPart, *, quiet: bool) -> None:
+    named = f"{part.name}: {numbered('episode', part.episodes)}"
     if quiet:
         for done in (part.report, part.plan):
             if done is not None:
                 print_findings(done.findings)
         return
     if part.report is not None:
-        print(f"{part.name}: episodes {part.episodes}")
+        print(named)
         print_report(part.report)
     elif part.plan is not None:
-        print(f"{part.name}: episodes {part.episodes}, {part.output}")
+        print(f"{named}, {part.output}")
         print_plan(part.plan)
     else:
         print(
-            f"{part.name}: episodes {part.episodes}; {part.output} was finished before and matches "
+            f"{named}; {part.output} was finished before and matches "
             f"the source (compared now: {part.verified})."
         )
 

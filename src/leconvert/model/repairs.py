@@ -20,7 +20,7 @@ from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, flags_of
 from leconvert.support.lazy import lazy_module
-from leconvert.support.text import count
+from leconvert.support.text import count, numbered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -441,7 +441,9 @@ class Repairs:
         located = {file.path for file in self.located_files}
         templates = ", ".join(self.path_templates.values())
         parts = {
-            f"only episodes {self.selected_episodes} converted, as asked": self.selected_episodes,
+            f"only {numbered('episode', self.selected_episodes)} converted, as asked": (
+                self.selected_episodes
+            ),
             ", ".join(trimmed): trimmed,
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,

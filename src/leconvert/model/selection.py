@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag
 from leconvert.support.lazy import lazy_module
-from leconvert.support.text import count, shown
+from leconvert.support.text import count, numbered, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -408,15 +408,14 @@ def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str
     left = EpisodeRanges.of_episodes(episode_index[owner < 0])
     if left.ranges:
         number = int((owner < 0).sum())
-        alone = number == 1
         rest = next(
             name
             for name in chain(["rest"], (f"rest{n}" for n in range(2, len(lists) + 3)))
             if name not in lists
         )
         raise UsageError(
-            f"{'1 episode is' if alone else f'{number:,} episodes are'} in no part of --into: "
-            f"{'episode' if alone else 'episodes'} {left}.",
+            f"{count(number, 'episode is', 'episodes are')} in no part of --into: "
+            f"{numbered('episode', left)}.",
             next_step=f"Add a part for the rest, such as --into {rest}={left}. To leave episodes "
             "out, convert each part by itself with --episodes.",
         )

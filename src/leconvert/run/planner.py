@@ -538,12 +538,12 @@ def check_asked(
 ) -> None:
     """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
     _check_can_append(sources, target, conversion.layout, conversion.selection)
-    for source, repairs in zip(sources, _assumed_of_each(sources, conversion.repairs), strict=True):
+    for source in sources:
         read_info(source)
+        own, is_v3 = _assumed_of(source, conversion.repairs, is_alone=len(sources) == 1)
         asks_for_nothing = target == source and not conversion.changes_anything
-        is_done = asks_for_nothing and is_converted(source)
-        if is_done or not reads_as_v3(source, repairs):
-            load_info(source, repairs.reading, guess_version=True)
+        if not is_v3 or (asks_for_nothing and is_converted(source)):
+            load_info(source, own.reading, guess_version=True)
 
 
 def draft_plan(
@@ -715,18 +715,28 @@ def _scans_with_remedies(
         yield scan
 
 
-def _assumed_of_each(sources: Sequence[Path], repairs: RepairOptions) -> list[RepairOptions]:
-    """Return the repairs of each source; of several, only those with its files have the version."""
-    if len(sources) == 1 or repairs.assume_version is None:
-        return [repairs] * len(sources)
-    as_told, is_v3 = replace(repairs, assume_version=None), repairs.assume_version == V3_VERSION
-    return [repairs if reads_as_v3(each, as_told) == is_v3 else as_told for each in sources]
+def _assumed_of(
+    source: Path, repairs: RepairOptions, *, is_alone: bool
+) -> tuple[RepairOptions, bool]:
+    """Return the repairs of a source, and whether its files are those of v3.0.
+
+    Of several sources, only those with the files of the assumed version have it.
+    """
+    if is_alone or repairs.assume_version is None:
+        return repairs, reads_as_v3(source, repairs)
+    as_told = replace(repairs, assume_version=None)
+    is_v3 = reads_as_v3(source, as_told)
+    return repairs if is_v3 == (repairs.assume_version == V3_VERSION) else as_told, is_v3
 
 
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
     """Return the repairs of each source; only sources with a feature drop or rename it."""
-    of_each = _assumed_of_each(sources, repairs)
-    if len(sources) == 1 or not (repairs.drop_features or repairs.rename_features):
+    of_each = [repairs] * len(sources)
+    if len(sources) == 1:
+        return of_each
+    if repairs.assume_version is not None:
+        of_each = [_assumed_of(source, repairs, is_alone=False)[0] for source in sources]
+    if not (repairs.drop_features or repairs.rename_features):
         return of_each
     features = [
         open_dataset(source, source_reading(source, own)).features

@@ -67,6 +67,11 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {plural or noun + 's'}"
 
 
+def numbered(noun: str, numbers: object) -> str:
+    """Return a noun with its numbers, such as ``episode 2`` or ``episodes 0,3-4``."""
+    return f"{noun if str(numbers).isdecimal() else noun + 's'} {numbers}"
+
+
 def first_few(lines: Sequence[object], most: int) -> list[str]:
     """Return the first lines as text, and a line with the number of lines left out."""
     left = len(lines) - most

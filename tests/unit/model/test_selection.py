@@ -115,7 +115,7 @@ def test_a_part_is_converted_and_proven(small_source: Path, tmp_path: Path) -> N
     assert repairs.selected_episodes == EpisodeRanges(((1, 1), (3, 4)))
     assert json.loads((out / "meta/repairs.json").read_bytes())["version"] == 3
     assert verify_pair(out, small_source).ok
-    assert reason_to_keep(out, small_source, repairs) == "only its episodes 1,3-4 are in the result"
+    assert reason_to_keep(out, small_source, repairs) == "the result has only its episodes 1,3-4"
 
 
 @pytest.mark.parametrize("ranges", [[[1, 1], [3, 3]], [[1, 1], [3, 5]], [[0, 0], [3, 4]]])

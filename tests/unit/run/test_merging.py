@@ -24,8 +24,9 @@ from leconvert.cli.main import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import PROVENANCE_PATH, open_dataset, read_provenance, v2, v3
 from leconvert.model.selection import EpisodeSelection
+from leconvert.run import planner
 from leconvert.run.conversion import Conversion
-from leconvert.run.planner import check_all_places, open_or_plan
+from leconvert.run.planner import check_all_places, check_asked, open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import (
     FindingsError,
@@ -114,6 +115,19 @@ def test_a_trimmed_source_is_merged_with_its_frames(
     dataset = open_dataset(tmp_path / "out")
     assert dataset.episodes.length.tolist() == [6, 8, 3, 5, 9]
     assert [f for f in check_dataset(tmp_path / "out").findings if f.severity == "error"] == []
+
+
+def test_the_version_of_each_source_is_decided_once(
+    two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_info(two[1], lambda info: info.pop("codebase_version"))
+    looked: list[Path] = []
+    decide = planner.reads_as_v3
+    monkeypatch.setattr(
+        planner, "reads_as_v3", lambda root, asked: looked.append(root) or decide(root, asked)
+    )
+    check_asked(two, tmp_path / "out", Conversion(repairs=RepairOptions(assume_version="v2.1")))
+    assert looked == two
 
 
 def test_all_that_differs_stands_in_one_table(make: Make, tmp_path: Path) -> None:

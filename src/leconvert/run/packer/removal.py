@@ -22,7 +22,7 @@ from leconvert.run.proof.difference import same_bytes
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
 from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
-from leconvert.support.text import shown
+from leconvert.support.text import numbered, shown
 from leconvert.workdir.former import TreeFacts
 from leconvert.workdir.fs import remove_tree, sync_dir
 from leconvert.workdir.swap import codebase_version, old_dir, removed_dir, removed_old_dir
@@ -162,7 +162,7 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
         everything.
     """
     if repairs.selected_episodes is not None:
-        return f"only its episodes {repairs.selected_episodes} are in the result"
+        return f"the result has only its {numbered('episode', repairs.selected_episodes)}"
     if repairs.trimmed_episodes:
         shown = ", ".join(map(str, repairs.trimmed_episodes))
         return f"these of its episodes were trimmed: {shown}"

@@ -552,9 +552,14 @@ def _no_result(run: OpenedRun) -> NoResultError:
         helps = "`leconvert convert` converts again; `leconvert plan --restart` plans again."
     elif kept is None:
         helps = f"Its source was removed. {back}"
-    elif kept == old_dir(target) or _is_whole(run, kept):
+    elif _is_whole(run, kept):
         there, place = shlex.quote(str(target)), shlex.quote(str(kept))
         helps = f"The source is kept. Put it back with `mv {place} {there}`, then convert again."
+    elif kept == old_dir(target):
+        helps = (
+            f"{kept} is not the source that the run recorded. `leconvert check "
+            f"{shlex.quote(str(kept))}` checks it. {back}"
+        )
     else:
         helps = f"The removal of its source was interrupted: {kept} is the remaining part. {back}"
     return NoResultError(
@@ -566,7 +571,7 @@ def _no_result(run: OpenedRun) -> NoResultError:
 
 
 def _is_whole(run: OpenedRun, source: Path) -> bool:
-    """Return whether a folder from which a removal may have taken files has all of the source."""
+    """Return whether a folder has all of the source, as the run recorded it."""
     try:
         check_source_unchanged(run, source)
     except LeconvertError:
