@@ -287,13 +287,10 @@ class Host:
             charged = sum(RemoteFile("", size).charge_bytes for size in sizes)
             room = charged
         else:
-            repo = state.resolved.repo
-            check_convertible(
-                state.resolved,
-                HubStore(repo, should_stop=self.stop.is_set),
-                also_v3=dataset.options.layout.to == "v2.1",
-            )
-            listed = read_all(repo.list_files())
+            store = HubStore(state.resolved.repo, should_stop=self.stop.is_set)
+            also_v3 = dataset.options.layout.to == "v2.1"
+            check_convertible(state.resolved, store, also_v3=also_v3)
+            listed = read_all(store.list_files())
             charged = sum(file.charge_bytes for file in files_of(listed))
             room = 2 * charged
             if dataset.migrates:

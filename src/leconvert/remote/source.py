@@ -513,7 +513,7 @@ def download_dataset(
         StorageError: There is not enough space.
         InterruptedRunError: ``stop`` was set.
     """
-    listed = read_all(repo.list_files()) if listed is None else listed
+    listed = read_all(HubStore(repo).list_files()) if listed is None else listed
     size_bytes = sum(listed.column("size_bytes").to_pylist())
     origin = Origin(repo.repo_id, revision, repo.commit)
     with incoming(target) as arriving:
@@ -711,7 +711,7 @@ def _look(
             found = done
         else:
             found = resolve_revision(repo_id, revision, endpoint=endpoint)
-        sizes = {file.path: file.size_bytes for file in found.repo.list_files()}
+        sizes = {file.path: file.size_bytes for file in HubStore(found.repo).list_files()}
         return _told(found, [*sizes.values()], is_there=INFO_PATH in sizes), sizes
     except HubUnavailableError:
         raise

@@ -266,7 +266,7 @@ def make_sparse_snapshot(
     with storage_errors(folder):
         for part in (tree, folder / "begun"):
             part.mkdir(parents=True, exist_ok=True)
-        listed = read_all(repo.list_files())
+        listed = read_all(store.list_files())
         writer = _Writer(folder, store, for_copies=for_copies)
         files = [file for file in files_of(listed) if file.path.startswith("meta/")]
         with progress.stage("outline", listed.num_rows, "files") as stage:
