@@ -470,7 +470,7 @@ def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
 
 
 def _store_at(api: HfApi, repo_id: str, revision: str) -> HubStore:
-    """Return a store that makes each request once: a push begins anew after a failure."""
+    """Return a store that tries once: after a failure, a push looks at everything again."""
     return HubStore(HubRepo(repo_id, revision, api.endpoint, token=api.token), tries=1)
 
 
