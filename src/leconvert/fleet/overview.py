@@ -43,7 +43,8 @@ from leconvert.fleet.work import (
     with_policy,
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
-from leconvert.remote.source import Resolved, glance_at
+from leconvert.remote.provenance import Origin
+from leconvert.remote.source import glance_at
 from leconvert.report.records import SettledBatches
 from leconvert.report.status import Progressed, RateWindow
 from leconvert.run.conversion import LeaseOptions
@@ -59,7 +60,6 @@ from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
 from leconvert.transfer.client import read_pause
-from leconvert.transfer.hub import HubRepo
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers
@@ -725,9 +725,9 @@ def _price_on_hub(
         said = f"It is {seen.version or 'not a dataset'}."
         return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
-        found = HubRepo(dataset.source.repo_id, seen.commit)
+        found = Origin(dataset.source.repo_id, seen.revision, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)
-        return _price_migration(dataset, Resolved(found, seen.revision), policy, scratch, seconds)
+        return _price_migration(dataset, found, policy, scratch, seconds)
     rooms = {} if dataset.target is None else {_existing(dataset.target): seen.size_bytes}
     return PricedDataset(
         *place,
@@ -741,7 +741,7 @@ def _price_on_hub(
 
 
 def _price_migration(
-    dataset: FleetDataset, found: Resolved, policy: Policy, scratch: ScratchOptions, seconds: float
+    dataset: FleetDataset, found: Origin, policy: Policy, scratch: ScratchOptions, seconds: float
 ) -> PricedDataset:
     """Plan a migration in a temporary folder."""
     place = dataset.name, str(dataset.source), dataset.place

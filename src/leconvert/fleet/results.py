@@ -37,7 +37,6 @@ from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import HubOrigin, Origin, facts_of, known_origin
 from leconvert.remote.push import PushReport, push, push_stands
 from leconvert.remote.source import (
-    Resolved,
     check_convertible,
     download_dataset,
     fetch_sparse,
@@ -151,7 +150,7 @@ class SourceState:
     """
 
     digest: str
-    resolved: Resolved | None = None
+    resolved: Origin | None = None
     converted: str | None = None
 
 
@@ -165,8 +164,8 @@ def source_state(dataset: FleetDataset) -> SourceState:
     converted = None
     if not source.revision and to == "v3.0":
         done = find_converted(source.repo_id, source=found)
-        converted = done.repo.commit if done is not None else None
-    return SourceState(found.repo.commit, found, converted)
+        converted = done.commit if done is not None else None
+    return SourceState(found.commit, found, converted)
 
 
 # Folder of a downloaded source in the scratch folder of its dataset.
@@ -250,12 +249,11 @@ class Host:
             return state
         version = dataset.options.layout.to
         if (
-            before.commit == now.repo.commit
+            before.commit == now.commit
             or read_info(HubStore(now.repo)).get("codebase_version") != version
         ):
             return state
-        resolved = replace(now, repo=replace(now.repo, commit=before.commit))
-        return replace(state, digest=before.commit, resolved=resolved)
+        return replace(state, digest=before.commit, resolved=before)
 
     @contextmanager
     def at_hand(
@@ -287,13 +285,10 @@ class Host:
             charged = sum(RemoteFile("", size).charge_bytes for size in sizes)
             room = charged
         else:
-            repo = state.resolved.repo
-            check_convertible(
-                state.resolved,
-                HubStore(repo, should_stop=self.stop.is_set),
-                also_v3=dataset.options.layout.to == "v2.1",
-            )
-            listed = read_all(repo.list_files())
+            store = HubStore(state.resolved.repo, should_stop=self.stop.is_set)
+            also_v3 = dataset.options.layout.to == "v2.1"
+            check_convertible(state.resolved, store, also_v3=also_v3)
+            listed = read_all(store.list_files())
             charged = sum(file.charge_bytes for file in files_of(listed))
             room = 2 * charged
             if dataset.migrates:
@@ -320,16 +315,9 @@ class Host:
                 yield hand
                 return
             if state.resolved is not None:
-                found, source = state.resolved, folder / _SOURCE
-                origin = HubOrigin(
-                    download_dataset(
-                        found.repo,
-                        found.revision,
-                        source,
-                        listed=listed,
-                        replaces=True,
-                        stop=self.stop,
-                    )
+                source, origin = folder / _SOURCE, HubOrigin(state.resolved)
+                download_dataset(
+                    state.resolved, source, listed=listed, replaces=True, stop=self.stop
                 )
                 here = replace(here, source=source)
             if here.target is None:
@@ -343,7 +331,7 @@ class Host:
 
 def snapshot_at(
     dataset: FleetDataset,
-    resolved: Resolved,
+    resolved: Origin,
     work_dir: WorkDir,
     folder: Path,
     window: int = 0,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leconvert._version import __version__
 from leconvert.dataset.files import CARD_BEGIN, files_below, kept_dataset, published_files
@@ -31,6 +31,9 @@ from leconvert.transfer.names import folder_of, in_folder, repository_of
 from leconvert.workdir.fs import write_durably
 from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
+
+if TYPE_CHECKING:
+    from leconvert.transfer.hub import HubRepo
 
 # The origin on the Hub of a run's source: a record in the run's work dir.
 #
@@ -60,6 +63,13 @@ class Origin:
     repo_id: str  # ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``
     revision: str  # the requested tag, branch or commit
     commit: str  # its commit then, 40 hexadecimal digits
+
+    @property
+    def repo(self) -> HubRepo:
+        """The dataset at this commit."""
+        from leconvert.transfer.hub import HubRepo  # local datasets do not need the Hub's client
+
+        return HubRepo(self.repo_id, self.commit)
 
 
 def origin_path(folder: Path) -> Path:

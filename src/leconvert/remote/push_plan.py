@@ -40,7 +40,7 @@ from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.transfer.client import hub_errors
-from leconvert.transfer.hub import HubRepo, HubStore, list_files
+from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.names import repository_of
 from leconvert.transfer.store import RemoteFile
 
@@ -466,7 +466,12 @@ def list_commits(api: HfApi, repo_id: str, head: str) -> list[GitCommitInfo]:
 
 def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
     """Return every file of a dataset at a revision, by its path in the dataset's folder."""
-    return {file.path: file for file in list_files(api, HubRepo(repo_id, revision))}
+    return {file.path: file for file in _store_at(api, repo_id, revision).list_files()}
+
+
+def _store_at(api: HfApi, repo_id: str, revision: str) -> HubStore:
+    """Return a store that tries once: after a failure, a push looks at everything again."""
+    return HubStore(HubRepo(repo_id, revision, api.endpoint, token=api.token), tries=1)
 
 
 def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str = "") -> bytes:
@@ -482,8 +487,7 @@ def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str =
     Raises:
         HubError: The file is listed, but does not exist.
     """
-    repo = HubRepo(repo_id, revision, api.endpoint, token=api.token)
-    content = HubStore(repo, tries=1).read_whole(path, digest)
+    content = _store_at(api, repo_id, revision).read_whole(path, digest)
     if content is None and digest:
         raise HubError(
             f"{repo_id} at {revision} lists the file {path}, but does not have it.",

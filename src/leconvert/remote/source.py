@@ -35,7 +35,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import ask_hub, make_api
-from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import (
     download_command,
     folder_of,
@@ -51,7 +51,7 @@ from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
 
 if TYPE_CHECKING:
-    from huggingface_hub import GitRefs, HfApi
+    from huggingface_hub import GitRefs
 
 # The commit of a repo that is converted.
 
@@ -59,17 +59,7 @@ if TYPE_CHECKING:
 _MAIN = "main"
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """A revision, with its commit when it was resolved."""
-
-    repo: HubRepo  # the repo at a commit
-    revision: str  # the tag, branch or commit that was asked for
-
-
-def resolve_revision(
-    repo_id: str, revision: str | None = None, *, to: str = "v3.0", endpoint: str | None = None
-) -> Resolved:
+def resolve_revision(repo_id: str, revision: str | None = None, *, to: str = "v3.0") -> Origin:
     """Find the commit of a revision.
 
     Args:
@@ -78,38 +68,40 @@ def resolve_revision(
             ``main``. For a folder of a repo, None means ``main``, since its tags are for the whole
             repo.
         to: The version to write; it decides which tags count.
-        endpoint: The Hub's address; None for the configured one.
 
     Raises:
         HubError: There is no such repo or revision, or no answer.
     """
-    api = make_api(endpoint=endpoint)
     if revision is None and folder_of(repo_id):
         revision = _MAIN
     elif revision is None:
-        refs = _refs(api, repo_id)
+        refs = _refs(repo_id)
         commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
         revision = _default_revision([ref.name for ref in refs.tags], to)
         if revision in commits:
-            return Resolved(HubRepo(repo_id, commits[revision], endpoint), revision)
+            return Origin(repo_id, revision, commits[revision])
     info = ask_hub(
         repo_id,
         revision,
-        lambda: api.repo_info(repository_of(repo_id), revision=revision, repo_type="dataset"),
+        lambda: make_api().repo_info(
+            repository_of(repo_id), revision=revision, repo_type="dataset"
+        ),
     )
     assert info.sha is not None
-    return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
+    return Origin(repo_id, revision, info.sha)
 
 
-def _refs(api: HfApi, repo_id: str) -> GitRefs:
+def _refs(repo_id: str) -> GitRefs:
     """Return the branches and tags of a repo."""
     repository = repository_of(repo_id)
-    return ask_hub(repo_id, None, lambda: api.list_repo_refs(repository, repo_type="dataset"))
+    return ask_hub(
+        repo_id, None, lambda: make_api().list_repo_refs(repository, repo_type="dataset")
+    )
 
 
 def find_converted(
-    repo_id: str, to: str = "v3.0", *, source: Resolved | None = None, endpoint: str | None = None
-) -> Resolved | None:
+    repo_id: str, to: str = "v3.0", *, source: Origin | None = None
+) -> Origin | None:
     """Return the tag of a version if its ``info.json`` agrees; None if there is none.
 
     A folder of a repo has no tag of its own, so its version on ``main`` counts.
@@ -119,22 +111,21 @@ def find_converted(
         to: The version.
         source: The revision that the tag should have been made from. If this revision has other
             episodes and is newer, the tag is ignored.
-        endpoint: The Hub's address; None for the configured one.
     """
-    api = make_api(endpoint=endpoint)
     if folder_of(repo_id):
-        found, source = source or resolve_revision(repo_id, endpoint=endpoint), None
-    elif to not in [ref.name for ref in _refs(api, repo_id).tags]:
-        return None
+        found, source = source or resolve_revision(repo_id), None
     else:
-        found = resolve_revision(repo_id, to, endpoint=endpoint)
+        tagged = [ref.target_commit for ref in _refs(repo_id).tags if ref.name == to]
+        if not tagged:
+            return None
+        found = Origin(repo_id, to, tagged[0])
     info = read_info(HubStore(found.repo))
     if unreadable(info, repo_id) or info["codebase_version"] != to:
         return None
     return None if source is not None and _came_after(source, found, info) else found
 
 
-def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) -> bool:
+def _came_after(source: Origin, converted: Origin, info: Mapping[str, Any]) -> bool:
     """Return whether a dataset has other episodes than its converted form, and is newer.
 
     An older LeRobot may still record: it pushes to ``main`` and moves the tag of its own version.
@@ -147,11 +138,11 @@ def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) 
     commits = ask_hub(
         repo.repo_id,
         repo.commit,
-        lambda: make_api(endpoint=repo.endpoint).list_repo_commits(
+        lambda: make_api().list_repo_commits(
             repo.repository, repo_type="dataset", revision=repo.commit
         ),
     )
-    return source.repo.commit not in {commit.commit_id for commit in commits}
+    return source.commit not in {commit.commit_id for commit in commits}
 
 
 def _default_revision(tags: list[str], to: str) -> str:
@@ -170,7 +161,7 @@ def read_info(store: HubStore) -> dict[str, Any]:
 
 
 def check_convertible(
-    found: Resolved, store: HubStore, *, also_v3: bool = False, is_whole: bool = True
+    found: Origin, store: HubStore, *, also_v3: bool = False, is_whole: bool = True
 ) -> None:
     """Refuse a dataset that cannot be converted, before anything else is downloaded.
 
@@ -183,26 +174,26 @@ def check_convertible(
     Raises:
         SourceError: It is not a dataset, or its version cannot be converted.
     """
-    repo, revision = found.repo, found.revision
+    repo_id, revision = found.repo_id, found.revision
     info = read_info(store)
     if not isinstance(info.get("codebase_version"), str):
         raise SourceError(
-            f"{repo.repo_id} at {revision} is not a LeRobot dataset: it has no {INFO_PATH} "
+            f"{repo_id} at {revision} is not a LeRobot dataset: it has no {INFO_PATH} "
             "with a codebase_version.",
-            path=repo.name,
+            path=store.name,
             next_step="Check the name, or give another revision.",
         )
-    if wrong := unreadable(info, f"{repo.repo_id} at {revision}", repo.name):
+    if wrong := unreadable(info, f"{repo_id} at {revision}", store.name):
         raise wrong
     if info["codebase_version"] in SOURCE_VERSIONS:
         return
     if also_v3:
         if is_whole:
             return
-        raise needs_all_bytes(repo, revision)
+        raise needs_all_bytes(found)
     raise SourceError(
-        f"{repo.repo_id} at {revision} is already {V3_VERSION}. There is nothing to convert.",
-        path=repo.name,
+        f"{repo_id} at {revision} is already {V3_VERSION}. There is nothing to convert.",
+        path=store.name,
         next_step="Give the tag or commit of the v2.x dataset with --revision.",
     )
 
@@ -268,7 +259,6 @@ def already_converted(
     place: Path,
     *,
     to: str = "v3.0",
-    endpoint: str | None = None,
     fetch: bool = True,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
@@ -281,7 +271,6 @@ def already_converted(
         repo_id: ``ORG/NAME``.
         place: Path of the result; an existing folder there is left alone.
         to: The version.
-        endpoint: The Hub's address; None for the configured one.
         fetch: Whether to download it.
         stop: Set it from another thread to stop.
         progress: Receives the progress.
@@ -293,13 +282,13 @@ def already_converted(
     """
     if is_offline():
         return None
-    source = resolve_revision(repo_id, to=to, endpoint=endpoint)
-    found = find_converted(repo_id, to, source=source, endpoint=endpoint)
+    source = resolve_revision(repo_id, to=to)
+    found = find_converted(repo_id, to, source=source)
     if found is None:
         return None
     said = f"{repo_id} is already {found.revision} on the Hub"
     if fetch and not place.exists():
-        download_dataset(found.repo, found.revision, place, stop=stop, progress=progress)
+        download_dataset(found, place, stop=stop, progress=progress)
         said += f" and was downloaded to {place}"
     return f"{said}. --force-conversion converts it again."
 
@@ -312,7 +301,6 @@ def download(
     anew: bool = False,
     to: str = "v3.0",
     also_v3: bool = False,
-    endpoint: str | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> FetchedSource:
@@ -327,7 +315,6 @@ def download(
             the rest again. The folder must come from an earlier call.
         to: The version to write.
         also_v3: Accept v3.0 datasets, too.
-        endpoint: The Hub's address; None for the configured one.
         stop: Set it from another thread to stop.
         progress: Receives the progress.
 
@@ -360,16 +347,14 @@ def download(
     if is_offline():
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
-    found = resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
+    found = resolve_revision(repo_id, revision, to=to)
     check_convertible(found, HubStore(found.repo), also_v3=also_v3)
-    progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
+    progress.say(f"Downloading {repo_id} at {found.revision} ({found.commit[:12]})")
     if local.is_dir() and not anew:
         local.rmdir()  # empty, for example a mount point
     local.parent.mkdir(parents=True, exist_ok=True)
-    origin = download_dataset(
-        found.repo, found.revision, local, replaces=anew, stop=stop, progress=progress
-    )
-    return FetchedSource(local, HubOrigin(origin))
+    download_dataset(found, local, replaces=anew, stop=stop, progress=progress)
+    return FetchedSource(local, HubOrigin(found))
 
 
 def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
@@ -392,11 +377,10 @@ def fetch_sparse(
     *,
     to: str = "v3.0",
     also_v3: bool = False,
-    endpoint: str | None = None,
     scratch_limit: int | None = None,
     for_copies: bool = False,
     restart: bool = False,
-    found: Resolved | None = None,
+    found: Origin | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> FetchedSource:
@@ -411,7 +395,6 @@ def fetch_sparse(
         work_dir: The folder that all hosts share; it gets the snapshot.
         to: The version to write.
         also_v3: Whether the error for a v3.0 dataset, which is refused, advises to download it.
-        endpoint: The Hub's address; None for the configured one.
         scratch_limit: Bytes that workers may hold; None for any number.
         for_copies: Whether the Hub copies unchanged files, so that little is downloaded.
         restart: Do not continue an unfinished run.
@@ -432,7 +415,7 @@ def fetch_sparse(
     """
     stop = stop or threading.Event()
     made = None if restart else under_way(work_dir, repo_id, revision)
-    if made is not None and found is not None and made.repo.commit != found.repo.commit:
+    if made is not None and found is not None and made.origin.commit != found.commit:
         made = None
     if made is not None:
         progress.say(f"Continuing with {repo_id} at commit {made.origin.commit[:12]}")
@@ -440,18 +423,13 @@ def fetch_sparse(
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
     else:
-        found = found or resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
+        found = found or resolve_revision(repo_id, revision, to=to)
         store = HubStore(found.repo, should_stop=stop.is_set)
         check_convertible(found, store, also_v3=also_v3, is_whole=False)
-        progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
+        progress.say(f"Planning {repo_id} at {found.revision} ({found.commit[:12]})")
         with planner_lock(WorkDir(work_dir)):
             made = make_sparse_snapshot(
-                work_dir,
-                found.repo,
-                found.revision,
-                store,
-                for_copies=for_copies,
-                progress=progress,
+                work_dir, found, store, for_copies=for_copies, progress=progress
             )
             planned = None if restart else under_way(work_dir, repo_id, None)
             if for_copies and (planned is None or planned.folder != made.folder):
@@ -484,7 +462,7 @@ def pinned_revision(tree: Path) -> str | None:
     """Return the revision of a sparse snapshot, if it still has the same commit."""
     origin = open_sparse_snapshot(tree).origin
     with suppress(HubError):
-        if resolve_revision(origin.repo_id, origin.revision).repo.commit == origin.commit:
+        if resolve_revision(origin.repo_id, origin.revision).commit == origin.commit:
             return origin.revision
     return None
 
@@ -493,15 +471,14 @@ def pinned_revision(tree: Path) -> str | None:
 
 
 def download_dataset(
-    repo: HubRepo,
-    revision: str,
+    origin: Origin,
     target: Path,
     *,
     listed: pa.Table | None = None,
     replaces: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
-) -> Origin:
+) -> None:
     """Download every file of a commit into a folder; ``listed`` is the listing, if known.
 
     The files arrive in a hidden folder beside the target. It gets the target's name when all files
@@ -513,9 +490,8 @@ def download_dataset(
         StorageError: There is not enough space.
         InterruptedRunError: ``stop`` was set.
     """
-    listed = read_all(repo.list_files()) if listed is None else listed
+    listed = read_all(HubStore(origin.repo).list_files()) if listed is None else listed
     size_bytes = sum(listed.column("size_bytes").to_pylist())
-    origin = Origin(repo.repo_id, revision, repo.commit)
     with incoming(target) as arriving:
         if is_there(target):
             if not replaces:
@@ -525,12 +501,12 @@ def download_dataset(
             if known_origin(target) == origin and all(
                 _is_right(file, target) for file in files_of(listed)
             ):
-                return origin
+                return
             arriving.take_back()
         arriving.keep({file.path for file in files_of(listed)})
-        _check_space(arriving, repo, size_bytes)
+        _check_space(arriving, origin.repo_id, size_bytes)
         download_all(
-            lambda should_stop: HubStore(repo, should_stop=should_stop),
+            lambda should_stop: HubStore(origin.repo, should_stop=should_stop),
             files_of(listed),
             arriving,
             is_here=lambda file: _is_right(file, arriving.tree),
@@ -541,7 +517,6 @@ def download_dataset(
         (arriving.tree / NOTES).mkdir(parents=True, exist_ok=True)
         write_origin(arriving.tree / NOTES, origin, run_id="-")
         arriving.finish()
-    return origin
 
 
 def _is_right(file: RemoteFile, tree: Path) -> bool:
@@ -549,12 +524,12 @@ def _is_right(file: RemoteFile, tree: Path) -> bool:
     return path.is_file() and file.is_content_of(path)
 
 
-def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
+def _check_space(arriving: Incoming, repo_id: str, size_bytes: int) -> None:
     free, there = shutil.disk_usage(arriving.folder).free, arriving.size_bytes()
     if free + there < size_bytes:
         place = arriving.folder.parent
         raise StorageError(
-            f"{place} has only {free:,} bytes free, but {repo.repo_id} needs {size_bytes:,}.",
+            f"{place} has only {free:,} bytes free, but {repo_id} needs {size_bytes:,}.",
             path=str(place),
             next_step="Free disk space, choose another folder with --root, or add --engine "
             "local, which needs only --scratch-limit of disk space for the source.",
@@ -655,27 +630,25 @@ class HubGlance:
         return None
 
 
-def glance_at(
-    repo_id: str, revision: str | None = None, *, endpoint: str | None = None
-) -> HubGlance:
+def glance_at(repo_id: str, revision: str | None = None) -> HubGlance:
     """Look at a dataset. Problems of the dataset are returned, not raised.
 
     Raises:
         HubUnavailableError: The Hub does not answer.
     """
-    return _look(repo_id, revision, endpoint)[0]
+    return _look(repo_id, revision)[0]
 
 
 def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
     """Look at a dataset, or at the datasets in the folders of a repo without one at its top."""
-    seen, sizes = _look(repo_id, revision, None)
+    seen, sizes = _look(repo_id, revision)
     bytes_in = {} if seen.info else _bytes_of_datasets(sizes)
     if not bytes_in:
         return [seen]
 
     def look(folder: str) -> HubGlance:
-        repo = HubRepo(in_folder(repo_id, folder), seen.commit)
-        return _told(Resolved(repo, seen.revision), bytes_in[folder])
+        origin = Origin(in_folder(repo_id, folder), seen.revision, seen.commit)
+        return _told(origin, bytes_in[folder])
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub") as pool:
         return list(pool.map(look, bytes_in))
@@ -702,16 +675,12 @@ def _top_of(path: str, tops: Collection[str]) -> str | None:
     return next((parent for parent in parents if parent in tops), None)
 
 
-def _look(
-    repo_id: str, revision: str | None, endpoint: str | None
-) -> tuple[HubGlance, Mapping[str, int]]:
+def _look(repo_id: str, revision: str | None) -> tuple[HubGlance, Mapping[str, int]]:
     """Look at a dataset; return also the bytes of its files."""
     try:
-        if revision is None and (done := find_converted(repo_id, endpoint=endpoint)) is not None:
-            found = done
-        else:
-            found = resolve_revision(repo_id, revision, endpoint=endpoint)
-        sizes = {file.path: file.size_bytes for file in found.repo.list_files()}
+        found = find_converted(repo_id) if revision is None else None
+        found = found or resolve_revision(repo_id, revision)
+        sizes = {file.path: file.size_bytes for file in HubStore(found.repo).list_files()}
         return _told(found, [*sizes.values()], is_there=INFO_PATH in sizes), sizes
     except HubUnavailableError:
         raise
@@ -719,16 +688,15 @@ def _look(
         return HubGlance(repo_id, problem=error.message), {}
 
 
-def _told(found: Resolved, sizes: Sequence[int], *, is_there: bool = True) -> HubGlance:
+def _told(found: Origin, sizes: Sequence[int], *, is_there: bool = True) -> HubGlance:
     """Return the facts of a dataset's ``info.json``, with the bytes of its files."""
-    repo_id = found.repo.repo_id
     info = read_info(HubStore(found.repo, tries=1)) if is_there else {}
     version = info.get("codebase_version")
-    wrong = unreadable(info, f"{repo_id} at {found.revision}") if info else None
+    wrong = unreadable(info, f"{found.repo_id} at {found.revision}") if info else None
     return HubGlance(
-        repo_id,
+        found.repo_id,
         found.revision,
-        found.repo.commit,
+        found.commit,
         version if isinstance(version, str) else None,
         info,
         len(sizes),

@@ -33,7 +33,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import batched, islice
 from pathlib import Path
 
@@ -242,8 +242,7 @@ def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
 
 def make_sparse_snapshot(
     work_dir: Path,
-    repo: HubRepo,
-    revision: str,
+    origin: Origin,
     store: HubStore,
     *,
     for_copies: bool = False,
@@ -253,27 +252,26 @@ def make_sparse_snapshot(
 
     Args:
         work_dir: The folder that all hosts share.
-        repo: The dataset, at the commit.
-        revision: The revision that was asked for, for the record.
+        origin: The dataset, at the commit.
         store: Reads the dataset's files.
         for_copies: Whether to make the outline of a migration.
         progress: Receives the progress.
     """
-    folder = WorkDir(work_dir).outlines_dir / _folder_name(repo, for_copies=for_copies)
+    folder = WorkDir(work_dir).outlines_dir / _folder_name(origin, for_copies=for_copies)
     tree = folder / "tree"
     if (folder / "outline.json").exists():
         return open_sparse_snapshot(tree)
     with storage_errors(folder):
         for part in (tree, folder / "begun"):
             part.mkdir(parents=True, exist_ok=True)
-        listed = read_all(repo.list_files())
+        listed = read_all(store.list_files())
         writer = _Writer(folder, store, for_copies=for_copies)
         files = [file for file in files_of(listed) if file.path.startswith("meta/")]
         with progress.stage("outline", listed.num_rows, "files") as stage:
             writer.take_all(files, lambda _: False, stage.advance)
             is_episode = _episode_files(tree, writer)
             if is_episode is None:
-                raise needs_all_bytes(repo, revision)
+                raise needs_all_bytes(origin)
             rest = (file for file in files_of(listed) if not file.path.startswith("meta/"))
             while block := list(islice(rest, _FILES_AT_A_TIME)):
                 writer.take_all(block, is_episode, stage.advance)
@@ -282,10 +280,8 @@ def make_sparse_snapshot(
         sync_tree(tree, files=False)
         sync_dir(folder)
         record = {
-            "endpoint": repo.endpoint,
-            "repo_id": repo.repo_id,
-            "revision": revision,
-            "commit": repo.commit,
+            "endpoint": None,  # the configured one
+            **asdict(origin),
             "size_bytes": sum(listed.column("size_bytes").to_pylist()),
             "largest_bytes": writer.largest_bytes,
         }
@@ -293,22 +289,22 @@ def make_sparse_snapshot(
     return open_sparse_snapshot(tree)
 
 
-def _folder_name(repo: HubRepo, *, for_copies: bool) -> str:
+def _folder_name(origin: Origin, *, for_copies: bool) -> str:
     """Return the name of an outline's folder, unique among the datasets of the commit."""
-    name = repo.commit
-    if folder := folder_of(repo.repo_id):
+    name = origin.commit
+    if folder := folder_of(origin.repo_id):
         name += f"-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
     return f"{name}{_COPIES if for_copies else ''}"
 
 
-def needs_all_bytes(repo: HubRepo, revision: str) -> SourceError:
+def needs_all_bytes(origin: Origin) -> SourceError:
     """Return the error for a v3.0 dataset, whose scan reads rows."""
     return SourceError(
-        f"{repo.repo_id} at {revision} is v3.0. Only v2.x datasets can be planned "
+        f"{origin.repo_id} at {origin.revision} is v3.0. Only v2.x datasets can be planned "
         "without downloading them first.",
-        path=repo.name,
-        next_step=f"Download it, `{download_command(repo.repo_id, revision, 'DIR')}`, and give "
-        f"{downloaded_at(repo.repo_id, 'DIR')}.",
+        path=origin.repo.name,
+        next_step=f"Download it, `{download_command(origin.repo_id, origin.revision, 'DIR')}`, "
+        f"and give {downloaded_at(origin.repo_id, 'DIR')}.",
     )
 
 

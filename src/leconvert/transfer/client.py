@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 
-def make_api(*, endpoint: str | None = None) -> HfApi:
+def make_api(*, endpoint: str | None = None, token: str | bool | None = None) -> HfApi:
     """Return a client; no request is made yet."""
     from huggingface_hub import HfApi
 
-    return HfApi(endpoint=endpoint, library_name="leconvert", library_version=__version__)
+    return HfApi(endpoint, token, library_name="leconvert", library_version=__version__)
 
 
 def check_token(repo_id: str, api: HfApi | None = None) -> None:

@@ -39,7 +39,7 @@ from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.transfer.hub import HubRepo, HubStore, find_repo
 from leconvert.transfer.store import RemoteFile, Store
-from leconvert.transfer.urls import open_store
+from leconvert.transfer.urls import UrlStore, open_store
 
 _HUB = "hf://"
 _HUB_DATASETS = f"{_HUB}datasets/"
@@ -246,7 +246,7 @@ class Files:
         self._noted: dict[str, RemoteFile | _LocalFile] = {}
         self._fleeting: frozenset[int] = frozenset()
         # Belongs to this process: a store's client is expensive to make, and it serves all threads.
-        self._store: tuple[int, Store] | None = None
+        self._store: tuple[int, HubStore | UrlStore] | None = None
 
     def name(self, relative: str) -> str:
         """Return a file's name in messages."""
@@ -337,7 +337,9 @@ class Files:
                 raise _unreachable(self.name(relative), error) from error
         else:
             try:
-                found = self._connect().find_file(relative)
+                store = self._connect()
+                assert isinstance(store, UrlStore)  # a commit on the Hub cannot change
+                found = store.find_file(relative)
             except Exception as error:
                 raise _unreachable(self.name(relative), error) from error
         change = "it no longer exists" if found is None else _change(noted, found)
@@ -426,17 +428,17 @@ class Files:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_store": None, "_listed": {}}
 
-    def _find(self, relative: str) -> tuple[Store, RemoteFile]:
+    def _find(self, relative: str) -> tuple[HubStore | UrlStore, RemoteFile]:
         """Return a file, and the store to read it from."""
         try:
             store = self._connect()
             path = f"{self._folder}{relative}"
-            if self._repo is None:
+            if isinstance(store, UrlStore):
                 file = store.find_file(path)
             else:
                 folder = path.rpartition("/")[0]
                 if folder not in self._listed:
-                    files = self._repo.list_files(folder, recursive=False)
+                    files = store.list_files(folder, recursive=False)
                     self._listed[folder] = {each.path: each for each in files}
                 file = self._listed[folder].get(path)
             if file is None:
@@ -445,18 +447,19 @@ class Files:
             raise _unreachable(self.name(relative), error) from error
         return store, file
 
-    def _connect(self) -> Store:
+    def _connect(self) -> HubStore | UrlStore:
         process = os.getpid()
-        if self._store is None or self._store[0] != process:
-            self.fix()
-            if self._repo is not None:
-                self._store = process, HubStore(self._repo)
-                return self._store[1]
+        if self._store is not None and self._store[0] == process:
+            return self._store[1]
+        self.fix()
+        if self._repo is not None:
+            store: HubStore | UrlStore = HubStore(self._repo)
+        else:
             store = open_store(self.root)  # the store's library keeps one client for each thread
             if not store.fs.async_impl:  # others may not be safe for several threads
                 return store
-            self._store = process, store
-        return self._store[1]
+        self._store = process, store
+        return store
 
 
 def _change(noted: RemoteFile | _LocalFile, found: RemoteFile | _LocalFile) -> str:

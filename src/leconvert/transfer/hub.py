@@ -35,7 +35,6 @@ from leconvert.transfer.names import folder_of, in_folder, repository_of
 from leconvert.transfer.store import RemoteFile, is_content, other_content
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import Response
     from huggingface_hub.hf_api import RepoFile, RepoFolder
 
@@ -86,31 +85,6 @@ class HubRepo:
         """Return the path of a file in the repository."""
         return in_folder(folder_of(self.repo_id), path)
 
-    def own_path(self, path: str) -> str:
-        """Return the path relative to the dataset's folder of a file of the repository."""
-        folder = folder_of(self.repo_id)
-        return path[len(folder) + 1 :] if folder else path
-
-    def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
-        """Yield the files below a folder, in the order of the listing's pages."""
-        api = make_api(endpoint=self.endpoint)
-        return list_files(api, self, folder, recursive=recursive, patience=Patience())
-
-    def find_file(self, path: str) -> RemoteFile | None:
-        """Return one file of the listing, or None."""
-        api = make_api(endpoint=self.endpoint)
-
-        def ask() -> RemoteFile | None:
-            entries = api.get_paths_info(
-                self.repository,
-                [self.full_path(path)],
-                revision=self.commit,
-                repo_type=self.kind,
-            )
-            return next(_files_among(entries, self), None)
-
-        return ask_hub(self.repo_id, self.commit, ask)
-
     @contextmanager
     def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
         """Request a file, whole or a range.
@@ -149,61 +123,6 @@ class HubRepo:
         ):
             hf_raise_for_status(answer)
             yield Body(_first_byte(answer), answer.iter_raw(_CHUNK_BYTES), _content_id(answer))
-
-
-def list_files(
-    api: HfApi,
-    repo: HubRepo,
-    folder: str = "",
-    *,
-    recursive: bool = True,
-    patience: Patience | None = None,
-) -> Iterator[RemoteFile]:
-    """Yield the files below a folder of a repo; nothing if the folder does not exist.
-
-    Args:
-        api: The client.
-        repo: The repo. Its files must be the same in each attempt, as those of a commit are.
-        folder: The folder.
-        recursive: Whether to list subfolders, too.
-        patience: Counts attempts; None for a single one.
-    """
-    from huggingface_hub.errors import EntryNotFoundError
-
-    patience = patience or Patience(tries=1)
-    told = 0
-    while True:
-        try:
-            with hub_errors(repo.repo_id, repo.commit):
-                entries = api.list_repo_tree(
-                    repo.repository,
-                    repo.full_path(folder) or None,
-                    recursive=recursive,
-                    revision=repo.commit,
-                    repo_type=repo.kind,
-                )
-                for file in islice(_files_among(entries, repo), told, None):
-                    told += 1
-                    yield file
-                return
-        except HubUnavailableError as error:
-            patience.wait(error)
-        except HubError as error:
-            if isinstance(error.__cause__, EntryNotFoundError):
-                return
-            raise
-
-
-def _files_among(entries: Iterable[RepoFile | RepoFolder], repo: HubRepo) -> Iterator[RemoteFile]:
-    from huggingface_hub.hf_api import RepoFile
-
-    for entry in entries:
-        if not isinstance(entry, RepoFile):
-            continue
-        if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
-            raise SourceError(f"{repo.name} has a file with the unsafe name {entry.path!r}.")
-        digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
-        yield RemoteFile(repo.own_path(entry.path), entry.size, digest)
 
 
 def find_repo(url: str) -> tuple[HubRepo, str] | None:
@@ -255,7 +174,6 @@ class HubStore:
     Args:
         repo: The repo.
         should_stop: Called while waiting, and with each chunk that arrives.
-        pause: Waits some seconds; None for the pause of all requests to the Hub.
         tries: Consecutive failures without a single new byte after which to give up.
     """
 
@@ -264,12 +182,10 @@ class HubStore:
         repo: HubRepo,
         *,
         should_stop: Callable[[], bool] = lambda: False,
-        pause: Callable[[float], object] | None = None,
         tries: int = TRIES,
     ) -> None:
         self._repo = repo
         self._should_stop = should_stop
-        self._pause = pause
         self._tries = tries
 
     @property
@@ -277,13 +193,55 @@ class HubStore:
         """The repo's name in messages."""
         return self._repo.name
 
-    def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
-        """Yield the files below a folder; nothing if the folder does not exist."""
-        return self._repo.list_files(folder)
+    def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
+        """Yield the files below a folder; nothing if the folder does not exist.
 
-    def find_file(self, path: str) -> RemoteFile | None:
-        """Return one file; None if it does not exist."""
-        return self._repo.find_file(path)
+        A failed request is repeated, and the files that were yielded already are skipped: the
+        files of a commit are always the same.
+
+        Args:
+            folder: The folder.
+            recursive: Whether to list subfolders, too.
+        """
+        from huggingface_hub.errors import EntryNotFoundError
+
+        repo = self._repo
+        api = make_api(endpoint=repo.endpoint, token=repo.token)
+        patience = Patience(self._tries, partial(self._wait, folder or repo.name))
+        told = 0
+        while True:
+            try:
+                with hub_errors(repo.repo_id, repo.commit):
+                    entries = api.list_repo_tree(
+                        repo.repository,
+                        repo.full_path(folder) or None,
+                        recursive=recursive,
+                        revision=repo.commit,
+                        repo_type=repo.kind,
+                    )
+                    for file in islice(self._files_among(entries), told, None):
+                        told += 1
+                        yield file
+                    return
+            except HubUnavailableError as error:
+                patience.wait(error)
+            except HubError as error:
+                if isinstance(error.__cause__, EntryNotFoundError):
+                    return
+                raise
+
+    def _files_among(self, entries: Iterable[RepoFile | RepoFolder]) -> Iterator[RemoteFile]:
+        from huggingface_hub.hf_api import RepoFile
+
+        top = folder_of(self._repo.repo_id)
+        for entry in entries:
+            if not isinstance(entry, RepoFile):
+                continue
+            if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
+                raise SourceError(f"{self.name} has a file with the unsafe name {entry.path!r}.")
+            digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
+            path = entry.path.removeprefix(f"{top}/") if top else entry.path
+            yield RemoteFile(path, entry.size, digest)
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         """Return a range of a file's bytes."""
@@ -379,7 +337,7 @@ class HubStore:
         take: Callable[[Iterator[bytes], Body], None],
     ) -> None:
         """Request the rest of a file until all of it is there."""
-        patience = Patience(self._tries, partial(self._wait, file))
+        patience = Patience(self._tries, partial(self._wait, file.path))
         while True:
             start, stop = rest()
             try:
@@ -395,21 +353,21 @@ class HubStore:
         """Yield an answer's bytes from an offset in the file on; the answer may begin before it."""
         skip = start - body.start
         for chunk in body.chunks:
-            self._check_stop(file)
+            self._check_stop(file.path)
             yield chunk[skip:]
             skip -= min(skip, len(chunk))
 
-    def _wait(self, file: RemoteFile, seconds: float) -> None:
+    def _wait(self, path: str, seconds: float) -> None:
         while seconds > 0:
-            self._check_stop(file)
-            (self._pause or client.pause)(min(seconds, _SECONDS_BETWEEN_LOOKS))
+            self._check_stop(path)
+            client.pause(min(seconds, _SECONDS_BETWEEN_LOOKS))
             seconds -= _SECONDS_BETWEEN_LOOKS
 
-    def _check_stop(self, file: RemoteFile) -> None:
+    def _check_stop(self, path: str) -> None:
         if self._should_stop():
             raise InterruptedRunError(
-                f"Stopped while fetching {file.path}.",
-                path=file.path,
+                f"Stopped while fetching {path}.",
+                path=path,
                 next_step="Run the same command again to continue.",
             )
 

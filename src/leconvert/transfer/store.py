@@ -94,9 +94,6 @@ class Store(Protocol):
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
         """Yield the files below a folder; nothing if the folder does not exist."""
 
-    def find_file(self, path: str) -> RemoteFile | None:
-        """Return one file; None if it does not exist."""
-
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         """Return a range of a file's bytes, cut at the file's end."""
 

@@ -20,7 +20,6 @@ from leconvert.support.errors import (
     StorageError,
     TargetError,
 )
-from leconvert.transfer.hub import HubRepo
 from leconvert.workdir.incoming import download_dir, part_in
 
 FILES = {
@@ -32,9 +31,9 @@ FILES = {
 
 
 @pytest.fixture
-def repo(hub: StandIn) -> HubRepo:
+def repo(hub: StandIn) -> Origin:
     kept = hub.add_repo(REPO, FILES)
-    return HubRepo(REPO, kept.branches["main"], hub.endpoint)
+    return Origin(REPO, "main", kept.branches["main"])
 
 
 def names(folder: Path) -> set[str]:
@@ -57,33 +56,34 @@ def fetched(hub: StandIn) -> list[str]:
     return sorted(r.path.split("/resolve/")[1][41:] for r in hub.log if "/resolve/" in r.path)
 
 
-def test_what_is_there_is_never_overwritten(repo: HubRepo, tmp_path: Path) -> None:
+def test_what_is_there_is_never_overwritten(repo: Origin, tmp_path: Path) -> None:
     target = tmp_path / "arm"
     target.write_text("mine")
     with pytest.raises(TargetError, match="exists already"):
-        download_dataset(repo, "main", target)
+        download_dataset(repo, target)
     assert target.read_text() == "mine"
     assert not download_dir(target).exists()
 
 
 def test_a_download_that_is_stopped_has_no_name_yet_and_goes_on(
-    hub: StandIn, repo: HubRepo, tmp_path: Path
+    hub: StandIn, repo: Origin, tmp_path: Path
 ) -> None:
     target, stop = tmp_path / "arm", threading.Event()
     hub.break_requests(Fault("none", path="/resolve/.*/data/b.parquet", interfere=stop.set))
     with pytest.raises(InterruptedRunError):
-        download_dataset(repo, "main", target, stop=stop)
+        download_dataset(repo, target, stop=stop)
     assert not target.exists()
     whole = names(download_dir(target) / "tree")
     hub.log.clear()
-    assert download_dataset(repo, "main", target) == Origin(REPO, "main", repo.commit)
+    download_dataset(repo, target)
+    assert known_origin(target) == repo
     assert names(target) == {*FILES, ".gitattributes"}
     assert set(fetched(hub)) == {*FILES, ".gitattributes"} - whole
     assert not download_dir(target).exists()
 
 
 def test_a_stop_that_comes_after_the_last_file_leaves_all_of_them_for_the_next_call(
-    hub: StandIn, repo: HubRepo, tmp_path: Path
+    hub: StandIn, repo: Origin, tmp_path: Path
 ) -> None:
     stop = threading.Event()
     stop.set()
@@ -92,31 +92,31 @@ def test_a_stop_that_comes_after_the_last_file_leaves_all_of_them_for_the_next_c
     attributes = b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"
     (download_dir(target) / "tree/.gitattributes").write_bytes(attributes)
     with pytest.raises(InterruptedRunError, match="is not complete yet"):
-        download_dataset(repo, "main", target, stop=stop)
+        download_dataset(repo, target, stop=stop)
     assert not target.exists()
-    download_dataset(repo, "main", target)
+    download_dataset(repo, target)
     assert fetched(hub) == []
 
 
 def test_one_file_that_cannot_be_had_ends_the_download_and_the_others_stay(
-    hub: StandIn, repo: HubRepo, tmp_path: Path
+    hub: StandIn, repo: Origin, tmp_path: Path
 ) -> None:
     target = tmp_path / "arm"
     gone = Fault("status", path="/resolve/.*/data/b.parquet", status=404, times=None)
     hub.break_requests(gone)
     with pytest.raises(HubError):
-        download_dataset(repo, "main", target)
+        download_dataset(repo, target)
     assert not target.exists()
     assert "data/b.parquet" not in names(download_dir(target) / "tree")
 
 
 @pytest.mark.parametrize("wrong", [b"x" * 100, b"x" * 99], ids=["other bytes", "another size"])
 def test_of_what_an_earlier_commit_left_only_equal_files_are_kept(
-    hub: StandIn, repo: HubRepo, tmp_path: Path, wrong: bytes
+    hub: StandIn, repo: Origin, tmp_path: Path, wrong: bytes
 ) -> None:
     target = tmp_path / "arm"
     put(target, {**FILES, "data/a.parquet": wrong, "gone/x.md": b"gone"})
-    download_dataset(repo, "main", target)
+    download_dataset(repo, target)
     assert fetched(hub) == [".gitattributes", "data/a.parquet"]
     assert names(target) == {*FILES, ".gitattributes"}
     assert (target / "data/a.parquet").read_bytes() == FILES["data/a.parquet"]
@@ -129,38 +129,39 @@ def test_of_what_an_earlier_commit_left_only_equal_files_are_kept(
     ids=["a file where a folder is now", "a folder where a file is now"],
 )
 def test_names_that_changed_their_kind_since_an_earlier_commit_are_no_obstacle(
-    repo: HubRepo, tmp_path: Path, earlier: dict[str, bytes]
+    repo: Origin, tmp_path: Path, earlier: dict[str, bytes]
 ) -> None:
     target = tmp_path / "arm"
     put(target, earlier)
-    download_dataset(repo, "main", target)
+    download_dataset(repo, target)
     assert names(target) == {*FILES, ".gitattributes"}
 
 
 def test_a_disk_without_room_is_told_before_anything_is_fetched(
-    hub: StandIn, repo: HubRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: StandIn, repo: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 0, 10))
     with pytest.raises(StorageError, match=f"10 bytes free, but {REPO} needs ") as caught:
-        download_dataset(repo, "main", tmp_path / "arm")
+        download_dataset(repo, tmp_path / "arm")
     assert caught.value.path == str(tmp_path)
     assert "--scratch-limit" in str(caught.value.next_step)
     assert fetched(hub) == []
 
 
 def test_what_has_arrived_counts_as_room(
-    repo: HubRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "arm"
     put(target, FILES)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, 100))
-    assert download_dataset(repo, "main", target).commit == repo.commit
+    download_dataset(repo, target)
+    assert known_origin(target) == repo
 
 
 def test_what_another_commit_left_is_no_room(
-    repo: HubRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "arm"
     put(target, {"old.parquet": b"x" * 10_000})
@@ -171,7 +172,7 @@ def test_what_another_commit_left_is_no_room(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, 100))
     with pytest.raises(StorageError, match="has only 100 bytes free"):
-        download_dataset(repo, "main", target)
+        download_dataset(repo, target)
     assert names(download_dir(target)) >= {f"begun/{begun.name}"}, "a part is gone on with"
     assert [path.name for path in begun.parent.iterdir()] == [begun.name]
 
@@ -179,7 +180,7 @@ def test_what_another_commit_left_is_no_room(
 # --- folders that are there already ---------------------------------------------------------------
 
 
-def test_an_empty_folder_is_filled(repo: HubRepo, tmp_path: Path) -> None:
+def test_an_empty_folder_is_filled(repo: Origin, tmp_path: Path) -> None:
     target = tmp_path / "mounted"
     target.mkdir()
     arrived = download(REPO, repo.commit, target)
@@ -189,7 +190,7 @@ def test_an_empty_folder_is_filled(repo: HubRepo, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("note", ["", "{", '{"format": "leconvert/origin", "version": 99}'])
-def test_a_note_that_cannot_be_read_says_nothing(repo: HubRepo, tmp_path: Path, note: str) -> None:
+def test_a_note_that_cannot_be_read_says_nothing(repo: Origin, tmp_path: Path, note: str) -> None:
     target = tmp_path / "arm"
     download(REPO, repo.commit, target)
     (target / ".cache/leconvert/origin.json").write_text(note)
@@ -199,7 +200,7 @@ def test_a_note_that_cannot_be_read_says_nothing(repo: HubRepo, tmp_path: Path, 
     assert download(REPO, None, target).arrival is None
 
 
-def test_another_repos_main_is_not_this_ones(hub: StandIn, repo: HubRepo, tmp_path: Path) -> None:
+def test_another_repos_main_is_not_this_ones(hub: StandIn, repo: Origin, tmp_path: Path) -> None:
     hub.add_repo("tester/leg", {**FILES, "notes/old.md": b"a leg"})
     target = tmp_path / "set"
     download("tester/leg", "main", target)

@@ -7,9 +7,10 @@ import json
 import pytest
 from tests.hub import StandIn
 
-from leconvert.remote.source import Resolved, check_convertible, find_converted, resolve_revision
+from leconvert.remote.provenance import Origin
+from leconvert.remote.source import check_convertible, find_converted, resolve_revision
 from leconvert.support.errors import HubError, SourceError
-from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.hub import HubStore
 
 REPO = "tester/arm"
 
@@ -25,7 +26,7 @@ def test_of_the_tags_those_count_that_are_called_as_a_version_that_is_read(hub: 
     hub.add_commit(REPO, info_of("v2.0"))
     repo.tags.update({"v2.0": repo.branches["main"], "v2.1": repo.tags["v2.x"]})
     assert resolve_revision(REPO).revision == "v2.1"
-    assert resolve_revision(REPO).repo.commit == repo.tags["v2.1"]
+    assert resolve_revision(REPO).commit == repo.tags["v2.1"]
 
 
 def test_a_repo_without_tags_and_without_main_has_nothing_to_convert(hub: StandIn) -> None:
@@ -33,7 +34,7 @@ def test_a_repo_without_tags_and_without_main_has_nothing_to_convert(hub: StandI
     repo.branches["trunk"] = repo.branches.pop("main")
     with pytest.raises(HubError, match=f"{REPO} has no revision main"):
         resolve_revision(REPO)
-    assert resolve_revision(REPO, "trunk").repo.commit == repo.branches["trunk"]
+    assert resolve_revision(REPO, "trunk").commit == repo.branches["trunk"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_a_repo_without_tags_and_without_main_has_nothing_to_convert(hub: StandI
 )
 def test_an_info_that_names_no_version_is_no_dataset(hub: StandIn, content: bytes) -> None:
     repo = hub.add_repo(REPO, {"meta/info.json": content}, tags=("v3.0",))
-    found = Resolved(HubRepo(REPO, repo.branches["main"], hub.endpoint), "main")
+    found = Origin(REPO, "main", repo.branches["main"])
     with pytest.raises(SourceError) as caught:
         check_convertible(found, HubStore(found.repo))
     assert caught.value.message == (
@@ -58,7 +59,7 @@ def test_the_tag_that_holds_a_v3_dataset_is_found(hub: StandIn) -> None:
     repo.tags["v3.0"] = hub.add_commit(REPO, info_of("v3.0"))
     found = find_converted(REPO)
     assert found is not None
-    assert (found.revision, found.repo.commit) == ("v3.0", repo.tags["v3.0"])
+    assert (found.revision, found.commit) == ("v3.0", repo.tags["v3.0"])
 
 
 def test_the_way_back_begins_with_the_newest_v3_tag(hub: StandIn) -> None:
@@ -68,7 +69,7 @@ def test_the_way_back_begins_with_the_newest_v3_tag(hub: StandIn) -> None:
     assert resolve_revision(REPO, to="v2.1").revision == "v2.0", "main is not named"
     hub.repo(REPO).tags["v3.0"] = commit
     found = resolve_revision(REPO, to="v2.1")
-    assert (found.revision, found.repo.commit) == ("v3.0", commit)
+    assert (found.revision, found.commit) == ("v3.0", commit)
     assert resolve_revision(REPO).revision == "v2.0"
     assert find_converted(REPO, "v2.1") is None
     hub.repo(REPO).tags["v2.1"] = hub.add_commit(REPO, info_of("v2.1"))

@@ -129,7 +129,7 @@ def test_a_folder_is_converted_batch_by_batch(repo: StandIn, tmp_path: Path) -> 
 def test_a_folder_is_pushed_back_to_where_it_lay(
     repo: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = resolve_revision(ONE).repo.commit
+    old = resolve_revision(ONE).commit
     before = tree_of(repo, "ben/") | {"README.md", "anna/notes.txt"}
     assert main(["convert", ONE]) == 0
     assert commits_of(repo) == 1

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
+from huggingface_hub import HfApi
 from huggingface_hub.utils import httpx
 from tests.hub import Fault, StandIn
 
@@ -26,7 +26,7 @@ from leconvert.support.errors import (
     UnreadableSourceError,
 )
 from leconvert.support.progress import NO_PROGRESS
-from leconvert.transfer.hub import Body, HubRepo, HubStore, list_files
+from leconvert.transfer.hub import Body, HubRepo, HubStore
 from leconvert.transfer.store import NameGate, RemoteFile, download_all, fetch_file
 from leconvert.workdir.incoming import incoming
 
@@ -43,7 +43,7 @@ def repo(hub: StandIn) -> HubRepo:
 
 @pytest.fixture
 def files(repo: HubRepo) -> dict[str, RemoteFile]:
-    return {file.path: file for file in repo.list_files()}
+    return {file.path: file for file in HubStore(repo).list_files()}
 
 
 def ranges(hub: StandIn) -> list[tuple[int, int]]:
@@ -55,16 +55,25 @@ def store(hub: StandIn, content: bytes) -> None:
     hub.repo(REPO).large(hashlib.sha256(CLIP).hexdigest()).write_bytes(content)
 
 
-def part_of(target: Path) -> Path:
-    return target.with_suffix(".part")
+class Fetch:
+    """Fetches ``a.mp4``, or another file, to ``it`` as a store of the repo does."""
+
+    def __init__(self, repo: HubRepo, files: dict[str, RemoteFile], folder: Path) -> None:
+        self.repo, self.files = repo, files
+        self.target, self.part = folder / "it", folder / "it.part"
+        self.arrived: list[int] = []
+
+    def __call__(self, file: RemoteFile | str = "a.mp4", **options: Any) -> bytes:
+        listed = self.files[file] if isinstance(file, str) else file
+        on_bytes = options.pop("on_bytes", self.arrived.append)
+        store = options.pop("store", None) or HubStore(self.repo, **options)
+        fetch_file(store, listed, self.target, self.part, on_bytes=on_bytes)
+        return self.target.read_bytes()
 
 
-class Paused:
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def __call__(self, seconds: float) -> None:
-        self.seconds.append(seconds)
+@pytest.fixture
+def fetch(repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path) -> Fetch:
+    return Fetch(repo, files, tmp_path)
 
 
 def test_a_listing_names_each_files_hash(files: dict[str, RemoteFile]) -> None:
@@ -74,175 +83,121 @@ def test_a_listing_names_each_files_hash(files: dict[str, RemoteFile]) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "README.md"])
-def test_a_file_arrives_whole(
-    repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path, name: str
-) -> None:
-    arrived: list[int] = []
-    fetch_file(
-        HubStore(repo),
-        files[name],
-        tmp_path / "it",
-        part_of(tmp_path / "it"),
-        on_bytes=arrived.append,
-    )
-    assert (tmp_path / "it").read_bytes() == {"a.mp4": CLIP, "README.md": NOTE}[name]
-    assert sum(arrived) == files[name].size_bytes
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["it"]
+def test_a_file_arrives_whole(fetch: Fetch, name: str) -> None:
+    content = fetch(name)
+    assert content == {"a.mp4": CLIP, "README.md": NOTE}[name]
+    assert sum(fetch.arrived) == len(content)
+    assert not fetch.part.exists()
 
 
-def test_a_body_that_breaks_off_goes_on_where_it_stopped(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
-) -> None:
+def test_a_body_that_breaks_off_goes_on_where_it_stopped(hub: StandIn, fetch: Fetch) -> None:
     first = 1 << 20
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=first + 5))
-    fetch_file(
-        HubStore(repo, pause=Paused()), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
-    )
-    assert (tmp_path / "it").read_bytes() == CLIP
+    assert fetch() == CLIP
     (_, whole), (status, rest) = ranges(hub)
     assert (whole, status) == (len(CLIP), 206)
     assert len(CLIP) - first - 5 <= rest <= len(CLIP) - first
 
 
-def test_an_interrupted_download_is_finished_by_the_next(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
-) -> None:
-    target = tmp_path / "it"
-    arrived: list[int] = []
+def test_an_interrupted_download_is_finished_by_the_next(hub: StandIn, fetch: Fetch) -> None:
     with pytest.raises(InterruptedRunError):
-        fetch_file(
-            HubStore(repo, should_stop=lambda: bool(arrived)),
-            files["a.mp4"],
-            target,
-            part_of(target),
-            on_bytes=arrived.append,
-        )
-    assert not target.exists()
-    left = part_of(target).stat().st_size
-    assert left == arrived[0] > 0
-    fetch_file(HubStore(repo), files["a.mp4"], target, part_of(target))
-    assert target.read_bytes() == CLIP
+        fetch(should_stop=lambda: bool(fetch.arrived))
+    assert not fetch.target.exists()
+    left = fetch.part.stat().st_size
+    assert left == fetch.arrived[0] > 0
+    assert fetch() == CLIP
     assert ranges(hub)[-1] == (206, len(CLIP) - left)
 
 
-def test_wrong_bytes_are_thrown_away_and_fetched_again(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
-) -> None:
+def test_wrong_bytes_are_thrown_away_and_fetched_again(hub: StandIn, fetch: Fetch) -> None:
     damaged = bytearray(CLIP)
     damaged[1_234_567] ^= 1
     store(hub, bytes(damaged))
     mend = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP))
     hub.break_requests(Fault("none", path="/resolve/"), mend)
-    arrived: list[int] = []
-    fetch_file(
-        HubStore(repo),
-        files["a.mp4"],
-        tmp_path / "it",
-        part_of(tmp_path / "it"),
-        on_bytes=arrived.append,
-    )
-    assert (tmp_path / "it").read_bytes() == CLIP
+    assert fetch() == CLIP
     assert ranges(hub) == [(200, len(CLIP))] * 2
-    assert sum(arrived) == len(CLIP)
+    assert sum(fetch.arrived) == len(CLIP)
 
 
 def test_a_file_that_is_another_when_its_rest_is_asked_for_is_fetched_anew(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+    hub: StandIn, fetch: Fetch
 ) -> None:
     """As of a store behind the Hub that has another copy: half of each is never kept."""
     other = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP[::-1]))
     mend = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP))
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=1 << 20), other, mend)
-    fetch_file(
-        HubStore(repo, pause=Paused()), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
-    )
-    assert (tmp_path / "it").read_bytes() == CLIP
+    assert fetch() == CLIP
     assert [status for status, _ in ranges(hub)] == [200, 206, 200]
 
 
 @pytest.mark.parametrize("wrong", [CLIP[::-1], CLIP + b"more"], ids=["other", "longer"])
-def test_bytes_that_stay_wrong_are_an_error(
-    hub: StandIn,
-    repo: HubRepo,
-    files: dict[str, RemoteFile],
-    tmp_path: Path,
-    wrong: bytes,
-) -> None:
+def test_bytes_that_stay_wrong_are_an_error(hub: StandIn, fetch: Fetch, wrong: bytes) -> None:
     store(hub, wrong)
-    file = files["a.mp4"]
+    file = fetch.files["a.mp4"]
     if len(wrong) > len(CLIP):  # the stand-in sends no more than it lists, so less is expected
         file = RemoteFile(file.path, file.size_bytes - 4, file.digest)
     with pytest.raises(UnreadableSourceError, match="does not have the listed content"):
-        fetch_file(HubStore(repo), file, tmp_path / "it", part_of(tmp_path / "it"))
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+        fetch(file)
+    assert not fetch.target.exists()
+    assert not fetch.part.exists()
 
 
-def test_a_part_that_is_no_part_of_the_file_is_thrown_away(
-    repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
-) -> None:
-    target = tmp_path / "it"
-    part_of(target).write_bytes(b"of another commit")
-    fetch_file(HubStore(repo), files["a.mp4"], target, part_of(target))
-    assert target.read_bytes() == CLIP
+def test_a_part_that_is_no_part_of_the_file_is_thrown_away(fetch: Fetch) -> None:
+    fetch.part.write_bytes(b"of another commit")
+    assert fetch() == CLIP
 
 
-def test_what_counts_is_what_lies_on_the_disk(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
-) -> None:
-    it = tmp_path / "it"
-    arrived: list[int] = []
-
+def test_what_counts_is_what_lies_on_the_disk(hub: StandIn, fetch: Fetch) -> None:
     def damage(size_bytes: int) -> None:
-        arrived.append(size_bytes)
-        if len(arrived) == 1:
-            with part_of(it).open("r+b") as part:
+        fetch.arrived.append(size_bytes)
+        if len(fetch.arrived) == 1:
+            with fetch.part.open("r+b") as part:
                 part.write(b"damage")
 
-    fetch_file(HubStore(repo), files["a.mp4"], it, part_of(it), on_bytes=damage)
-    assert it.read_bytes() == CLIP
+    assert fetch(on_bytes=damage) == CLIP
     assert ranges(hub) == [(200, len(CLIP))] * 2
-    assert sum(arrived) == len(CLIP)
+    assert sum(fetch.arrived) == len(CLIP)
 
 
 def test_a_hub_that_asks_to_wait_is_given_the_time(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+    hub: StandIn, fetch: Fetch, pauses: list[float]
 ) -> None:
-    paused = Paused()
     busy = Fault("status", path="/resolve/", status=429, headers={"Retry-After": "7"})
     hub.break_requests(busy, Fault("status", path="/resolve/", status=503))
-    fetch_file(
-        HubStore(repo, pause=paused), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
-    )
+    fetch()
     assert [status for status, _ in ranges(hub)] == [429, 503, 200]
-    assert 7 + 0.5 + 1 <= sum(paused.seconds) <= 7 + 1 + 2, "as asked, and growing pauses besides"
+    assert 7 + 0.5 + 1 <= sum(pauses) <= 7 + 1 + 2, "as asked, and growing pauses besides"
 
 
 def test_a_hub_that_stays_silent_is_given_up(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+    hub: StandIn, fetch: Fetch, pauses: list[float]
 ) -> None:
     hub.break_requests(Fault("drop_before", path="/resolve/", times=None))
-    paused = Paused()
     with pytest.raises(HubError, match="The Hub did not answer a request about"):
-        fetch_file(
-            HubStore(repo, pause=paused, tries=4),
-            files["a.mp4"],
-            tmp_path / "it",
-            part_of(tmp_path / "it"),
-        )
+        fetch(tries=4)
     assert len(ranges(hub)) == 4
-    assert len(paused.seconds) >= 3
+    assert len(pauses) >= 3
 
 
+@pytest.mark.parametrize("asked", ["listing", "range"])
 def test_a_request_to_stop_ends_the_waiting(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+    hub: StandIn,
+    repo: HubRepo,
+    files: dict[str, RemoteFile],
+    pauses: list[float],
+    asked: str,
 ) -> None:
-    hub.break_requests(Fault("status", path="/resolve/", status=503, times=None))
-    paused = Paused()
+    hub.break_requests(Fault("status", path="/resolve/|/tree/", status=503, times=None))
+    store = HubStore(repo, should_stop=lambda: bool(pauses))
+    pauses.clear()
+    ask = {
+        "listing": lambda: [*store.list_files()],
+        "range": lambda: store.read(files["a.mp4"], 0, 10),
+    }[asked]
     with pytest.raises(InterruptedRunError):
-        HubStore(repo, pause=paused, should_stop=lambda: bool(paused.seconds)).read(
-            files["a.mp4"], 0, 10
-        )
-    assert len(paused.seconds) == 1
+        ask()
+    assert len(pauses) == 1
 
 
 @pytest.mark.parametrize(("status", "error"), [(403, HubAccessError), (404, HubError)])
@@ -273,7 +228,7 @@ def test_a_range_that_breaks_off_goes_on(
 ) -> None:
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=1 << 20))
     start, stop = 100, 2_000_000
-    assert HubStore(repo, pause=Paused()).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+    assert HubStore(repo).read(files["a.mp4"], start, stop) == CLIP[start:stop]
 
 
 # --- answers that a proxy or a broken store gives ---------------------------------------------
@@ -297,7 +252,7 @@ class Answers:
 
 
 def fetcher_of(answers: Answers, **options: object) -> HubStore:
-    return HubStore(answers, pause=Paused(), **options)  # type: ignore[arg-type]
+    return HubStore(answers, **options)  # type: ignore[arg-type]
 
 
 def test_a_store_that_answers_with_more_than_was_asked_is_cut_to_it(repo: HubRepo) -> None:
@@ -308,13 +263,12 @@ def test_a_store_that_answers_with_more_than_was_asked_is_cut_to_it(repo: HubRep
 
 
 def test_a_whole_file_that_comes_again_from_its_beginning_is_not_appended_twice(
-    repo: HubRepo, tmp_path: Path
+    repo: HubRepo, fetch: Fetch
 ) -> None:
     text = bytes(range(100))
     file = RemoteFile("a", 100, hashlib.sha256(text).hexdigest())
     answers = Answers(repo, (0, text[:50]), (0, text))
-    fetch_file(fetcher_of(answers), file, tmp_path / "it", part_of(tmp_path / "it"))
-    assert (tmp_path / "it").read_bytes() == text
+    assert fetch(file, store=fetcher_of(answers)) == text
     assert answers.asked == [(0, None), (50, None)]
 
 
@@ -325,16 +279,11 @@ def test_an_answer_that_begins_too_late_is_never_used(repo: HubRepo) -> None:
 
 
 def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
-    repo: HubRepo, tmp_path: Path
+    repo: HubRepo, fetch: Fetch
 ) -> None:
     answers = Answers(repo, (0, b""), (0, b""), (0, b""))
     with pytest.raises(HubError) as caught:
-        fetch_file(
-            fetcher_of(answers, tries=3),
-            RemoteFile("a.mp4", 100),
-            tmp_path / "it",
-            part_of(tmp_path / "it"),
-        )
+        fetch(RemoteFile("a.mp4", 100), store=fetcher_of(answers, tries=3))
     assert caught.value.message == (
         f"The download of a.mp4 of {repo.name} breaks off again and again."
     )
@@ -349,26 +298,23 @@ def test_bytes_that_arrive_renew_the_patience(repo: HubRepo) -> None:
 
 
 def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
-    repo: HubRepo,
-    files: dict[str, RemoteFile],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = Path.open
 
     class Disk(BytesIO):
-        name = str(part_of(tmp_path / "it"))
+        name = str(fetch.part)
 
         def write(self, _data: object) -> int:
             raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
 
     def on_the_disk(path: Path, mode: str = "r", **options: Any) -> Any:
-        return Disk() if path == part_of(tmp_path / "it") else opened(path, mode, **options)
+        return Disk() if path == fetch.part else opened(path, mode, **options)
 
     monkeypatch.setattr(Path, "open", on_the_disk)
     with pytest.raises(StorageError, match="the server does not answer") as caught:
-        fetch_file(HubStore(repo), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
-    assert caught.value.path == str(part_of(tmp_path / "it"))
+        fetch()
+    assert caught.value.path == str(fetch.part)
 
 
 @pytest.mark.parametrize("place", [None, "bytes */100", "lines 10-20/100"])
@@ -387,25 +333,20 @@ def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
     transport = httpx.MockTransport(answer)
     monkeypatch.setattr(huggingface_hub, "get_session", lambda: httpx.Client(transport=transport))
     with pytest.raises(HubError, match="did not say which bytes they are"):
-        HubStore(repo, pause=Paused(), tries=2).read(files["a.mp4"], 10, 20)
+        HubStore(repo, tries=2).read(files["a.mp4"], 10, 20)
     assert asked == ["bytes=10-19"] * 2
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "meta/../../x", ".."])
-def test_a_name_that_leads_outside_is_refused(repo: HubRepo, path: str) -> None:
+def test_a_name_that_leads_outside_is_refused(
+    repo: HubRepo, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     from huggingface_hub.hf_api import RepoFile
 
     entry = RepoFile(path=path, size=1, oid="0" * 40)
-    api = SimpleNamespace(list_repo_tree=lambda *_, **__: [entry])
+    monkeypatch.setattr(HfApi, "list_repo_tree", lambda *_, **__: [entry])
     with pytest.raises(SourceError, match="has a file with the unsafe name"):
-        list(list_files(api, repo))  # type: ignore[arg-type]
-
-
-def test_a_file_that_a_commit_does_not_have_is_not_found(repo: HubRepo) -> None:
-    assert repo.find_file("none.txt") is None
-    found = repo.find_file("README.md")
-    assert found is not None
-    assert found.size_bytes == len(NOTE)
+        list(HubStore(repo).list_files())
 
 
 # What is fetched for a command alone lies in a folder that the command removes, also while a thread
