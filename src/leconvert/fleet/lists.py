@@ -61,14 +61,14 @@ def conversion_record(conversion: Conversion) -> dict[str, Any]:
 
     It leaves out the push, and options that are the same for all datasets of a fleet.
     """
-    record = {}
-    for part in _OWN_PARTS:
-        value = getattr(conversion, part)
-        usual = asdict(type(value)())
-        given = {name: said for name, said in asdict(value).items() if said != usual[name]}
-        if given:
-            record[part] = given
-    return record
+    parts = {part: _given(getattr(conversion, part)) for part in _OWN_PARTS}
+    return {part: given for part, given in parts.items() if given}
+
+
+def _given(options: Any) -> dict[str, Any]:
+    """Return the fields of options that are not the default."""
+    usual = asdict(type(options)())
+    return {name: said for name, said in asdict(options).items() if said != usual[name]}
 
 
 def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversion:
@@ -138,6 +138,34 @@ class FleetDataset:
         if self.target is not None or self.push is None:
             return str(self.target)
         return f"hf://datasets/{self.push.repo_id}"
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "name": self.name,
+            "source": str(self.source),
+            "target": None if self.target is None else str(self.target),
+            "cost_seconds": self.cost_seconds,
+            "discard": self.discard,
+            "options": conversion_record(self.options),
+            "push": None if self.push is None else _given(self.push),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> FleetDataset:
+        """Return the dataset of a record by `as_record`."""
+        source, target, push = record["source"], record["target"], record.get("push")
+        return cls(
+            record["name"],
+            HubName.parse(source, bare=False) or Path(source),
+            None if target is None else Path(target),
+            replace(
+                conversion_from_record(record["options"]),
+                push=None if push is None else PushOptions(**push),
+            ),
+            record["cost_seconds"],
+            record["discard"],
+        )
 
 
 # Reading of lists.

@@ -31,10 +31,16 @@ from leconvert.fleet.advice import (
     reasons,
 )
 from leconvert.fleet.lists import FleetDataset, Policy, map_on_hub
-from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
+from leconvert.fleet.results import (
+    asked_of,
+    by_record,
+    read_made,
+    replacing,
+    snapshot_at,
+    source_state,
+)
 from leconvert.fleet.work import (
     Fleet,
-    by_record,
     cost_seconds,
     draft_dataset,
     is_finished,
@@ -772,13 +778,12 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
     assert isinstance(source, Path)
     try:
         made = read_made(folder.dataset(dataset.name))
-        asked = asked_of(dataset, policy.always(dataset).flags(), policy.as_record())
+        asked = asked_of(dataset, policy)
         before, changed = by_record(made, dataset, source_state(dataset), asked)
         if before is not None:
-            return PricedDataset(*place, is_finished=True, flags=before.flags)
-        if changed and not dataset.options.layout.append:  # it will be converted again
-            proof = replace(dataset.options.proof, force_conversion=True)
-            dataset = replace(dataset, options=replace(dataset.options, proof=proof))
+            return PricedDataset(*place, is_finished=True, flags=before["flags"])
+        if changed:
+            dataset = replacing(dataset)
         repairs, verified = with_policy(policy, dataset, partial(is_finished, dataset))
         if verified is not None:
             return PricedDataset(*place, is_finished=True, flags=repairs.flags())
