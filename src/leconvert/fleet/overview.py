@@ -41,6 +41,7 @@ from leconvert.fleet.results import (
 )
 from leconvert.fleet.work import (
     Fleet,
+    check_fleet,
     cost_seconds,
     draft_dataset,
     is_finished,
@@ -207,10 +208,6 @@ class FleetStatus:
             or {str(dataset.error): _for_any(dataset)}
             for dataset in self.set_aside
         )
-
-    def alike(self, most: int | None = None) -> list[tuple[str, str, str]]:
-        """Return the datasets that were set aside, grouped by what helps; see `alike`."""
-        return alike(self.set_aside, most)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -419,9 +416,13 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
     )
 
 
-def fleet_status(work_dir: Path) -> FleetStatus:
-    """Look at a fleet once; see `leconvert.fleet.status`."""
-    return FleetObserver(open_fleet(work_dir, only_look=True)).look()
+def status(work_dir: str | os.PathLike[str]) -> FleetStatus:
+    """Look at a fleet once; nothing is written and no lock is taken.
+
+    Raises:
+        WorkDirError: The folder holds no fleet.
+    """
+    return FleetObserver(open_fleet(Path(work_dir).resolve(), only_look=True)).look()
 
 
 def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
@@ -541,7 +542,7 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
     why: list[list[object]] = [["Set aside by", "Datasets", "What helps"]]
     why += [[code, number, helps] for code, number, helps in status.why_set_aside()]
     aside: list[list[object]] = [["Datasets", "Why", "What helps"]]
-    aside += [list(row) for row in status.alike()]
+    aside += [list(row) for row in alike(status.set_aside)]
     having = Counter(
         (str(finding["code"]), str(finding["severity"]))
         for one in status.datasets
@@ -672,7 +673,11 @@ def price_fleet(
     An existing result is compared with its source, as the conversion would do. For a dataset on the
     Hub only ``meta/info.json`` and the listing are read. If its files stay there, everything that a
     plan needs is downloaded to a temporary folder in ``scratch``.
+
+    Raises:
+        UsageError: Paths would mix sources, results and the work dir.
     """
+    check_fleet(datasets, work_dir)
     here = [dataset for dataset in datasets if isinstance(dataset.source, Path)]
     there = [dataset for dataset in datasets if isinstance(dataset.source, HubName)]
     found = list(parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in here]))

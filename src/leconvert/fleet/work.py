@@ -301,8 +301,7 @@ def plan_fleet(
     """
     root = Path(work_dir).resolve()
     folder = WorkDir(root)
-    check_fleet_places(datasets, root)
-    check_fleet_pushes(datasets)
+    check_fleet(datasets, root)
     known = [weighed(dataset) for dataset in datasets]
     if plan.restart:
         known = [
@@ -367,18 +366,11 @@ def _check_not_in_use(fleet: Fleet) -> None:
         )
 
 
-def check_fleet_pushes(datasets: Sequence[FleetDataset]) -> None:
-    """Refuse pushes that the token does not allow, before any work begins.
+def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
+    """Refuse paths that would mix sources, results and the work dir, and a push without a right.
 
-    Only the first push is checked.
+    Of several pushes only the first is checked.
     """
-    pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
-    if pushed is not None:
-        check_can_push(str(pushed.repo_id))
-
-
-def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
-    """Refuse paths that would mix sources, results and the work dir."""
     owners = {
         dataset.source: f"the source {dataset.source}"
         for dataset in datasets
@@ -411,6 +403,9 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
                     path=str(place),
                     next_step="Choose another folder for one of the two, outside of the other.",
                 )
+    pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
+    if pushed is not None:
+        check_can_push(str(pushed.repo_id))
 
 
 def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
