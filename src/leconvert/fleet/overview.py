@@ -51,7 +51,7 @@ from leconvert.fleet.work import (
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.remote.source import Resolved, glance_at
-from leconvert.report.records import SettledBatches
+from leconvert.report.records import FormerCount, SettledBatches
 from leconvert.report.status import Progressed, RateWindow
 from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
@@ -223,18 +223,18 @@ class FleetStatus:
 class FleetObserver:
     """One observer of one fleet.
 
-    A look lists three folders and those of the results, reads new records of settled datasets, and
-    looks into the work dirs of datasets that workers hold.
+    A look lists three folders, and those of the results if they changed. It reads new records of
+    settled datasets, and looks into the work dirs of datasets that workers hold.
     """
 
-    def __init__(self, fleet: Fleet, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.run_id = fleet.run_id
         self._fleet = fleet
-        self._clock = clock
         self._board = fleet.board(LeaseOptions())
         self._done = SettledBatches(partial(self._read, read_done, _done_row))
         self._failed = SettledBatches(partial(self._read, read_failed, _failed_row))
         self._window = RateWindow()
+        self._former = FormerCount(_targets(fleet.datasets))
 
     def look(self) -> FleetStatus:
         """Return the fleet as it is now."""
@@ -256,7 +256,7 @@ class FleetObserver:
             else:
                 rows.append(_row(dataset, DatasetState.WAITING))
         rate, workers, worked_seconds = self._look_at_workers()
-        former_states, former_bytes = count_former(_targets(self._fleet.datasets))
+        former_states, former_bytes = self._former.look()
         return FleetStatus(
             run_id=self._fleet.run_id,
             work_dir=str(self._fleet.work_dir.root),
@@ -281,9 +281,8 @@ class FleetObserver:
 
     def _look_at_workers(self) -> tuple[float, int, float]:
         records = read_workers(self._fleet.paths, self._fleet.run_id, fs=self._fleet.fs)
-        now = self._clock()
         self._window.add(
-            now,
+            time.monotonic(),
             {
                 worker.token: Progressed(
                     worker.processed_bytes, worker.processed_bytes, worker.frames, worker.seconds
