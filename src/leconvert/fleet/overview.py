@@ -453,7 +453,6 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
         page,
         kicker="leconvert fleet report",
         heading=f"{count(len(status.datasets), 'dataset')}",
-        title="leconvert fleet report",
         facts_title="The fleet",
         facts=[
             ("Work dir", status.work_dir),
