@@ -37,7 +37,8 @@ from typing import Any
 
 from benches import kit
 from leconvert import WorkerOptions, convert
-from leconvert.fleet import DatasetState, FleetStatus, clean_fleet, fleet_status
+from leconvert.fleet import DatasetState, FleetStatus, clean_fleet
+from leconvert.fleet import status as fleet_status
 from leconvert.support.errors import BatchesFailedError
 from leconvert.testing import edit_info
 from leconvert.workdir.records import WorkDir

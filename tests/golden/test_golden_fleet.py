@@ -6,7 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
-from leconvert.fleet import DatasetState, HubName, Policy, PolicyRule, fleet_status, open_fleet
+from leconvert import fleet
+from leconvert.fleet import DatasetState, HubName, Policy, PolicyRule, open_fleet
 from leconvert.fleet.results import read_made
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
@@ -37,7 +38,7 @@ def test_a_fleet_is_read(tmp_path: Path) -> None:
     assert pick.options.repairs == RepairOptions(retime=True, drop_features=("x",))
     assert (place.name, place.discard) == ("place", None)
 
-    status = fleet_status(root)
+    status = fleet.status(root)
     done, aside = status.datasets
     assert (done.state, done.episodes, done.files, done.seconds) == (
         DatasetState.CONVERTED,
@@ -67,5 +68,5 @@ def test_a_fleet_of_the_hub_is_read(tmp_path: Path) -> None:
     assert made.fields["episodes"] == 50
     assert read_pause(root / "hub-pause.json", 1000.0) == 0.5
     (WorkDir(root).run(str(WorkDir(root).current_run_id())).root / "workers").mkdir()
-    done = fleet_status(root).datasets[0]
+    done = fleet.status(root).datasets[0]
     assert done.pushed == f"https://huggingface.co/datasets/lab/pick-v30@{'c' * 40}"

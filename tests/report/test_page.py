@@ -82,6 +82,12 @@ def test_nothing_on_the_page_is_fetched() -> None:
     assert "@import" not in html
 
 
+def test_templates_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = page(run_story(batches=1))
+    monkeypatch.setattr("jinja2.Environment.compile", None)
+    assert page(run_story(batches=1)) == first
+
+
 def test_secrets_of_others_records_are_hidden_once_more() -> None:
     assert TOKEN not in page(run_story())
     odd = Invocation("work", ["leconvert", "--x", f"https://a:b@c/{TOKEN}"], "t", "h", 1, "now")

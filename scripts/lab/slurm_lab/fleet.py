@@ -11,7 +11,8 @@ from lab_kit import Row, demand, wait_until
 from tree_digest import tree_digest
 
 from leconvert.api import convert
-from leconvert.fleet import DatasetState, FleetStatus, fleet_status
+from leconvert.fleet import DatasetState, FleetStatus
+from leconvert.fleet import status as fleet_status
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from slurm_lab.conversion import answers, engine_options, slow_program
 from slurm_lab.ground import Ground

@@ -129,8 +129,6 @@ def run_convert(options: argparse.Namespace) -> int:
     from leconvert.fleet import (
         FleetObserver,
         Policy,
-        check_fleet_places,
-        check_fleet_pushes,
         convert_fleet,
         plan_fleet,
         price_fleet,
@@ -151,10 +149,7 @@ def run_convert(options: argparse.Namespace) -> int:
     )
     work_dir = options.work_dir.resolve()
     if options.dry_run:
-        check_fleet_places(datasets, work_dir)
-        check_fleet_pushes(datasets)
-        price = price_fleet(datasets, work_dir, policy, conversion.scratch)
-        return _show_price(options, price)
+        return _show_price(options, price_fleet(datasets, work_dir, policy, conversion.scratch))
     with stop_on_signals() as stop:
         plan = conversion.plan
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
@@ -383,7 +378,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_report(options: argparse.Namespace) -> int:
     """Write the page and the CSV file, and print their places."""
-    from leconvert.fleet import fleet_status, write_fleet_report
+    from leconvert import fleet
 
     page = options.output.resolve()
     table = page.with_suffix(".csv")
@@ -393,8 +388,8 @@ def run_report(options: argparse.Namespace) -> int:
             path=str(page),
             next_step="Give a name that ends in .html.",
         )
-    status = fleet_status(options.work_dir.resolve())
-    write_fleet_report(status, page, table)
+    status = fleet.status(options.work_dir)
+    fleet.write_fleet_report(status, page, table)
     if options.json:
         print(json.dumps({"report": str(page), "csv": str(table), "run_id": status.run_id}))
         return 0
@@ -523,6 +518,8 @@ def run_suggest(options: argparse.Namespace) -> int:
 
 
 def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str]:
+    from leconvert.fleet import alike
+
     well = len(suggestion.converts)
     number = count(well + len(suggestion.stays), "dataset was", "datasets were")
     if well:
@@ -542,7 +539,7 @@ def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str
             f"# {count(len(suggestion.stays), 'dataset stays', 'datasets stay')} set aside with "
             "this policy:",
         )
-    for names, message, step in suggestion.stays_alike:
+    for names, message, step in alike(suggestion.stays, most=3):
         yield from (f"# {_one_line(f'{names}: {message}')}", f"#   {_one_line(step)}")
     if suggestion.lossy:
         yield from (

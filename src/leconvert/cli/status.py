@@ -114,9 +114,9 @@ def _show_dataset(fleet: WorkDir, name: str, *, has_run: bool, as_json: bool) ->
     """Print the state of a dataset of a fleet, and of its run, if it has one."""
     from dataclasses import asdict  # the status of a run does not need it
 
-    from leconvert.fleet import fleet_status
+    from leconvert import fleet as fleets
 
-    known = {one.name: one for one in fleet_status(fleet.root).datasets}
+    known = {one.name: one for one in fleets.status(fleet.root).datasets}
     if name not in known:
         raise WorkDirError(
             f"The fleet {fleet.root} has no dataset {name}.",
@@ -191,13 +191,15 @@ def set_aside_lines(
         most: The maximum number of reasons; None for all.
         width: Columns of a line; None for no limit.
     """
-    alike = status.alike(most=3)
+    from leconvert.fleet import alike  # its imports take time
+
+    groups = alike(status.set_aside, most=3)
     told = [
         ["", *_folded(f"{names}: {message}", width, "    "), *_folded(f"  → {step}", width, "    ")]
-        for names, message, step in alike[:most]
+        for names, message, step in groups[:most]
     ]
     lines = [*reason_lines("reason", status.why_set_aside(), width), *chain(*told)]
-    left = len(alike) - len(told)
+    left = len(groups) - len(told)
     return [*lines, f"... and {left:,} more; --json lists them all"] if left else lines
 
 

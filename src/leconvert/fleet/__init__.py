@@ -36,8 +36,8 @@ from leconvert.fleet.overview import (
     FleetStatus,
     PricedDataset,
     alike,
-    fleet_status,
     price_fleet,
+    status,
     write_fleet_report,
 )
 from leconvert.fleet.suggest import SuggestedRule, Suggestion, suggest_policy
@@ -45,8 +45,7 @@ from leconvert.fleet.work import (
     Fleet,
     FleetSummary,
     FleetWorker,
-    check_fleet_places,
-    check_fleet_pushes,
+    check_fleet,
     clean_fleet,
     convert_fleet,
     open_fleet,
@@ -77,14 +76,12 @@ __all__ = [
     "SuggestedRule",
     "Suggestion",
     "alike",
-    "check_fleet_places",
-    "check_fleet_pushes",
+    "check_fleet",
     "clean_fleet",
     "convert_fleet",
     "find_datasets",
     "find_on_hub",
     "fleet_datasets",
-    "fleet_status",
     "look_at_datasets",
     "open_fleet",
     "plan_fleet",
@@ -147,12 +144,3 @@ def run(
     fleet = plan_fleet(found, work_dir, policy=policy, plan=conversion.plan, progress=progress)
     convert_fleet(fleet, conversion, Control(stop=stop or threading.Event(), progress=progress))
     return FleetObserver(fleet).look()
-
-
-def status(work_dir: str | os.PathLike[str]) -> FleetStatus:
-    """Look at a fleet once; nothing is written and no lock is taken.
-
-    Raises:
-        WorkDirError: The folder holds no fleet.
-    """
-    return fleet_status(Path(work_dir).resolve())

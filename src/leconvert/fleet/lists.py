@@ -61,14 +61,14 @@ def conversion_record(conversion: Conversion) -> dict[str, Any]:
 
     It leaves out the push, and options that are the same for all datasets of a fleet.
     """
-    record = {}
-    for part in _OWN_PARTS:
-        value = getattr(conversion, part)
-        usual = asdict(type(value)())
-        given = {name: said for name, said in asdict(value).items() if said != usual[name]}
-        if given:
-            record[part] = given
-    return record
+    parts = {part: _given(getattr(conversion, part)) for part in _OWN_PARTS}
+    return {part: given for part, given in parts.items() if given}
+
+
+def _given(options: Any) -> dict[str, Any]:
+    """Return the fields of options that are not the default."""
+    usual = asdict(type(options)())
+    return {name: said for name, said in asdict(options).items() if said != usual[name]}
 
 
 def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversion:
@@ -138,6 +138,34 @@ class FleetDataset:
         if self.target is not None or self.push is None:
             return str(self.target)
         return f"hf://datasets/{self.push.repo_id}"
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "name": self.name,
+            "source": str(self.source),
+            "target": None if self.target is None else str(self.target),
+            "cost_seconds": self.cost_seconds,
+            "discard": self.discard,
+            "options": conversion_record(self.options),
+            "push": None if self.push is None else _given(self.push),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> FleetDataset:
+        """Return the dataset of a record by `as_record`."""
+        source, target, push = record["source"], record["target"], record.get("push")
+        return cls(
+            record["name"],
+            HubName.parse(source, bare=False) or Path(source),
+            None if target is None else Path(target),
+            replace(
+                conversion_from_record(record["options"]),
+                push=None if push is None else PushOptions(**push),
+            ),
+            record["cost_seconds"],
+            record["discard"],
+        )
 
 
 # Reading of lists.
@@ -285,29 +313,24 @@ def _dataset(
 
 def _refuse_meeting_pushes(path: Path, datasets: Sequence[FleetDataset]) -> None:
     """Refuse to push two results to one repo, or one to the repo of another dataset's source."""
-    owners: dict[tuple[str, str], FleetDataset] = {}
-    for dataset in datasets:
-        if isinstance(dataset.source, HubName):
-            owners[dataset.source.repo_id, ""] = dataset
+    sources = {one.source.repo_id: one for one in datasets if isinstance(one.source, HubName)}
+    pushed: dict[tuple[str, str], FleetDataset] = {}
     for dataset in datasets:
         if dataset.push is None:
             continue
         repo_id, branch = str(dataset.push.repo_id), dataset.push.branch
-        keys = [(repo_id, branch)] + [(repo_id, "")] * (branch == MAIN)
-        for key in keys:
-            other = owners.get(key, dataset)
-            if other.source != dataset.source and not (key[1] == "" and _is_repo_of(dataset, key)):
+        others = [pushed.setdefault((repo_id, branch), dataset)]
+        own = isinstance(dataset.source, HubName) and dataset.source.repo_id == repo_id
+        if branch == MAIN and not own:
+            others.append(sources.get(repo_id, dataset))
+        for other in others:
+            if other is not dataset:
                 raise UsageError(
                     f"{path}: two datasets would be pushed to {repo_id}: {other.name} and "
                     f"{dataset.name}.",
                     path=str(path),
                     next_step="Give one of the two another repo with --push-repo-id.",
                 )
-        owners[repo_id, branch] = dataset
-
-
-def _is_repo_of(dataset: FleetDataset, key: tuple[str, str]) -> bool:
-    return isinstance(dataset.source, HubName) and dataset.source.repo_id == key[0]
 
 
 def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
@@ -721,24 +744,20 @@ def look_at_datasets(
 def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
     relative = source.relative_to(root)
     name = str(relative) if relative.parts else source.resolve().name
-    nothing = FoundDataset(source, name, None, None, 0, is_scanned=False)
+    found = FoundDataset(source, name, None, None, 0, is_scanned=False)
     if source.is_symlink():
         said = f"This is a link. To convert the dataset, write {source.resolve()} in the list."
-        return replace(nothing, problem=said)
+        return replace(found, problem=said)
     try:
         next(os.scandir(source), None)
     except OSError as error:
-        return replace(nothing, problem=f"The folder cannot be opened: {error.strerror}.")
-    try:
-        version, episodes = codebase_version(source), None
-    except LeconvertError as error:
-        helps = () if error.next_step is None else (error.next_step,)
-        return replace(nothing, problem=error.message, remedies=helps)
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        episodes = int(json.loads(info_path(source).read_bytes())["total_episodes"])
-    found = FoundDataset(source, name, version, episodes, _size_bytes(source), is_scanned=scan)
+        return replace(found, problem=f"The folder cannot be opened: {error.strerror}.")
     findings: tuple[CountedFinding, ...] = ()
     try:
+        version, episodes = codebase_version(source), None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            episodes = int(json.loads(info_path(source).read_bytes())["total_episodes"])
+        found = FoundDataset(source, name, version, episodes, _size_bytes(source), is_scanned=scan)
         if scan:
             findings = check_dataset(source).findings
         else:

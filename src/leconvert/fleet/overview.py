@@ -31,10 +31,17 @@ from leconvert.fleet.advice import (
     reasons,
 )
 from leconvert.fleet.lists import FleetDataset, Policy, map_on_hub
-from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
+from leconvert.fleet.results import (
+    asked_of,
+    by_record,
+    read_made,
+    replacing,
+    snapshot_at,
+    source_state,
+)
 from leconvert.fleet.work import (
     Fleet,
-    by_record,
+    check_fleet,
     cost_seconds,
     draft_dataset,
     is_finished,
@@ -45,7 +52,7 @@ from leconvert.fleet.work import (
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.remote.provenance import Origin
 from leconvert.remote.source import glance_at
-from leconvert.report.records import SettledBatches
+from leconvert.report.records import FormerCount, SettledBatches
 from leconvert.report.status import Progressed, RateWindow
 from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
@@ -202,10 +209,6 @@ class FleetStatus:
             for dataset in self.set_aside
         )
 
-    def alike(self, most: int | None = None) -> list[tuple[str, str, str]]:
-        """Return the datasets that were set aside, grouped by what helps; see `alike`."""
-        return alike(self.set_aside, most)
-
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         record = asdict(self)
@@ -220,18 +223,18 @@ class FleetStatus:
 class FleetObserver:
     """One observer of one fleet.
 
-    A look lists three folders and those of the results, reads new records of settled datasets, and
-    looks into the work dirs of datasets that workers hold.
+    A look lists three folders, and those of the results if they changed. It reads new records of
+    settled datasets, and looks into the work dirs of datasets that workers hold.
     """
 
-    def __init__(self, fleet: Fleet, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.run_id = fleet.run_id
         self._fleet = fleet
-        self._clock = clock
         self._board = fleet.board(LeaseOptions())
         self._done = SettledBatches(partial(self._read, read_done, _done_row))
         self._failed = SettledBatches(partial(self._read, read_failed, _failed_row))
         self._window = RateWindow()
+        self._former = FormerCount(_targets(fleet.datasets))
 
     def look(self) -> FleetStatus:
         """Return the fleet as it is now."""
@@ -253,7 +256,7 @@ class FleetObserver:
             else:
                 rows.append(_row(dataset, DatasetState.WAITING))
         rate, workers, worked_seconds = self._look_at_workers()
-        former_states, former_bytes = count_former(_targets(self._fleet.datasets))
+        former_states, former_bytes = self._former.look()
         return FleetStatus(
             run_id=self._fleet.run_id,
             work_dir=str(self._fleet.work_dir.root),
@@ -278,9 +281,8 @@ class FleetObserver:
 
     def _look_at_workers(self) -> tuple[float, int, float]:
         records = read_workers(self._fleet.paths, self._fleet.run_id, fs=self._fleet.fs)
-        now = self._clock()
         self._window.add(
-            now,
+            time.monotonic(),
             {
                 worker.token: Progressed(
                     worker.processed_bytes, worker.processed_bytes, worker.frames, worker.seconds
@@ -413,9 +415,13 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
     )
 
 
-def fleet_status(work_dir: Path) -> FleetStatus:
-    """Look at a fleet once; see `leconvert.fleet.status`."""
-    return FleetObserver(open_fleet(work_dir, only_look=True)).look()
+def status(work_dir: str | os.PathLike[str]) -> FleetStatus:
+    """Look at a fleet once; nothing is written and no lock is taken.
+
+    Raises:
+        WorkDirError: The folder holds no fleet.
+    """
+    return FleetObserver(open_fleet(Path(work_dir).resolve(), only_look=True)).look()
 
 
 def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
@@ -447,7 +453,6 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
         page,
         kicker="leconvert fleet report",
         heading=f"{count(len(status.datasets), 'dataset')}",
-        title="leconvert fleet report",
         facts_title="The fleet",
         facts=[
             ("Work dir", status.work_dir),
@@ -535,7 +540,7 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
     why: list[list[object]] = [["Set aside by", "Datasets", "What helps"]]
     why += [[code, number, helps] for code, number, helps in status.why_set_aside()]
     aside: list[list[object]] = [["Datasets", "Why", "What helps"]]
-    aside += [list(row) for row in status.alike()]
+    aside += [list(row) for row in alike(status.set_aside)]
     having = Counter(
         (str(finding["code"]), str(finding["severity"]))
         for one in status.datasets
@@ -666,7 +671,11 @@ def price_fleet(
     An existing result is compared with its source, as the conversion would do. For a dataset on the
     Hub only ``meta/info.json`` and the listing are read. If its files stay there, everything that a
     plan needs is downloaded to a temporary folder in ``scratch``.
+
+    Raises:
+        UsageError: Paths would mix sources, results and the work dir.
     """
+    check_fleet(datasets, work_dir)
     here = [dataset for dataset in datasets if isinstance(dataset.source, Path)]
     there = [dataset for dataset in datasets if isinstance(dataset.source, HubName)]
     found = list(parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in here]))
@@ -772,13 +781,12 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
     assert isinstance(source, Path)
     try:
         made = read_made(folder.dataset(dataset.name))
-        asked = asked_of(dataset, policy.always(dataset).flags(), policy.as_record())
+        asked = asked_of(dataset, policy)
         before, changed = by_record(made, dataset, source_state(dataset), asked)
         if before is not None:
-            return PricedDataset(*place, is_finished=True, flags=before.flags)
-        if changed and not dataset.options.layout.append:  # it will be converted again
-            proof = replace(dataset.options.proof, force_conversion=True)
-            dataset = replace(dataset, options=replace(dataset.options, proof=proof))
+            return PricedDataset(*place, is_finished=True, flags=before["flags"])
+        if changed:
+            dataset = replacing(dataset)
         repairs, verified = with_policy(policy, dataset, partial(is_finished, dataset))
         if verified is not None:
             return PricedDataset(*place, is_finished=True, flags=repairs.flags())

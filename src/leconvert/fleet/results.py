@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.dataset.files import files_below
-from leconvert.fleet.lists import FleetDataset, conversion_record
+from leconvert.fleet.lists import FleetDataset, Policy, conversion_record
 from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import HubOrigin, Origin, facts_of, known_origin
 from leconvert.remote.push import PushReport, push, push_stands
@@ -86,6 +86,29 @@ class Made:
     pushed: Mapping[str, str] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        dataset: FleetDataset,
+        state: SourceState,
+        asked: Mapping[str, Any],
+        pushed: PushReport | None,
+        fields: Mapping[str, Any],
+    ) -> Made:
+        """Return the record of a dataset that was just converted."""
+        target = dataset.target
+        return cls(
+            source=str(dataset.source),
+            source_state=state.digest,
+            options=asked,
+            target=None if target is None else str(target),
+            target_state="" if target is None else facts_of(target),
+            pushed=None
+            if pushed is None or pushed.commit is None
+            else {"repo_id": pushed.repo_id, "commit": pushed.commit},
+            fields=fields,
+        )
+
     def proves(self, depth: str) -> bool:
         """Return whether the comparison then was at least as deep as the one asked for now."""
         return depth != "bytes" or self.fields.get("verified") == depth
@@ -105,18 +128,50 @@ class Made:
         return push_stands(self.pushed["repo_id"], self.pushed["commit"])
 
 
-def asked_of(
-    dataset: FleetDataset, flags: Sequence[str], policy: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def asked_of(dataset: FleetDataset, policy: Policy) -> dict[str, Any]:
     """Return the options that decide a result, in a form that a record returns unchanged."""
     options = conversion_record(dataset.options)
     proof = options.pop("proof", {})
     return {
         **options,
-        "repairs": list(flags),
-        "policy": [{name: list(value) for name, value in rule.items()} for rule in policy],
+        "repairs": list(policy.always(dataset).flags()),
+        "policy": [
+            {name: list(value) for name, value in rule.items()} for rule in policy.as_record()
+        ],
         "verify": proof.get("verify"),
     }
+
+
+def by_record(
+    made: Made | None, dataset: FleetDataset, state: SourceState, asked: Mapping[str, Any]
+) -> tuple[Mapping[str, Any] | None, bool]:
+    """Decide by the record of a dataset, as far as it holds.
+
+    The record is compared with names, sizes and times only. Its proof counts as long as none of
+    these changed, and only at its own depth.
+
+    Returns:
+        The fields of its ``done`` record if nothing changed since, else None; and whether the
+        source changed while the result is as it was made.
+    """
+    if made is None or made.source != str(dataset.source) or made.options != asked:
+        return None, False
+    is_as_made = made.target_is_as_made(dataset)
+    after = made.pushed["commit"] if made.pushed is not None else None
+    if state.digest not in (made.source_state, after):
+        return None, is_as_made
+    proven = made.proves(dataset.options.proof.depth)
+    if is_as_made and proven and made.push_is_as_made(dataset):
+        return {**made.fields, "was_finished": True}, False
+    return None, False
+
+
+def replacing(dataset: FleetDataset) -> FleetDataset:
+    """Return a dataset whose result is replaced, unless its episodes are appended to it."""
+    if dataset.options.layout.append:
+        return dataset
+    proof = replace(dataset.options.proof, force_conversion=True)
+    return replace(dataset, options=replace(dataset.options, proof=proof))
 
 
 def read_made(folder: WorkDir) -> Made | None:

@@ -70,7 +70,6 @@ class Suggestion:
         rules: The suggested rules; the one that most datasets need comes first.
         converts: Names of the datasets that would convert.
         stays: The others, each with the first error that the policy leaves.
-        stays_alike: The same, grouped by what helps: names, why, and what helps.
         lossy: Rules for the others that convert if data are left out; not in the policy.
     """
 
@@ -78,7 +77,6 @@ class Suggestion:
     rules: Sequence[SuggestedRule]
     converts: Sequence[str]
     stays: Sequence[DatasetStatus]
-    stays_alike: Sequence[tuple[str, str, str]]
     lossy: Sequence[SuggestedRule]
 
     def as_record(self) -> dict[str, Any]:
@@ -129,8 +127,7 @@ def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
         ),
         _LOSES,
     )
-    alike = replace(status, datasets=stays).alike(most=3)
-    return Suggestion(policy, rules, sorted(converts), stays, alike, lossy)
+    return Suggestion(policy, rules, sorted(converts), stays, lossy)
 
 
 def _rules(

@@ -39,7 +39,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,28 +53,22 @@ from leconvert.api import (
     run_conversion,
     run_worker,
 )
-from leconvert.fleet.lists import (
-    FleetDataset,
-    Policy,
-    conversion_from_record,
-    conversion_record,
-    map_on_hub,
-)
+from leconvert.fleet.advice import errors_of
+from leconvert.fleet.lists import FleetDataset, Policy, map_on_hub
 from leconvert.fleet.results import (
     AtHand,
     Host,
     Made,
-    SourceState,
     already_on_hub,
     asked_of,
+    by_record,
     push_options,
     read_made,
+    replacing,
     source_state,
     write_made,
 )
 from leconvert.model.repairs import RepairOptions, Repairs
-from leconvert.remote.options import PushOptions
-from leconvert.remote.provenance import facts_of
 from leconvert.remote.push import PushReport
 from leconvert.remote.source import read_info
 from leconvert.run.conversion import (
@@ -84,7 +78,7 @@ from leconvert.run.conversion import (
     PlanOptions,
     WorkerOptions,
 )
-from leconvert.run.engines import Engine, JobRequest, Submitter
+from leconvert.run.engines import JobRequest, Submitter
 from leconvert.run.engines.local import LocalEngine
 from leconvert.run.leasing import (
     Board,
@@ -259,46 +253,10 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
         work_dir=work_dir,
         run_id=run_id,
         paths=paths,
-        datasets=[_dataset(json.loads(line)) for line in raw.splitlines()],
+        datasets=[FleetDataset.from_record(json.loads(line)) for line in raw.splitlines()],
         policy=Policy.from_record(head["policy"]),
         one_host=one_host,
     )
-
-
-def _dataset(record: Mapping[str, Any]) -> FleetDataset:
-    source, target, push = record["source"], record["target"], record.get("push")
-    return FleetDataset(
-        record["name"],
-        HubName.parse(source, bare=False) or Path(source),
-        None if target is None else Path(target),
-        replace(
-            conversion_from_record(record["options"]),
-            push=None if push is None else PushOptions(**push),
-        ),
-        record["cost_seconds"],
-        record["discard"],
-    )
-
-
-def _lines(datasets: Sequence[FleetDataset]) -> bytes:
-    records = [
-        {
-            "name": dataset.name,
-            "source": str(dataset.source),
-            "target": None if dataset.target is None else str(dataset.target),
-            "cost_seconds": dataset.cost_seconds,
-            "discard": dataset.discard,
-            "options": conversion_record(dataset.options),
-            "push": None if dataset.push is None else _given(dataset.push),
-        }
-        for dataset in datasets
-    ]
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
-
-
-def _given(push: PushOptions) -> dict[str, Any]:
-    usual = asdict(PushOptions())
-    return {name: value for name, value in asdict(push).items() if value != usual[name]}
 
 
 def _same(one: Sequence[FleetDataset], other: Sequence[FleetDataset]) -> bool:
@@ -343,8 +301,7 @@ def plan_fleet(
     """
     root = Path(work_dir).resolve()
     folder = WorkDir(root)
-    check_fleet_places(datasets, root)
-    check_fleet_pushes(datasets)
+    check_fleet(datasets, root)
     known = [weighed(dataset) for dataset in datasets]
     if plan.restart:
         known = [
@@ -371,7 +328,7 @@ def plan_fleet(
         ordered = sorted(
             _weighed_on_hub(known), key=lambda dataset: (-dataset.cost_seconds, dataset.name)
         )
-        lines = _lines(ordered)
+        lines = "".join(json.dumps(one.as_record()) + "\n" for one in ordered).encode()
         run_id = new_run_id(datetime.now(UTC), os.urandom)
         paths = folder.run(run_id)
         with storage_errors(root):
@@ -409,18 +366,11 @@ def _check_not_in_use(fleet: Fleet) -> None:
         )
 
 
-def check_fleet_pushes(datasets: Sequence[FleetDataset]) -> None:
-    """Refuse pushes that the token does not allow, before any work begins.
+def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
+    """Refuse paths that would mix sources, results and the work dir, and a push without a right.
 
-    Only the first push is checked.
+    Of several pushes only the first is checked.
     """
-    pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
-    if pushed is not None:
-        check_can_push(str(pushed.repo_id))
-
-
-def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
-    """Refuse paths that would mix sources, results and the work dir."""
     owners = {
         dataset.source: f"the source {dataset.source}"
         for dataset in datasets
@@ -453,6 +403,9 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
                     path=str(place),
                     next_step="Choose another folder for one of the two, outside of the other.",
                 )
+    pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
+    if pushed is not None:
+        check_can_push(str(pushed.repo_id))
 
 
 def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
@@ -576,80 +529,6 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
 # One dataset: an ordinary conversion, with the repairs that the policy allows for its findings.
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """The outcome of one dataset.
-
-    Attributes:
-        was_finished: Whether its result was already in place.
-        report: The report of its conversion; None if no conversion was run.
-        flags: The repairs that it was converted with.
-        source_digest: The digest of the source's tables; empty if no conversion was run.
-        pushed: The report of its push; None if it was not pushed.
-        received_bytes: Bytes that were downloaded from the Hub for it.
-        before: The fields of its earlier ``done`` record, if nothing changed since.
-        verified: How an existing result was compared now.
-    """
-
-    was_finished: bool
-    report: ConversionReport | None
-    flags: tuple[str, ...]
-    source_digest: str = ""
-    pushed: PushReport | None = None
-    received_bytes: int = 0
-    before: Mapping[str, Any] | None = None
-    verified: str = ""
-
-    def as_fields(self) -> dict[str, Any]:
-        """Return the fields for the ``done`` record of the dataset."""
-        fields: dict[str, Any] = {"was_finished": self.was_finished, "flags": list(self.flags)}
-        if self.before is not None:
-            return {**self.before, **fields}
-        if self.pushed is not None:
-            fields["pushed"] = {"url": self.pushed.url, "commit": self.pushed.commit}
-            fields["sent_bytes"] = self.pushed.added_bytes
-        if self.received_bytes:
-            fields["received_bytes"] = self.received_bytes
-        verified = self.verified if self.report is None else self.report.verified
-        if verified:
-            fields["verified"] = verified
-            fields["verified_at"] = f"{datetime.now(UTC):%Y-%m-%d}"
-        if self.report is None:
-            return fields
-        found = Counter((finding.code, finding.severity) for finding in self.report.findings)
-        return {
-            **fields,
-            "to": self.report.version,
-            "episodes": self.report.episodes,
-            "frames": self.report.frames,
-            "files": self.report.files,
-            "batches": self.report.batches,
-            "source_bytes": self.report.source_bytes,
-            "cloned_bytes": self.report.cloned_bytes,
-            "copied_bytes": self.report.copied_bytes,
-            "source_digest": self.source_digest,
-            "findings": [
-                {"code": code, "severity": severity, "times": times}
-                for (code, severity), times in sorted(found.items())
-            ],
-            "repairs": Repairs.from_record(self.report.repairs).summary(),
-        }
-
-
-def _policy_repairs(
-    policy: Policy,
-    dataset: FleetDataset,
-    error: FindingsError | UnfitFilesError,
-    repairs: RepairOptions,
-) -> RepairOptions:
-    """Return the repairs for another attempt at a dataset, or raise its error."""
-    wrong = [finding for finding in error.findings if finding["severity"] == "error"]
-    more = policy.after(dataset, repairs, wrong)
-    if more is None:
-        raise error
-    return more
-
-
 def with_policy[T](
     policy: Policy, dataset: FleetDataset, attempt: Callable[[RepairOptions], T]
 ) -> tuple[RepairOptions, T]:
@@ -666,7 +545,10 @@ def with_policy[T](
         try:
             return repairs, attempt(repairs)
         except (FindingsError, UnfitFilesError) as error:
-            repairs, found = _policy_repairs(policy, dataset, error, repairs), error
+            more = policy.after(dataset, repairs, errors_of(error.findings))
+            if more is None:
+                raise
+            repairs, found = more, error
         except UsageError:
             if found is None:
                 raise
@@ -681,7 +563,7 @@ def convert_dataset(
     *,
     pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
-) -> Converted:
+) -> Mapping[str, Any]:
     """Convert a dataset and push it if that is asked for; skip it if nothing changed.
 
     Args:
@@ -691,30 +573,32 @@ def convert_dataset(
         conversion: This worker's leases, and whether versions may be mixed.
         pause: Waits between two looks for room in the host's scratch folder.
         progress: Receives the progress.
+
+    Returns:
+        The fields of the dataset's ``done`` record.
     """
     folder = fleet.work_dir.dataset(dataset.name)
     state = source_state(dataset)
     made = read_made(folder)
-    asked = asked_of(dataset, fleet.policy.always(dataset).flags(), fleet.policy.as_record())
+    asked = asked_of(dataset, fleet.policy)
     before, changed = by_record(made, dataset, state, asked)
     if before is not None:
         return before
     if state.converted is not None and made is None and not dataset.options.proof.force_conversion:
         assert isinstance(dataset.source, HubName)
         if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
-            return Converted(True, None, ())
+            return {"was_finished": True, "flags": []}
         raise already_on_hub(dataset)
     state = host.state_before_push(dataset, state)
-    if changed and not dataset.options.layout.append:
-        proof = replace(dataset.options.proof, force_conversion=True)
-        dataset = replace(dataset, options=replace(dataset.options, proof=proof))
+    if changed:
+        dataset = replacing(dataset)
     fetches = _planned_moves(host.folder(dataset)) if dataset.migrates else None
     while True:
         try:
             with host.at_hand(
                 dataset, state, fetches=fetches, pause=pause or host.stop.wait
             ) as hand:
-                done = _convert_at_hand(
+                fields, pushed = _convert_at_hand(
                     fleet,
                     dataset,
                     hand,
@@ -725,7 +609,7 @@ def convert_dataset(
                 )
                 assert hand.dataset.target is not None
                 if dataset.push is not None and not hand.migrates:
-                    done = replace(done, pushed=host.push(hand.dataset.target, dataset, made))
+                    pushed = host.push(hand.dataset.target, dataset, made)
             break
         except _NeedsRoomError as error:
             fetches = error.moves
@@ -738,34 +622,14 @@ def convert_dataset(
                 next_step="Nothing needs to be done: the fleet tries this dataset again and then "
                 "compares the result with its source.",
             ) from error
-    if done.pushed is not None:
-        done = replace(done, was_finished=False)
-    write_made(folder, _made(dataset, state, asked, done))
-    return done
-
-
-def by_record(
-    made: Made | None, dataset: FleetDataset, state: SourceState, asked: Mapping[str, Any]
-) -> tuple[Converted | None, bool]:
-    """Decide by the record of a dataset, as far as it holds.
-
-    The record is compared with names, sizes and times only. Its proof counts as long as none of
-    these changed, and only at its own depth.
-
-    Returns:
-        The earlier outcome if nothing changed since, else None; and whether the source changed
-        while the result is as it was made.
-    """
-    if made is None or made.source != str(dataset.source) or made.options != asked:
-        return None, False
-    is_as_made = made.target_is_as_made(dataset)
-    after = made.pushed["commit"] if made.pushed is not None else None
-    if state.digest not in (made.source_state, after):
-        return None, is_as_made
-    proven = made.proves(dataset.options.proof.depth)
-    if is_as_made and proven and made.push_is_as_made(dataset):
-        return Converted(True, None, tuple(made.fields["flags"]), before=made.fields), False
-    return None, False
+    if pushed is not None:
+        fields |= {
+            "was_finished": False,
+            "pushed": {"url": pushed.url, "commit": pushed.commit},
+            "sent_bytes": pushed.added_bytes,
+        }
+    write_made(folder, Made.of(dataset, state, asked, pushed, fields))
+    return fields
 
 
 class _NeedsRoomError(Exception):
@@ -784,23 +648,6 @@ def _planned_moves(folder: WorkDir) -> MovedBytes | None:
     return None
 
 
-def _made(
-    dataset: FleetDataset, state: SourceState, asked: Mapping[str, Any], done: Converted
-) -> Made:
-    target, pushed = dataset.target, done.pushed
-    return Made(
-        source=str(dataset.source),
-        source_state=state.digest,
-        options=asked,
-        target=None if target is None else str(target),
-        target_state="" if target is None else facts_of(target),
-        pushed=None
-        if pushed is None or pushed.commit is None
-        else {"repo_id": pushed.repo_id, "commit": pushed.commit},
-        fields=done.as_fields(),
-    )
-
-
 def _convert_at_hand(
     fleet: Fleet,
     dataset: FleetDataset,
@@ -809,21 +656,24 @@ def _convert_at_hand(
     made: Made | None,
     conversion: Conversion,
     control: Control,
-) -> Converted:
-    """Convert a dataset whose source and result are folders, in a work dir of its own."""
+) -> tuple[dict[str, Any], PushReport | None]:
+    """Convert a dataset whose source and result are folders, in a work dir of its own.
+
+    Returns:
+        The fields of its ``done`` record, and the report of its push if the conversion made one.
+    """
     options, source, target = dataset.options, hand.dataset.source, hand.dataset.target
     assert isinstance(source, Path)
     assert target is not None
     make_durably(target.parent)
+    under_way_before = folder.current_run_id()
     discards = False
 
-    def in_place(repairs: RepairOptions) -> Converted | None:
+    def in_place(repairs: RepairOptions) -> tuple[dict[str, Any], None] | None:
         verified = is_finished(hand.dataset, repairs, control)
-        if verified is None:
-            return None
-        return Converted(True, None, repairs.flags(), verified=verified)
+        return None if verified is None else (_done_fields(repairs, verified), None)
 
-    def attempt(repairs: RepairOptions) -> Converted:
+    def convert(repairs: RepairOptions) -> tuple[dict[str, Any], PushReport | None]:
         under_way = folder.current_run_id()
         if under_way is None and (done := in_place(repairs)) is not None:
             return done
@@ -855,47 +705,30 @@ def _convert_at_hand(
                 work_dir=folder.root,
                 for_push=dataset.push is not None,
             )
+        except UnfitFilesError as error:
+            wanted = fleet.policy.after(dataset, repairs, errors_of(error.findings)) or repairs
+            if wanted.fetch_unfit and error.moves is not None and hand.scratch is None:
+                raise _NeedsRoomError(error.moves) from error
+            raise
         except TargetError:
             # Another fleet with the same list may have converted it meanwhile.
             if (done := in_place(repairs)) is None:
                 raise
             return done
         manifest = read_manifest(folder.run(report.run_id), report.run_id)
-        # A run whose swap had begun was not planned again.
-        was_finished = "plan" not in report.stage_seconds
-        received = 0
+        fields = _done_fields(repairs, report.verified) | _report_fields(report)
+        fields["source_digest"] = manifest.sources[0].meta_digest
+        received = report.source_bytes if hand.origin is not None else 0
         if report.moves is not None:
             received = report.moves.received + report.moves.to_fetch
-        elif hand.origin is not None:
-            received = report.source_bytes
-        return Converted(
-            was_finished,
-            report,
-            repairs.flags(),
-            manifest.sources[0].meta_digest,
-            pushed=report.push,
-            received_bytes=received,
-        )
+        if received:
+            fields["received_bytes"] = received
+        return fields, report.push
 
-    repairs, found = fleet.policy.always(dataset), None
-    is_known = False
-    under_way_before = folder.current_run_id()
-    while True:
+    def attempt(repairs: RepairOptions) -> tuple[dict[str, Any], PushReport | None]:
+        nonlocal discards
         try:
-            return attempt(repairs)
-        except FindingsError as error:
-            repairs, found = _policy_repairs(fleet.policy, dataset, error, repairs), error
-        except UnfitFilesError as error:
-            if not repairs.fetch_unfit:
-                repairs = _policy_repairs(fleet.policy, dataset, error, repairs)
-            if repairs.fetch_unfit and error.moves is None:
-                raise
-            if repairs.fetch_unfit and hand.scratch is None:
-                raise _NeedsRoomError(error.moves) from error
-        except UsageError:
-            if found is None:
-                raise
-            raise found from None  # a flag of a rule does not fit this dataset
+            return convert(repairs)
         except SourceChangedError:
             # The source changed after an interrupted attempt was planned, so its work is useless.
             # If the source changes during this conversion, too, the next error is raised.
@@ -905,13 +738,43 @@ def _convert_at_hand(
         except PlanMismatchError:
             # The unfinished run may have been planned with repairs that the policy added for its
             # findings. Only another scan shows that.
-            if is_known:
-                raise
-            is_known = True
             allowed, _ = draft_dataset(dataset, fleet.policy, folder, hand)
             if allowed == repairs:
                 raise
             repairs = allowed
+        return attempt(repairs)
+
+    _, done = with_policy(fleet.policy, dataset, attempt)
+    return done
+
+
+def _done_fields(repairs: RepairOptions, verified: str) -> dict[str, Any]:
+    """Return the fields of a result that was compared with its source."""
+    fields: dict[str, Any] = {"was_finished": True, "flags": list(repairs.flags())}
+    if verified:
+        fields |= {"verified": verified, "verified_at": f"{datetime.now(UTC):%Y-%m-%d}"}
+    return fields
+
+
+def _report_fields(report: ConversionReport) -> dict[str, Any]:
+    found = Counter((finding.code, finding.severity) for finding in report.findings)
+    return {
+        # A run whose swap had begun was not planned again.
+        "was_finished": "plan" not in report.stage_seconds,
+        "to": report.version,
+        "episodes": report.episodes,
+        "frames": report.frames,
+        "files": report.files,
+        "batches": report.batches,
+        "source_bytes": report.source_bytes,
+        "cloned_bytes": report.cloned_bytes,
+        "copied_bytes": report.copied_bytes,
+        "findings": [
+            {"code": code, "severity": severity, "times": times}
+            for (code, severity), times in sorted(found.items())
+        ],
+        "repairs": Repairs.from_record(report.repairs).summary(),
+    }
 
 
 def is_finished(
@@ -1338,14 +1201,7 @@ def _work(
             host.stop.wait(seconds)
 
     def take(dataset: FleetDataset) -> Mapping[str, Any]:
-        return convert_dataset(
-            fleet,
-            dataset,
-            host,
-            conversion,
-            pause=pause,
-            progress=told,
-        ).as_fields()
+        return convert_dataset(fleet, dataset, host, conversion, pause=pause, progress=told)
 
     worker = FleetWorker(
         fleet,
@@ -1439,7 +1295,7 @@ def convert_fleet(
     workers, stop = conversion.workers, control.stop
     board = fleet.board(conversion.leases)
     board.refresh()
-    settled = len(board.done_ids()) + len(board.failed())
+    settled = _number_settled(board)
     left = len(fleet.datasets) - settled
     if not left:
         return []
@@ -1451,82 +1307,52 @@ def convert_fleet(
         of_engine = workers.engine.workers if workers.engine is not None else None
         number = 1 if in_threads else of_engine or min(_workers_here(), left)
     assert isinstance(number, int)
+    if workers.engine is None and number == 1 and not workers.orchestrate:
+        in_threads = True
     with control.progress.stage("fleet", left, "datasets") as stage:
-        if in_threads or (workers.engine is None and number == 1 and not workers.orchestrate):
-            return _work_in_threads(fleet, number, conversion, stop, stage, settled)
-        return _watch_engine(
-            fleet,
-            workers.engine or LocalEngine(),
-            number,
-            conversion.work_arguments(fetches=True),
-            board,
-            stop,
-            stage,
-            settled,
-        )
+
+        def watch() -> None:
+            nonlocal settled
+            with suppress(StorageError):  # it is only for display
+                board.refresh()
+            now = _number_settled(board)
+            stage.advance(max(0, now - settled))
+            settled = max(now, settled)
+
+        if in_threads:
+            host = Host.of(fleet.work_dir, conversion.scratch, stop)
+            with host.pace.followed():
+                run_threads(
+                    lambda: _work(host, conversion),
+                    *(number, stop),
+                    name="fleet",
+                    watch=watch,
+                    watch_seconds=_WATCH_SECONDS,
+                )
+            watch()
+            return []
+        engine = workers.engine or LocalEngine()
+        arguments = [str(fleet.work_dir.root), *conversion.work_arguments(fetches=True)]
+        try:
+            engine.start(number, arguments, fleet.paths)
+            while engine.running() and not board.all_settled():
+                if stop.wait(_WATCH_SECONDS):
+                    raise InterruptedRunError(
+                        "The fleet was interrupted. Finished work stays finished.",
+                        next_step="Run the same command again to continue.",
+                    )
+                watch()
+        finally:
+            engine.stop()
+        watch()
+        return engine.failures()
+
+
+def _number_settled(board: Board) -> int:
+    return len(board.done_ids()) + len(board.failed())
 
 
 def _workers_here() -> int:
     machine = Machine()
     fitting = int(machine.free_memory() * _SHARE_OF_FREE_MEMORY) // _BYTES_OF_A_WORKER
     return max(1, min(machine.cores(), _MOST_WORKERS, fitting))
-
-
-def _work_in_threads(
-    fleet: Fleet,
-    number: int,
-    conversion: Conversion,
-    stop: threading.Event,
-    stage: Stage,
-    settled: int,
-) -> Sequence[str]:
-    host = Host.of(fleet.work_dir, conversion.scratch, stop)
-    board = fleet.board(conversion.leases)
-
-    def watch() -> None:
-        nonlocal settled
-        settled = _advance(board, stage, settled)
-
-    with host.pace.followed():
-        run_threads(
-            lambda: _work(host, conversion),
-            *(number, stop),
-            name="fleet",
-            watch=watch,
-            watch_seconds=_WATCH_SECONDS,
-        )
-    _advance(board, stage, settled)
-    return []
-
-
-def _watch_engine(
-    fleet: Fleet,
-    engine: Engine,
-    number: int,
-    arguments: Sequence[str],
-    board: Board,
-    stop: threading.Event,
-    stage: Stage,
-    settled: int,
-) -> Sequence[str]:
-    try:
-        engine.start(number, [str(fleet.work_dir.root), *arguments], fleet.paths)
-        while engine.running() and not board.all_settled():
-            if stop.wait(_WATCH_SECONDS):
-                raise InterruptedRunError(
-                    "The fleet was interrupted. Finished work stays finished.",
-                    next_step="Run the same command again to continue.",
-                )
-            settled = _advance(board, stage, settled)
-    finally:
-        engine.stop()
-    _advance(board, stage, settled)
-    return engine.failures()
-
-
-def _advance(board: Board, stage: Stage, settled: int) -> int:
-    with suppress(StorageError):  # it is only for display
-        board.refresh()
-    now = len(board.done_ids()) + len(board.failed())
-    stage.advance(max(0, now - settled))
-    return max(now, settled)

@@ -76,7 +76,6 @@ def page(story: RunReport) -> str:
     )
 
 
-@cache
 def _commands(words: object) -> object:
     """Return a sentence with its commands, which stand between backticks, set as code."""
     if not isinstance(words, str) or isinstance(words, Markup):
@@ -90,6 +89,7 @@ def _link(path: Path) -> Markup:
     return Markup('<a href="{}">{}</a>').format(quote(os.fsencode(path)), clean(str(path)))
 
 
+@cache
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page needs it
 
@@ -652,7 +652,6 @@ def write_tables(
     *,
     kicker: str,
     heading: str,
-    title: str,
     facts_title: str,
     facts: Sequence[tuple[str, object]],
     tables: Sequence[PageTable],
@@ -665,9 +664,8 @@ def write_tables(
 
     Args:
         path: The page.
-        kicker: The command that made the page.
+        kicker: The command that made the page, which is also its title.
         heading: The subject of the page.
-        title: The page's title.
         facts_title: Heading of the facts.
         facts: Terms with their values; a path, relative to the page, becomes a link.
         tables: The tables.
@@ -685,7 +683,6 @@ def write_tables(
         named=[(f"table-{n}", title) for n, (title, *_) in enumerate(tables, 1)],
         kicker=kicker,
         heading=heading,
-        title=title,
         facts_title=facts_title,
         facts_shown=[
             (term, _link(value) if isinstance(value, Path) else value) for term, value in facts
@@ -706,7 +703,6 @@ def write_resampling_report(
         path,
         kicker="leconvert probe resample",
         heading="Resampling",
-        title="leconvert probe resample",
         facts_title="What was measured",
         facts=_resampling_facts(document, command),
         tables=[

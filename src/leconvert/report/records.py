@@ -6,12 +6,15 @@ reads the records of settled batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from leconvert.run.leasing import read_done
 from leconvert.support.errors import LeconvertError
+from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.records import RunPaths
 
@@ -74,6 +77,33 @@ def read_done_batch(
         sum(int(shard.get("cloned_bytes", 0)) for shard in shards),
         sum(int(shard.get("copied_bytes", 0)) for shard in shards),
     )
+
+
+class FormerCount:
+    """Counts the former states of results, for display.
+
+    Their folders are listed again only if a name was added or removed there since.
+    """
+
+    def __init__(self, targets: Iterable[Path]) -> None:
+        self._targets = list(targets)
+        self._folders = {Path(os.path.realpath(target)).parent for target in self._targets}
+        self._changed_at: dict[Path, int] | None = None
+        self._found = 0, 0
+
+    def look(self) -> tuple[int, int]:
+        """Return the number of former states, and their bytes; see `count_former`."""
+        changed_at = {folder: _changed_at(folder) for folder in self._folders}
+        if changed_at != self._changed_at:
+            self._changed_at, self._found = changed_at, count_former(self._targets)
+        return self._found
+
+
+def _changed_at(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def moment(text: object) -> float | None:

@@ -13,12 +13,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leconvert.report.records import SettledBatches, read_done_batch
+from leconvert.report.records import FormerCount, SettledBatches, read_done_batch
 from leconvert.run.engines.slurm import ElementState, job_states
 from leconvert.run.leasing import BatchState, BatchStatus, Board, LeaseStore, read_failed
 from leconvert.support.errors import WorkDirError
 from leconvert.workdir.activity import JobRecord, WorkerRecord, read_jobs, read_workers
-from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.locks import read_packer
@@ -442,9 +441,10 @@ def watch_run(
 class RunObserver:
     """One observer of one run.
 
-    A look lists five folders and reads the lease log of batches that somebody holds or tried, the
-    records of workers that have not ended, and new ``done`` records. If jobs were submitted, it
-    asks their scheduler now and then. It writes nothing and takes no lock.
+    A look lists five folders, and that of the target if it changed. It reads the lease log of
+    batches that somebody holds or tried, the records of workers that have not ended, and new
+    ``done`` records. If jobs were submitted, it asks their scheduler now and then. It writes
+    nothing and takes no lock.
 
     Args:
         records_a_look: At most this many ``done`` records are read at one look, the rest later;
@@ -482,6 +482,7 @@ class RunObserver:
         rates = [cost / max(1, size) for cost, (size, _) in zip(self._costs, sizes, strict=True)]
         self._workers = WorkerObserver(store, rates)
         self._began: float | None = None
+        self._former = FormerCount([Path(run.manifest.target)])
         self._jobs = JobObserver(run.paths, self.run_id, clock=clock, fs=fs)
         self._last: RunStatus | None = None
 
@@ -498,7 +499,7 @@ class RunObserver:
         total_bytes = sum(self._source_bytes)
         done_bytes = sum(self._source_bytes[batch_id] for batch_id in done)
         manifest = self._run.manifest
-        former_states, former_bytes = count_former([Path(manifest.target)])
+        former_states, former_bytes = self._former.look()
         now = self._clock()
         observed = 0.0 if self._began is None else now - self._began
         self._began = now if self._began is None else self._began

@@ -15,7 +15,7 @@ from leconvert.fleet import (
     Line,
     Policy,
     PolicyRule,
-    check_fleet_places,
+    check_fleet,
     find_datasets,
     look_at_datasets,
     read_list,
@@ -162,7 +162,7 @@ def test_options_of_a_dataset_come_back_from_their_record() -> None:
 def test_sources_results_and_work_dir_may_not_mix(tmp_path: Path) -> None:
     def places(source: str, target: str, work: str) -> None:
         one = FleetDataset("n", tmp_path / source, tmp_path / target)
-        check_fleet_places([one], tmp_path / work)
+        check_fleet([one], tmp_path / work)
 
     places("in/a", "out/a", "work")
     for source, target, work in (

@@ -24,11 +24,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert.support.errors import EngineError, LeconvertError, StorageError, UsageError
+from leconvert.support.lazy import lazy_names
 from leconvert.workdir.records import RunPaths
 
 if TYPE_CHECKING:
@@ -51,14 +51,15 @@ __all__ = [
     "Submitter",
 ]
 
-_HOME = {
-    "LocalEngine": "leconvert.run.engines.local",
-    "RayEngine": "leconvert.run.engines.ray",
-    "RayOptions": "leconvert.run.engines.ray",
-    "Site": "leconvert.run.engines.options",
-    "SlurmEngine": "leconvert.run.engines.slurm",
-    "SlurmOptions": "leconvert.run.engines.options",
-}
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "local": ("LocalEngine",),
+        "options": ("Site", "SlurmOptions"),
+        "ray": ("RayEngine", "RayOptions"),
+        "slurm": ("SlurmEngine",),
+    },
+)
 
 
 class Engine(Protocol):
@@ -132,14 +133,6 @@ class Submitter(Protocol):
 
     def script(self, handover: JobRequest, paths: RunPaths) -> str:
         """Return a shell script that submits the same jobs; nothing is submitted."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'leconvert.run.engines' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
 
 
 # Messages and records that the engines of this package share.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -160,6 +161,24 @@ def test_a_voided_batch_takes_its_bytes_along(planned: OpenedRun, clock: Any) ->
     assert (after.done, after.pending) == (4, 1)
     assert after.video.batches_read == 4
     assert after.video.copied + after.video.cloned < before.copied + before.cloned
+
+
+def test_the_folder_of_the_target_is_listed_again_only_after_it_changed(
+    planned: OpenedRun, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, listdir, folder = list[Any](), os.listdir, Path(planned.manifest.target).parent
+
+    def listing(path: Any = ".") -> list[str]:
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", listing)
+    observer = observe(planned, clock)
+    assert [observer.look().former_states for _ in range(3)] == [0, 0, 0]
+    assert listed.count(folder) == 1
+    (folder / "out.former-earlier").mkdir()
+    assert [observer.look().former_states for _ in range(3)] == [1, 1, 1]
+    assert listed.count(folder) == 2
 
 
 def test_rates_are_what_the_observer_saw_on_its_own_clock(
