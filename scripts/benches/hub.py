@@ -200,7 +200,7 @@ def moved(hub: StandIn, repo: Repo, folder: Path, commands: Sequence[Sequence[ob
         requests.append(len(hub.log) - sum(requests))
     history = [oid for oid, _ in repo.history(repo.branches["main"])]
     return {
-        "requests": requests,
+        "requests": requests[1:],
         "received_bytes": sum(
             request.answer_bytes for request in hub.log if request.method != "HEAD"
         ),
