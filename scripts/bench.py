@@ -27,9 +27,7 @@ CASES = {
     "damage": "damaged frames that a loader finds, and what looking costs",
     "probe": "loaders on one dataset that was converted in several ways",
     "resample": "resampling in several set-ups",
-    "hub-push": "what a push sends to a Hub that holds the v2.1 dataset",
-    "hub-migration": "what a migration on the Hub moves",
-    "hub-folders": "a migration of many small datasets in folders of one repository",
+    "hub": "what pushes and migrations move to and from the Hub",
     "show": "tables and plots of logs",
 }
 
@@ -40,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         print("\n".join(f"  {name:15} {about}" for name, about in CASES.items()))
         return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
-    case = import_module(f"benches.{arguments[0].replace('-', '_')}")
+    case = import_module(f"benches.{arguments[0]}")
     return int(case.main(arguments[1:]))
 
 

@@ -14,8 +14,8 @@ in their place too, again and again, until one is left alone; the result must ha
 bytes.
 
 Processes are forked from one that has the program loaded, so that they die at work and not while
-Python starts; `--exec` starts `python -m leconvert` instead, and `--plain` does
-so on a platform that offers nothing beyond POSIX (`tests/plain_platform`).
+Python starts. `--plain` starts `python -m leconvert` instead, on a platform that offers nothing
+beyond POSIX (`tests/plain_platform`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ConversionStorm(Storm):
             kills=kills,
             pace_seconds=options.pace,
             most_seconds=ROUND_SECONDS,
-            really_exec=options.really_exec,
+            really_exec=options.plain,
         )
         self.kills_at_work = self.kills_of_packers = self.stops = self.refused = 0
         self._work_dir = work_dir
@@ -185,11 +185,16 @@ def make_source(root: Path, episodes: int) -> Path:
 
 
 def one_round(
-    number: int, template: Path, digest: str, folder: Path, options: argparse.Namespace, kills: int
+    template: Path,
+    digest: str,
+    folder: Path,
+    options: argparse.Namespace,
+    chance: random.Random,
+    number: int,
+    kills: int,
 ) -> dict[str, Any]:
     """Convert once under blows; odd rounds beside the source, even ones in its place."""
     in_place = number % 2 == 0
-    chance = random.Random(f"{options.seed}/{number}")
     folder.mkdir()
     source = Path(shutil.copytree(template, folder / "set"))
     before = digest_of(source)
@@ -203,14 +208,12 @@ def one_round(
     else:
         command += ["--episodes-per-batch", "1"]
     kit.run_quietly(command)
-    began = time.monotonic()
     storm = ConversionStorm(work_dir, chance, kills, options)
     storm.rage()
     troubles = [*storm.troubles]
     troubles += problems(folder, target, digest, before, in_place=in_place)
     claims = [path.name for path in run_of(work_dir).leases_dir.glob("*/[0-9]*") if not path.suffix]
     row = {
-        "round": number,
         "mode": "in-place" if in_place else "output",
         "batches": len(list(run_of(work_dir).leases_dir.iterdir())),
         **{name: getattr(storm, name) for name in TOLD},
@@ -218,10 +221,8 @@ def one_round(
         "claims": len(claims),
         "take_overs": sum(int(name) > 1 for name in claims),
         "journals": len(list(run_of(work_dir).journal.glob("[0-9]*.json"))),
-        "seconds": round(time.monotonic() - began, 2),
-        "ok": not troubles,
     }
-    if row["ok"] or not options.keep:
+    if not (troubles and options.keep):
         shutil.rmtree(folder)
     return row
 
@@ -276,7 +277,7 @@ def storms_afterwards(options: argparse.Namespace, folder: Path) -> int:
         in_a_process(Place(CASES["in-place"], template, folder / f"quiet-{number}"), None)
         seconds.append(time.monotonic() - began)
 
-    def one_round(chance: random.Random) -> Mapping[str, Any] | None:
+    def one_round(chance: random.Random, *_: int) -> Mapping[str, Any] | None:
         case, afterwards = chance.choice(CASES_AFTERWARDS), chance.choice([*AFTERWARDS])
         # A swap is the last thing that happens, so that late kills are the more telling ones.
         kills = [min(seconds) * chance.betavariate(3, 2) for _ in range(chance.randint(1, 4))]
@@ -324,7 +325,7 @@ def storms_over_edits(options: argparse.Namespace, folder: Path) -> int:
         in_a_process(Place(case, template, folder / f"timed-{case.name}"), None)
         return quiet, time.monotonic() - began
 
-    def one_round(chance: random.Random) -> Mapping[str, Any]:
+    def one_round(chance: random.Random, *_: int) -> Mapping[str, Any]:
         case = chance.choice(cases)
         quiet, most = undisturbed(case)
         kills = [most * chance.betavariate(2, 1.5) for _ in range(chance.randint(1, 6))]
@@ -342,7 +343,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--episodes", type=int, default=60)
     parser.add_argument("--pace", type=float, default=0.03, help="mean seconds between two blows")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--exec", action="store_true", dest="really_exec")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--afterwards", action="store_true", help="change something after a kill")
     parser.add_argument("--edits", action="store_true", help="kill what edits or begins with v3.0")
@@ -351,44 +351,38 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--log", type=Path, help="append the rows here as well")
     options = parser.parse_args(arguments)
     if options.plain:
-        options.really_exec = True
         site = kit.REPOSITORY / "tests" / "plain_platform" / "python"
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *sys.path])
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
-    rows: list[dict[str, Any]] = []
+    code = 0
     try:
         asked = {name: getattr(options, name) for name in ("workers", "episodes", "seed")}
         head = header("storm.py", arguments, folder, lease_seconds=LEASE_SECONDS, **asked)
         tell(head, options.log)
         if options.edits:
-            return storms_over_edits(options, folder)
-        if options.afterwards:
-            return storms_afterwards(options, folder)
-        return storms(options, folder, rows)
+            code = storms_over_edits(options, folder)
+        elif options.afterwards:
+            code = storms_afterwards(options, folder)
+        else:
+            code = storms(options, folder)
     finally:
-        if not (options.keep and any(not row["ok"] for row in rows)):
+        if not (options.keep and code):
             shutil.rmtree(folder)
+    return code
 
 
-def storms(options: argparse.Namespace, folder: Path, rows: list[dict[str, Any]]) -> int:
-    """Let rounds follow each other until enough were killed, and return the exit code."""
+def storms(options: argparse.Namespace, folder: Path) -> int:
+    """Kill and stop workers and packers, until enough were killed."""
     template = make_source(folder / "template", options.episodes)
     whole, small = quiet_digests(template, folder)
-    left = options.kills
-    while left > 0:
-        number = len(rows) + 1
-        kills = min(left, options.kills_per_round)
-        digest = whole
+
+    def of_number(chance: random.Random, number: int, left: int) -> Mapping[str, Any]:
+        kills, digest = min(left, options.kills_per_round), whole
         if is_linked(number):
             digest, kills = small, min(kills, KILLS_OF_LINKED_ROUNDS)
-        rows.append(one_round(number, template, digest, folder / f"{number}", options, kills))
-        tell(rows[-1], options.log)
-        left -= rows[-1]["kills"]
-    bad = sum(not row["ok"] for row in rows)
-    total = {name: sum(row[name] for row in rows) for name in (*TOLD, "take_overs", "journals")}
-    seconds = round(sum(row["seconds"] for row in rows), 1)
-    tell({"rounds": len(rows), **total, "seconds": seconds, "bad_rounds": bad}, options.log)
-    return int(bool(bad))
+        return one_round(template, digest, folder / f"{number}", options, chance, number, kills)
+
+    return rounds_until(options.kills, options.seed, of_number, options.log)
 
 
 if __name__ == "__main__":

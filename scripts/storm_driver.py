@@ -182,7 +182,7 @@ class Storm(ABC):
 def rounds_until(
     kills: int,
     seed: int,
-    one_round: Callable[[random.Random], Mapping[str, Any] | None],
+    one_round: Callable[[random.Random, int, int], Mapping[str, Any] | None],
     log: Path | None,
 ) -> int:
     """Let rounds follow each other until enough were killed; tell each, and return the exit code.
@@ -190,21 +190,24 @@ def rounds_until(
     Args:
         kills: How many are enough.
         seed: Each round's chance follows from it.
-        one_round: Returns a row with its ``kills`` and ``troubles``; None if nothing was to do.
+        one_round: Takes its chance, its number from 1, and the kills that are left. Returns a row
+            with its ``kills`` and ``troubles``, whose numbers are added up; None if nothing was to
+            do.
         log: See `tell`.
     """
     totals: Counter[str] = Counter()
     while totals["kills"] < kills:
         began = time.monotonic()
         totals["rounds"] += 1
-        row = one_round(random.Random(f"{seed}/{totals['rounds']}"))
+        number = totals["rounds"]
+        row = one_round(random.Random(f"{seed}/{number}"), number, kills - totals["kills"])
         if row is None:
             totals["nothing_to_do"] += 1
             continue
-        totals["kills"] += row["kills"]
+        totals.update({name: count for name, count in row.items() if isinstance(count, int)})
         totals["bad_rounds"] += bool(row["troubles"])
         seconds, is_good = round(time.monotonic() - began, 2), not row["troubles"]
-        tell({"round": totals["rounds"], **row, "seconds": seconds, "ok": is_good}, log)
+        tell({"round": number, **row, "seconds": seconds, "ok": is_good}, log)
     tell(dict(totals), log)
     return int(bool(totals["bad_rounds"]))
 

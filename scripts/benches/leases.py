@@ -3,8 +3,7 @@
 `bench.py scale lease` uses it. Every worker is a process with the real worker loop, store
 and board; only the writing of shards is replaced, by one heartbeat and an empty file for each shard
 (the packer asks for it). So forcing shards to the disk is not part of the figures; forcing the
-records to the disk is. Operations are counted as well as timed, since counts do not depend on what
-else the machine does.
+records to the disk is.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import os
 import resource
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from queue import Empty
@@ -28,41 +25,11 @@ from leconvert.run.packer import check_all_done
 from leconvert.run.packer.assembly import Collector
 from leconvert.run.worker import Worker
 from leconvert.workdir.activity import WorkerReporter
-from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.run import open_run
 
-_OPERATIONS = (
-    "read_bytes", "write_new", "sync_file", "sync_dir", "link", "replace", "make_dir",
-    "remove_file", "identity",
-)  # fmt: skip
 _CLIP_DIGEST = "0" * 16
 _LOOK_SECONDS = 1.0
-
-
-class CountingFileSystem(FileSystem):
-    """The plain operations, counted; ``names`` is how many names all listings returned."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.names = 0
-        for name in _OPERATIONS:
-            setattr(self, name, self._counted(name, getattr(self, name)))
-
-    def list_names(self, path: Path) -> list[str]:
-        """List a folder; what is below ``leases/`` is told from the three long lists."""
-        names = super().list_names(path)
-        long = not path.name.isdecimal()
-        self.calls["list_long" if long else "list_short"] += 1
-        self.names += len(names) if long else 0
-        return names
-
-    def _counted(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.calls[name] += 1
-            return operation(*arguments, **options)
-
-        return call
 
 
 class ShardlessWorker(Worker):
@@ -96,18 +63,15 @@ class ShardlessWorker(Worker):
 def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
     """Be one worker from the common start to the end of the run, and report."""
     run = open_run(work_dir)
-    fs = CountingFileSystem()
     identity = WorkerIdentity.of_this_process()
     # A worker that sees the end first exits first; its last claims must not look abandoned.
-    store = LeaseStore(
-        run.paths, run.manifest.run_id, identity, fs=fs, process_gone=lambda _: False
-    )
+    store = LeaseStore(run.paths, run.manifest.run_id, identity, process_gone=lambda _: False)
     worker = ShardlessWorker(
         run,
         store,
         Board(store, run.manifest.num_batches),
         stop=threading.Event(),
-        reporter=WorkerReporter(run.paths, run.manifest.run_id, identity, fs=fs),
+        reporter=WorkerReporter(run.paths, run.manifest.run_id, identity),
     )
     ready.release()
     go.wait()
@@ -119,8 +83,6 @@ def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
             "not_done": summary.batches_lost + summary.batches_failed,
             "last_wrote": worker.last_wrote,
             "cpu_s": time.process_time() - cpu,
-            "calls": dict(fs.calls),
-            "names": fs.names,
         }
     )
 
@@ -134,8 +96,8 @@ def lease_run(work_dir: Path, batches: int, workers: int) -> dict[str, Any]:
         workers: Processes.
 
     Returns:
-        Wall clock until the last batch was written, and until every worker noticed that; CPU and
-        operations, all a batch unless the name says otherwise.
+        Wall clock until the last batch was written, and until every worker noticed that; CPU, a
+        batch unless the name says otherwise.
 
     Raises:
         SystemExit: A worker died, or a batch was done twice, lost or failed.
@@ -172,10 +134,6 @@ def lease_run(work_dir: Path, batches: int, workers: int) -> dict[str, Any]:
         or sum(report["not_done"] for report in reports) != 0
     ):
         raise SystemExit(f"not every one of {batches} batches was done exactly once")
-    calls: Counter[str] = Counter()
-    for report in reports:
-        calls.update(report["calls"])
-    listed = sum(report["names"] for report in reports)
     # One machine has one monotonic clock, so times of different processes compare.
     wall_s = max(report["last_wrote"] for report in reports) - began
     return {
@@ -186,14 +144,6 @@ def lease_run(work_dir: Path, batches: int, workers: int) -> dict[str, Any]:
         "batches_of_a_worker": [
             min(report["done"] for report in reports), max(report["done"] for report in reports)
         ],
-        "calls_a_batch": {
-            name: round(count / batches, 3) for name, count in sorted(calls.items())
-            if name != "list_long"
-        },
-        # Three folders at each look.
-        "looks_a_worker": calls["list_long"] / 3 / workers,
-        "names_a_batch": listed / batches,
-        "names_a_batch_and_worker": listed / batches / workers,
     }  # fmt: skip
 
 

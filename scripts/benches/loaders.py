@@ -9,8 +9,7 @@ streaming class needs), into one an episode (*many*), into Lance's tables by
 ``lerobot-lance-convert``, and into MosaicML's shards (*mds*: its frames as JPEG, since that format
 holds no video). The store speaks S3 on loopback: 20 ms a request, 100 MB/s together.
 
-Every run is a process of its own: batches of 32, shuffled, uint8, no windows (``--chunk 100``: with
-100 steps of ``action``, as ACT has them; MosaicML's rows hold one). CPU time is that of
+Every run is a process of its own: batches of 32, shuffled, uint8, no windows. CPU time is that of
 the process and its workers in the second half of the timed samples; memory is the sum of their
 proportional sets (PSS); the first batch counts from the opening of the dataset, after all imports.
 Then five batches more are taken untimed, and every picture of theirs is compared with what the
@@ -42,13 +41,12 @@ from urllib.request import urlopen
 from benches import kit
 
 CAMERAS = ("observation.images.top", "observation.images.wrist")
-FPS = 30
 CHECKED_BATCHES = 5
 # Every loader with the form of the dataset that it reads; LeRobot's classes read no bucket.
 LOCAL = (
     *(("ours", "few"), ("lerobot", "few"), ("lerobot-pyav", "few"), ("lerobot-streaming", "one")),
     *(("lance", "few-lance"), ("mosaic", "mds")),
-    *(("ours", "many"), ("lerobot", "many"), ("lance", "many-lance")),
+    ("ours", "many"),
 )
 STORE = tuple(pair for pair in LOCAL if not pair[0].startswith("lerobot"))
 # Modules of each loader, and the modules that it imports when it first opens a dataset.
@@ -95,7 +93,6 @@ def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> dict[str, str
     lance = "from lerobot_lancedb.convert import main; main()"
     for name, command, peer in (
         ("few-lance", ("-c", lance, "--root", folder / "few"), "lance"),
-        ("many-lance", ("-c", lance, "--root", folder / "many"), "lance"),
         ("mds", (kit.BENCH, "loaders", "--write-mds", folder / "few"), "mosaic"),
     ):
         if (folder / name).exists():
@@ -149,7 +146,6 @@ def environment(peer: str | None) -> dict[str, str]:
 def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Iterator[Any]]:
     """Open a loader's dataset, and return what begins an epoch of its batches."""
     place, size, workers = options.place, options.batch_size, options.workers
-    windows = {"action": [step / FPS for step in range(options.chunk)]} if options.chunk else None
     if options.here == "ours":
         import fsspec
 
@@ -163,7 +159,6 @@ def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Itera
             rank=0,
             world_size=1,
             cache_dir=scratch,
-            delta_timestamps=windows,
         )
         ours = StreamLoader(stream, batch_size=size, num_workers=workers)
         return lambda: iter(ours)
@@ -177,7 +172,6 @@ def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Itera
             repo_id="local/dataset" if not options.endpoint else None,
             root=place,
             return_uint8=True,
-            delta_timestamps=windows,
             storage_options=store if options.endpoint else None,
         )
         more["multiprocessing_context"] = peer.lance_mp_context() if workers else None
@@ -204,15 +198,12 @@ def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Itera
             "local/dataset",
             root=place,
             return_uint8=True,
-            delta_timestamps=windows,
             video_backend="pyav" if options.here == "lerobot-pyav" else "torchcodec",
         )
     else:
         from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
 
-        dataset = StreamingLeRobotDataset(
-            "local/dataset", root=place, return_uint8=True, delta_timestamps=windows
-        )
+        dataset = StreamingLeRobotDataset("local/dataset", root=place, return_uint8=True)
         more = {}
     loader: Any = DataLoader(dataset, batch_size=size, num_workers=workers, **more)
     return lambda: iter(loader)
@@ -302,7 +293,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--episodes", type=int, default=96)
-    parser.add_argument("--chunk", type=int, default=0, help="steps of action in a sample")
     parser.add_argument("--request-ms", type=float, default=20)
     parser.add_argument("--mb-per-s", type=float, default=100)
     for name in ("here", "place", "endpoint", "serve", "write-mds", "out"):
@@ -347,7 +337,6 @@ def compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             where, loader, form = run
             row: kit.Row = {"repeat": repeat, "where": where, "loader": loader, "form": form}
             row |= {"workers": options.workers, "batch_size": options.batch_size}
-            row |= {"chunk": options.chunk}
             row |= {"samples": 2 * options.samples + CHECKED_BATCHES * options.batch_size}
             row["load"] = round(os.getloadavg()[0], 1)
             found = (
@@ -370,17 +359,10 @@ def one_run(
     """Run one loader in a process of its own; return what it measured, or its error."""
     where, loader, form = run
     command = [
-        *(
-            sys.executable,
-            str(kit.BENCH),
-            "loaders",
-            "--here",
-            loader,
-            "--scratch",
-            str(options.scratch),
-        ),
+        *(sys.executable, str(kit.BENCH), "loaders", "--here", loader),
+        *("--scratch", str(options.scratch)),
         *("--workers", str(options.workers), "--batch-size", str(options.batch_size)),
-        *("--samples", str(options.samples), "--chunk", str(options.chunk)),
+        *("--samples", str(options.samples)),
         *(["--whole-epoch"] if options.whole_epoch else []),
     ]
     server = None

@@ -5,7 +5,7 @@ leases and the metadata writers alone. Each size runs in a process of its own, s
 is its own.
 
     python scripts/bench.py scale plan --episodes 10000 100000 1000000
-    python scripts/bench.py scale metadata --episodes 10000 100000 1000000 --layout overlay
+    python scripts/bench.py scale metadata --episodes 10000 100000 1000000
     python scripts/bench.py scale lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
 
 ``lease`` plans so many batches and lets so many processes claim, beat for and publish each of them
@@ -136,19 +136,8 @@ def bench_plan(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     }
 
 
-_OVERLAID = v3.names_of(
-    {
-        "data_path": "data/chunk-{chunk_index:03d}/episode_{file_index:06d}.parquet",
-        "video_path": "videos/chunk-{chunk_index:03d}/{video_key}/episode_{file_index:06d}.mp4",
-        "chunks_size": 1000,
-    }
-)
-
-
-def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
+def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
     """Write ``meta/episodes`` and aggregate statistics, an episode at a time."""
-    names = _OVERLAID if layout == OVERLAY else v3.USUAL_NAMES
-    in_a_table, in_a_video = (1, 1) if layout in KEEPING_LAYOUTS else (1000, 100)
     chance = np.random.default_rng(0)
     vector = chance.normal(size=14).tolist()
     pixel = [[[0.5]], [[0.4]], [[0.3]]]
@@ -167,11 +156,11 @@ def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
             begin, length = np.zeros_like(index), np.full_like(index, FRAMES)
             yield v3.EpisodeRecords(
                 episode_index=index,
-                data_file=index // in_a_table,
+                data_file=index // 1000,
                 dataset_from_index=index * FRAMES,
                 length=length,
                 videos=[
-                    v3.VideoSpans(f"observation.images.{n}", index // in_a_video, begin, length)
+                    v3.VideoSpans(f"observation.images.{n}", index // 100, begin, length)
                     for n in range(CAMERAS)
                 ],
                 legacy=[
@@ -182,7 +171,7 @@ def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
             )
 
     started = time.perf_counter()
-    written = v3.write_episodes(folder, records, fps=Fraction(30), names=names)
+    written = v3.write_episodes(folder, records, fps=Fraction(30))
     rows = time.perf_counter()
     aggregate = v3.StatsAggregator()
     for block in records():
@@ -247,9 +236,11 @@ def measure(part: str, size: tuple[Any, ...], folder: Path) -> dict[str, Any]:
     if part == "lease":
         workers, batches = size
         return bench_lease(batches, workers, folder)
+    if part == "metadata":
+        (episodes,) = size
+        return {"episodes": episodes, **kit.measured_call(bench_metadata, episodes, folder)}
     episodes, layout = size
-    bench = {"plan": bench_plan, "metadata": bench_metadata}[part]
-    found = kit.measured_call(bench, episodes, layout, folder)
+    found = kit.measured_call(bench_plan, episodes, layout, folder)
     return {"episodes": episodes, "layout": layout, **found}
 
 
@@ -258,7 +249,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = kit.parser(__doc__, repeats=None)
     parser.add_argument("part", choices=("plan", "metadata", "lease"))
     parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--layout", nargs="+", default=["reference"], help="of plan and metadata")
+    parser.add_argument("--layout", nargs="+", default=["reference"], help="of plan")
     parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
     options = parser.parse_args(arguments)
@@ -266,8 +257,11 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     about = kit.machine("bench.py scale", arguments, options.scratch)
     options.log_dir.mkdir(exist_ok=True)
-    is_lease = options.part == "lease"
-    grows = (options.workers, options.batches) if is_lease else (options.episodes, options.layout)
+    grows = {
+        "plan": (options.episodes, options.layout),
+        "metadata": (options.episodes,),
+        "lease": (options.workers, options.batches),
+    }[options.part]
     with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
         for size in product(*grows):
             with tempfile.TemporaryDirectory(dir=options.scratch) as folder:

@@ -1,4 +1,4 @@
-"""Time verification: ours in both depths, against hashing both sides, alternately.
+"""Time verification by bytes against hashing both sides, alternately.
 
     python scripts/bench.py verify small mid images many --repeats 5
     python scripts/bench.py verify many --episodes 1300 --repeats 5
@@ -7,12 +7,8 @@ A profile's dataset is generated and converted without a check, and both are rea
 take turns, each a process of its own, so importing is part of its time:
 
 - ``bytes`` and ``bytes 1``: ``leconvert verify --bytes``, with its defaults and with one worker;
-- ``structure``: ``leconvert verify``;
 - ``hash`` and ``hash 1``: SHA-256 of every file of both sides with ``hashlib``, in a process a core
-  and in one;
-- ``convert`` and ``convert unchecked``: the conversion with its check of the structure and without,
-  which is what that check costs;
-- ``start``: Python importing what ``verify`` imports, and nothing else.
+  and in one.
 
 Raw rows go to ``bench_logs/<date>-verify-<dataset>-<file system>.jsonl``: a header line, then one
 line a run. In commands ``$SCRATCH`` stands for the scratch folder.
@@ -22,21 +18,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benches import kit
 from leconvert.support.machine import allowed_cores
 
-BYTES, BYTES_1, STRUCTURE = "bytes", "bytes 1", "structure"
-HASH, HASH_1, START = "hash", "hash 1", "start"
-CONVERT, UNCHECKED = "convert", "convert unchecked"
-RUNNERS = (BYTES, BYTES_1, STRUCTURE, HASH, HASH_1, CONVERT, UNCHECKED, START)
+BYTES, BYTES_1, HASH, HASH_1 = RUNNERS = ("bytes", "bytes 1", "hash", "hash 1")
 PACKAGES = ("pyarrow", "av", "numpy")
 
 
@@ -62,22 +52,15 @@ def _digest(path: str) -> bytes:
 
 def command(runner: str, scratch: Path) -> list[str]:
     """Return the command line of one runner; all datasets are in the scratch folder."""
-    source, result, output = (str(scratch / name) for name in ("source", "result", "run"))
-    verify = [*kit.LECONVERT, "verify", result, "--source", source, "--json"]
-    convert = [*kit.LECONVERT, "convert", "--json", "--no-push"]
-    convert += ["--root", source, "--output", output]
-    hashes = [sys.executable, str(kit.BENCH), "verify", "--hash", source, result]
+    source, result = (str(scratch / name) for name in ("source", "result"))
+    verify = [*kit.LECONVERT, "verify", result, "--source", source, "--json", "--bytes"]
+    hashes = [sys.executable, str(kit.BENCH), "verify", "--hash", source, result, "--processes"]
     return {
-        BYTES: [*verify, "--bytes"],
-        BYTES_1: [*verify, "--bytes", "--max-workers", "1"],
-        STRUCTURE: verify,
-        HASH: [*hashes, "--processes", str(allowed_cores())],
-        HASH_1: [*hashes, "--processes", "1"],
-        CONVERT: convert,
-        UNCHECKED: [*convert, "--no-verify"],
-        START: [sys.executable, "-c", "import leconvert.cli.main, leconvert.cli.verify, "
-                "leconvert.run.proof"],
-    }[runner]  # fmt: skip
+        BYTES: verify,
+        BYTES_1: [*verify, "--max-workers", "1"],
+        HASH: [*hashes, str(allowed_cores())],
+        HASH_1: [*hashes, "1"],
+    }[runner]
 
 
 def run(runner: str, scratch: Path) -> kit.Row:
@@ -86,26 +69,13 @@ def run(runner: str, scratch: Path) -> kit.Row:
     Raises:
         SystemExit: The command failed, or what it verified differs.
     """
-    shutil.rmtree(scratch / "run", ignore_errors=True)
-    os.sync()
     environment = {"XDG_CACHE_HOME": str(scratch / "cache")}
     row = kit.measured(command(runner, scratch), scratch, environment)
-    if runner in {BYTES, BYTES_1, STRUCTURE}:
+    if runner in {BYTES, BYTES_1}:
         report = json.loads((scratch / "last-run.out").read_bytes())
         if not report["ok"]:
             raise SystemExit(f"{runner} found {report['differences'][:3]}")
     return {"runner": runner, **row}
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the costs, with ratios to both hashes, and the share of a conversion's check."""
-    lines = [kit.table(rows, slower={"it / hash": HASH, "it / hash 1": HASH_1})]
-    known = kit.by_runner(rows)
-    if CONVERT in known and UNCHECKED in known:
-        checked, unchecked = (kit.median(known[name], *kit.CPU) for name in (CONVERT, UNCHECKED))
-        share = (checked - unchecked) / checked
-        lines.append(f"the check of the structure takes {share:.1%} of a conversion's CPU time")
-    return "\n".join(lines)
 
 
 def bench(
@@ -113,8 +83,8 @@ def bench(
 ) -> None:
     """Generate and convert one dataset, run everything on it, write the log and print the table."""
     kit.make_profile(profile, scratch / "source", options.episodes)
-    run(UNCHECKED, scratch)
-    (scratch / "run").rename(scratch / "result")
+    convert = [*kit.LECONVERT, "convert", scratch / "source", scratch / "result", "--no-verify"]
+    kit.run_quietly(convert)
     kit.read_through(scratch / "result")
     shape = kit.dataset_shape(scratch / "source", profile)
     first = kit.header("bench.py verify", arguments, scratch, shape, packages=PACKAGES)
@@ -122,7 +92,8 @@ def bench(
     runners = tuple(name for name in RUNNERS if not options.runners or name in options.runners)
     log = kit.new_log(options.log_dir, first, "verify", profile, first["file_system"])
     rows = kit.rows_in_turns(log, first, runners, options.repeats, partial(run, scratch=scratch))
-    print(f"{profile}\n{table(rows)}\n")
+    ratios = {"it / hash": HASH, "it / hash 1": HASH_1}
+    print(f"{profile}\n{kit.table(rows, slower=ratios)}\n")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from tree_digest import tree_digest
 
@@ -159,11 +158,6 @@ def leconvert(*arguments: str, environment: Mapping[str, str], folder: Path | No
     return done.stdout
 
 
-def ends_of(logs: Iterable[Path]) -> str:
-    """Return the ends of logs."""
-    return "; ".join(f"{log.name}: {log.read_text()[-400:]!r}" for log in logs)
-
-
 _HEADS = ("scenario", "what happens", "what came of it")
 
 
@@ -189,37 +183,10 @@ def as_table(rows: Sequence[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-class Transcript:
-    """Prints what a lab says, and writes it to a file as well.
-
-    Args:
-        path: The file, which is overwritten; None for none.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._file: TextIO | None = None
-
-    def __enter__(self) -> Transcript:
-        if self._path is not None:
-            self._file = self._path.open("w")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def __call__(self, line: str) -> None:
-        """Say a line; it is on the screen and in the file before the next one."""
-        print(line, flush=True)
-        if self._file is not None:
-            print(line, file=self._file, flush=True)
-
-
 def lab_parser(
     description: str, scenarios: Iterable[str], *, folder: Path | None = None
 ) -> argparse.ArgumentParser:
-    """Return a parser of scenarios, a folder and a transcript.
+    """Return a parser of scenarios and a folder.
 
     Args:
         description: The purpose of the lab.
@@ -234,25 +201,23 @@ def lab_parser(
     top.add_argument(
         "--folder", type=Path, default=folder, help=f"the lab's own folder (default: {default})"
     )
-    top.add_argument("--transcript", type=Path, help="also write what is said to this file")
     return top
 
 
 def run_lab(
-    parser: argparse.ArgumentParser,
-    arguments: Sequence[str] | None,
+    options: argparse.Namespace,
     scenarios: Mapping[str, Callable[..., Iterator[Row]]],
-    build: Callable[[argparse.Namespace, Transcript], AbstractContextManager[tuple[object, ...]]],
+    build: Callable[[argparse.Namespace], AbstractContextManager[tuple[object, ...]]],
 ) -> int:
     """Run the scenarios that were asked for; return an exit code.
 
+    The other scenarios run even if one fails.
+
     Args:
-        parser: As `lab_parser` makes it.
-        arguments: The arguments of the command line; None for this process's own.
+        options: As parsed by the parser of `lab_parser`.
         scenarios: All scenarios by name.
         build: Builds the lab in ``folder``, and provides what each scenario is called with.
     """
-    options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - set(scenarios)):
         print(f"There is no scenario {unknown[0]}; there are {', '.join(scenarios)}.")
         return 2
@@ -262,28 +227,34 @@ def run_lab(
         # A short path: that of a socket has at most 107 bytes.
         options.folder = Path(tempfile.mkdtemp(prefix="lelab-", dir="/tmp"))
     rows: list[Row] = []
-    with Transcript(options.transcript) as say:
-        try:
-            with build(options, say) as ground:
-                for name in names:
-                    rows += told(scenarios[name](*ground), say)
-        except (LabError, ScenarioFailedError) as error:
-            say(f"FAILED: {error}")
-            if options.folder.exists():
-                say(f"Everything is in {options.folder}.")
-            return 1
-        say(f"\n{as_table(rows)}\n\n{len(names)} of {len(names)} scenarios hold.")
-    if is_temporary:
+    failed = 0
+    try:
+        with build(options) as ground:
+            for name in names:
+                began = time.monotonic()
+                try:
+                    for row in scenarios[name](*ground):
+                        rows.append(row)
+                        said = f"{row.scenario}: {row.case}: {row.outcome}"
+                        say(f"[{time.monotonic() - began:5.1f} s] {said}")
+                except (LabError, ScenarioFailedError) as error:
+                    failed += 1
+                    rows.append(Row(name, "FAILED", str(error).replace("\n", " ")))
+                    say(f"[{time.monotonic() - began:5.1f} s] {name}: FAILED: {error}")
+    except LabError as error:
+        failed = len(names)
+        say(f"FAILED: {error}")
+    say(f"\n{as_table(rows)}\n\n{len(names) - failed} of {len(names)} scenarios hold.")
+    if failed and options.folder.exists():
+        say(f"Everything is in {options.folder}.")
+    elif is_temporary:
         shutil.rmtree(options.folder, ignore_errors=True)
-    return 0
+    return 1 if failed else 0
 
 
-def told(rows: Iterable[Row], say: Callable[[str], None]) -> Iterator[Row]:
-    """Say each row of a scenario with the time that it came at, and yield it."""
-    began = time.monotonic()
-    for row in rows:
-        say(f"[{time.monotonic() - began:5.1f} s] {row.scenario}: {row.case}: {row.outcome}")
-        yield row
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
 
 
 def short_episodes(folder: Path) -> tuple[Path, str]:

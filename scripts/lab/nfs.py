@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from lab_kit import LabError, Row, ScenarioFailedError, as_table, told
+from lab_kit import LabError, run_lab, say
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.lab import DEFAULT_FOLDER
 from nfs_lab.requirements import kernel_version, require
@@ -29,33 +28,17 @@ def lab_options(options: argparse.Namespace) -> LabOptions:
     )
 
 
-def run_scenarios(options: argparse.Namespace, lab: NfsLab) -> int:
-    """Run scenarios in a lab of their own; print each row as it comes, then the table."""
-    names = options.names or list(ALL)
-    if unknown := sorted(set(names) - set(SCENARIOS)):
-        raise LabError(f"There is no scenario {unknown[0]}; there are {', '.join(SCENARIOS)}.")
-    rows: list[Row] = []
-    failed = []
-    say = partial(print, flush=True)
+@contextmanager
+def build(options: argparse.Namespace) -> Iterator[tuple[Ground]]:
+    """Have a lab for the length of a ``with`` block."""
     require(options.fs)  # the first line names the kernel that it installs
     say(
         f"leconvert {__version__}, Linux {kernel_version()} on every host, {options.clients} hosts "
         f"and a server with {options.fs}, mount options {options.mount_options or 'by default'}, "
         f"server's lease {options.nfs_lease_seconds} s, {os.cpu_count()} cores in all\n"
     )
-    with lab.running(lab_options(options)):
-        ground = Ground(lab)
-        for name in names:
-            began = time.monotonic()
-            try:
-                rows.extend(told(SCENARIOS[name](ground), say))
-            except (ScenarioFailedError, LabError) as error:
-                failed.append(name)
-                rows.append(Row(name, "FAILED", str(error).replace("\n", " ")))
-                say(f"[{time.monotonic() - began:5.1f} s] {name}: FAILED: {error}")
-    say(f"\n{as_table(rows)}\n")
-    say(f"{len(names) - len(failed)} of {len(names)} scenarios hold.")
-    return 1 if failed else 0
+    with NfsLab(options.folder).running(lab_options(options)) as lab:
+        yield (Ground(lab),)
 
 
 def run_on_host(options: argparse.Namespace, lab: NfsLab) -> int:
@@ -89,7 +72,9 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="build a lab: a server and hosts that mount its disk")
     scenario = verbs.add_parser("scenario", help="run scenarios in a lab of their own")
-    scenario.add_argument("names", nargs="*", help=f"default: {', '.join(ALL)}; or `brief`")
+    scenario.add_argument(
+        "names", nargs="*", default=list(ALL), help=f"default: {', '.join(ALL)}; or `brief`"
+    )
     for verb, clients in ((up, 2), (scenario, 3)):
         verb.add_argument("--clients", type=int, default=clients, help=f"hosts ({clients})")
         verb.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the export")
@@ -125,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.verb == "down":
             lab.down()
         elif options.verb == "scenario":
-            return run_scenarios(options, lab)
+            return run_lab(options, SCENARIOS, build)
         else:
             return run_on_host(options, lab)
     except LabError as error:

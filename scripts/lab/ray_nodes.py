@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 
-from lab_kit import Transcript, lab_parser, run_lab
+from lab_kit import lab_parser, run_lab, say
 from ray_lab import RayCluster
 from ray_lab.scenarios import SCENARIOS, Ground, make_ground
 
@@ -26,11 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = lab_parser(
         "Convert a dataset on Ray nodes that are killed, cut off and added meanwhile.", SCENARIOS
     )
-    return run_lab(parser, arguments, SCENARIOS, build)
+    return run_lab(parser.parse_args(arguments), SCENARIOS, build)
 
 
 @contextmanager
-def build(options: argparse.Namespace, say: Transcript) -> Iterator[tuple[Ground]]:
+def build(options: argparse.Namespace) -> Iterator[tuple[Ground]]:
     """Have the cluster and a dataset for the length of a ``with`` block."""
     began = time.monotonic()
     with RayCluster(options.folder / "c", _NODES).running() as cluster:

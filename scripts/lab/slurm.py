@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from lab_kit import Transcript, lab_parser, run_lab
+from lab_kit import lab_parser, run_lab, say
 from slurm_lab import SlurmCluster
 from slurm_lab.ground import Ground, make_ground
 from slurm_lab.scenarios import SCENARIOS
@@ -22,11 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Send benchmarks and trainings to a SLURM cluster of logical nodes.", SCENARIOS
     )
     parser.add_argument("--nodes", type=int, default=3, help="logical nodes (default: 3)")
-    return run_lab(parser, arguments, SCENARIOS, build)
+    return run_lab(parser.parse_args(arguments), SCENARIOS, build)
 
 
 @contextmanager
-def build(options: argparse.Namespace, say: Transcript) -> Iterator[tuple[Ground]]:
+def build(options: argparse.Namespace) -> Iterator[tuple[Ground]]:
     """Have the cluster and a dataset for the length of a ``with`` block."""
     began = time.monotonic()
     with SlurmCluster(options.folder / "cluster", options.nodes).running() as cluster:

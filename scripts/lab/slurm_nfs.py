@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab_kit import Transcript, lab_parser, run_lab
+from lab_kit import lab_parser, run_lab, say
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import Ground
@@ -30,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SCENARIOS,
         folder=_FOLDER,
     )
-    return run_lab(parser, arguments, SCENARIOS, build)
+    return run_lab(parser.parse_args(arguments), SCENARIOS, build)
 
 
 @contextmanager
-def build(options: argparse.Namespace, say: Transcript) -> Iterator[tuple[Ground, GuestCluster]]:
+def build(options: argparse.Namespace) -> Iterator[tuple[Ground, GuestCluster]]:
     """Have the lab and the cluster for the length of a ``with`` block."""
     require()
     began = time.monotonic()

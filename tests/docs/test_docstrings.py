@@ -15,7 +15,7 @@ from tests.scripts import loaded_script
 
 def _named() -> dict[str, griffe.Object]:
     """Return what is public by its dotted name: functions, classes, their methods."""
-    with loaded_script("reference_api") as script:
+    with loaded_script("make_reference") as script:
         public = script.PUBLIC
     loader = griffe.GriffeLoader(search_paths=[ROOT / "src"], allow_inspection=False)
     loader.load("leconvert")

@@ -205,14 +205,11 @@ class SlurmCluster:
     Args:
         folder: For its state and logs; made if missing, kept at the end.
         nodes: Logical nodes, called ``n1``, ``n2`` and so on.
-        own_names: Let what runs on a node see the node's name as the host's. Such names cannot be
-            resolved to addresses.
     """
 
-    def __init__(self, folder: Path, nodes: int = 3, *, own_names: bool = False) -> None:
+    def __init__(self, folder: Path, nodes: int = 3) -> None:
         self.folder = folder.absolute()
         self.nodes = nodes
-        self._own_names = own_names
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = ExitStack()
 
@@ -320,8 +317,7 @@ class SlurmCluster:
 
     def boot_node(self, name: str) -> None:
         """Give a crashed node its power back."""
-        named = under_the_name(name) if self._own_names else []
-        self._daemon(name, "slurmd", "-D", "-N", name, before=named)
+        self._daemon(name, "slurmd", "-D", "-N", name)
 
     def restart_controller(self) -> None:
         """Kill the controller and start it again; it finds its jobs in its state folder."""
@@ -353,9 +349,9 @@ class SlurmCluster:
         for number in range(1, self.nodes + 1):
             self.boot_node(f"n{number}")
 
-    def _daemon(self, name: str, *command: str, before: Sequence[str] = ()) -> None:
+    def _daemon(self, name: str, *command: str) -> None:
         log = self._logs.enter_context((self.folder / f"{command[0]}.out").open("a"))
-        tied = [program("setpriv"), "--pdeathsig", "TERM", *before]
+        tied = [program("setpriv"), "--pdeathsig", "TERM"]
         self._daemons[name] = subprocess.Popen(
             [*tied, program(command[0]), *command[1:]],
             env=self.environment, stdout=log, stderr=subprocess.STDOUT,
@@ -384,11 +380,6 @@ class SlurmCluster:
 def program_or_name(name: str) -> str:
     """Return the path of one of SLURM's commands; they come in one package."""
     return str(Path(program("sbatch")).with_name(name))
-
-
-def under_the_name(host: str) -> list[str]:
-    """Return what comes before a command that shall see another host name; root alone may."""
-    return ["unshare", "--uts", "bash", "-c", 'hostname "$0" && exec "$@"', host]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -16,8 +16,7 @@ from lab_kit import Row, demand, wait_until
 from leconvert.bench import Job, Resources, submit_chain
 from leconvert.run.engines.options import Site
 from slurm_lab.cluster import JobEnd
-from slurm_lab.conversion import conversion, engine, troubled_conversion
-from slurm_lab.fleet import fleet
+from slurm_lab.engine import engine, fleet
 from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground
 
 # One rank: writes down which frames it got in an epoch, and where it ran.
@@ -133,7 +132,8 @@ def requeue(ground: Ground) -> Iterator[Row]:
     demand([end.state for end in ends] == ["COMPLETED"] * 2, f"jobs ended as {ends}")
     log = (ground.folder / sent[0]["log"]).read_text()
     begun = [line for line in log.splitlines() if line.startswith("steps ")]
-    demand(len(begun) == 1 and ", 0 of them" not in begun[0], f"it began anew: {begun}")
+    resumed = len(begun) == 1 and "resumed from step" in begun[0]
+    demand(resumed, f"it did not continue from a checkpoint: {begun}")
     losses = {name: [(r["step"], r["loss"]) for r in rows(name)] for name in ("requeued", "whole")}
     demand(len(losses["whole"]) == 150, "the log of the whole run has gaps")
     demand(losses["requeued"] == losses["whole"], "losses differ after the requeue")
@@ -150,8 +150,6 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
     "failure": failure,
     "two-ranks": two_ranks,
     "requeue": requeue,
-    "conversion": conversion,
-    "troubled-conversion": troubled_conversion,
     "engine": engine,
     "fleet": fleet,
 }

@@ -15,12 +15,12 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import cycle
 from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from threading import BrokenBarrierError
@@ -71,11 +71,6 @@ class LimitPlan:
     backend: Backend
     device: str = "cpu"  # the decoding device: ``cpu``, ``cuda`` or ``cuda:N``
     seed: int = 0  # of random access
-
-    def stretches(self) -> list[tuple[Access, int]]:
-        """Return the access and the number of processes of each stretch."""
-        numbers = sorted({1, self.processes})
-        return [(access, number) for number in numbers for access in ACCESSES]
 
 
 def run_limit(
@@ -158,16 +153,10 @@ def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
 
 
 def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[dict[str, Any]]:
-    """Measure every stretch of a plan and return its rates.
+    """Decode by one process and by all, in both ways, and return the rates.
 
     Files of remote datasets are downloaded whole first.
     """
-    context = get_context("forkserver")
-    # One process imports torch, and the others are forked from it; otherwise many would wait for
-    # the disk.
-    preload = [decode_stretches.__module__, loading.open_decoder.__module__]
-    context.set_forkserver_preload(preload)
-    barrier = context.Barrier(plan.processes)
     with ExitStack() as at_the_end:
         local = []
         for path in paths:
@@ -175,58 +164,50 @@ def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[d
             at_the_end.callback(opened.close)
             opened.need([(0, opened.size_bytes)])
             local.append(opened.path)
-        answers: list[Connection] = []
-        for number in range(plan.processes):
-            answer, sender = context.Pipe(duplex=False)
-            work = (plan, number, local, barrier, sender)
-            process = context.Process(target=decode_stretches, args=work, daemon=True)
-            process.start()
-            sender.close()
-            at_the_end.callback(process.join)
-            # Processes end by themselves unless an error occurred here.
-            at_the_end.callback(barrier.abort)
-            answers.append(answer)
-        done = _answers(answers)
-    return [
-        _rate(access, [stretches[place] for stretches in done])
-        for place, (access, _) in enumerate(plan.stretches())
-    ]
+        return [
+            _rate(access, stretches)
+            for processes in sorted({1, plan.processes})
+            for access, stretches in zip(
+                ACCESSES, zip(*_decoded_by(processes, local, plan), strict=True), strict=True
+            )
+        ]
 
 
-def _answers(answers: Sequence[Connection]) -> list[list[Stretch | None]]:
-    """Return the answer of each process; raise the first failure of any process."""
-    waiting = dict.fromkeys(answers)
-    done = []
-    while waiting:
-        for answer in wait(waiting):
-            assert isinstance(answer, Connection)
-            done.append(_answer(answer))
-            del waiting[answer]
-    return done
+def _decoded_by(processes: int, paths: Sequence[str], plan: LimitPlan) -> list[list[Stretch]]:
+    """Return the stretches of each process.
+
+    Raises:
+        ProbeError: A process failed.
+    """
+    context = get_context("forkserver")
+    # One process imports torch, and the others are forked from it; otherwise many would wait for
+    # the disk.
+    preload = [decode_stretches.__module__, loading.open_decoder.__module__]
+    context.set_forkserver_preload(preload)
+    start = context.Barrier(processes)
+    with ProcessPoolExecutor(processes, context, _share, (start,)) as pool:
+        parts = [pool.submit(decode_stretches, plan, number, paths) for number in range(processes)]
+    errors = [error for part in parts if (error := part.exception()) is not None]
+    if not errors:
+        return [part.result() for part in parts]
+    # The others only waited in vain for the process that failed.
+    error = next((one for one in errors if not isinstance(one, BrokenBarrierError)), errors[0])
+    if isinstance(error, UsageError):  # a device that cannot decode has a remedy
+        raise error
+    said = str(error).partition("\n")[0] or repr(error)
+    raise ProbeError(
+        f"A decoding process failed: {said.rstrip('.')}.",
+        next_step="Try: leconvert probe diagnose.",
+    ) from error
 
 
-def _answer(answer: Connection) -> list[Stretch | None]:
-    try:
-        said: list[Stretch | None] | str | UsageError = answer.recv()
-    except EOFError:
-        said = "it ended without a message, perhaps for lack of memory"
-    if isinstance(said, UsageError):
-        raise said
-    if isinstance(said, str):
-        raise ProbeError(
-            f"A decoding process failed: {said}.", next_step="Try: leconvert probe diagnose."
-        )
-    return said
-
-
-def _rate(access: Access, stretches: Sequence[Stretch | None]) -> dict[str, Any]:
-    took_part = [stretch for stretch in stretches if stretch is not None]
+def _rate(access: Access, stretches: Sequence[Stretch]) -> dict[str, Any]:
     return {
         "access": access,
-        "processes": len(took_part),
-        "frames": sum(frames for frames, _ in took_part),
-        "seconds": max(seconds for _, seconds in took_part),
-        "frames_per_s": sum(frames / seconds for frames, seconds in took_part),
+        "processes": len(stretches),
+        "frames": sum(frames for frames, _ in stretches),
+        "seconds": max(seconds for _, seconds in stretches),
+        "frames_per_s": sum(frames / seconds for frames, seconds in stretches),
     }
 
 
@@ -281,35 +262,34 @@ def _limit_record(origin: str, rates: Sequence[Mapping[str, Any]]) -> dict[str, 
     return {"frames_per_s": frames_per_s, "origin": origin, "rates": list(rates)}
 
 
-def decode_stretches(
-    plan: LimitPlan, number: int, paths: Sequence[str], barrier: Barrier, answer: Connection
-) -> None:
-    """Run a process of a plan: open the files, then decode in step with the others.
+_start: Barrier
 
-    It sends a list of `Stretch` (None for a stretch in which it only waited), or a sentence about
-    its failure.
-    """
+
+def _share(start: Barrier) -> None:
+    """Keep the barrier at which the processes meet; only a new process can be given one."""
+    global _start  # noqa: PLW0603
+    _start = start
+
+
+def decode_stretches(plan: LimitPlan, number: int, paths: Sequence[str]) -> list[Stretch]:
+    """Be one process: open the files, then decode in both ways, in step with the others."""
     try:
         opened = [_Clip(path, plan.backend, plan.device) for path in paths]
         clips = [clip for clip in opened if clip.num_frames]
         if not clips:
             raise ValueError("no video file contains a frame")
-        done: list[Stretch | None] = []
-        for access, processes in plan.stretches():
+        done: list[Stretch] = []
+        for access in ACCESSES:
             calls = _calls(clips, access, plan.seed + number)
-            frames, warm = next(calls)
+            _, warm = next(calls)
             warm()  # the first frame of a decoder costs more than any other
-            del frames
-            barrier.wait(_PATIENCE_SECONDS)
-            done.append(timed_decoding(calls, plan.seconds) if number < processes else None)
-            barrier.wait(_PATIENCE_SECONDS + plan.seconds)
-        answer.send(done)
-    except BrokenBarrierError:
-        answer.send("another process gave up")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for ever
-        barrier.abort()
-        is_ours = isinstance(error, UsageError)  # a device that cannot decode has a remedy
-        answer.send(error if is_ours else str(error).partition("\n")[0] or repr(error))
+            _start.wait(_PATIENCE_SECONDS)
+            done.append(timed_decoding(calls, plan.seconds))
+            _start.wait(_PATIENCE_SECONDS + plan.seconds)
+    except BaseException:
+        _start.abort()  # the others must not wait for ever
+        raise
+    return done
 
 
 class _Clip:

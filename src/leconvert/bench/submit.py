@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from leconvert.bench.options import (
     MODES,
@@ -33,21 +34,6 @@ Places = Mapping[Source, str]
 """The folder or URL of each source, as far as known."""
 
 _DEVICES = ("cpu", "cuda")
-
-Matrix = Sequence[tuple[Source, str, str]]
-"""Every combination of source, mode and decoding device."""
-
-
-def parse_matrix(sources: str, modes: str, devices: str) -> Matrix:
-    """Return the combinations of three lists; the source changes slowest, the device fastest."""
-    wanted = _listed("sources", sources, SOURCES)
-    return list(
-        product(
-            [source for source in SOURCES if source in wanted],
-            _listed("modes", modes, MODES),
-            _listed("devices", devices, _DEVICES),
-        )
-    )
 
 
 def parse_places(
@@ -97,44 +83,42 @@ def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 _RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
-_ALL = ""
 
 GivenResources = Mapping[str, Sequence[str]]
 """The command line's values for each resource: ``8`` for all jobs, ``stream_hub=8`` for one."""
 
 _AS_USUAL: GivenResources = {}
 
-ResourceChanges = Mapping[str, Mapping[str, int | str]]
-"""The changes of the command line: changed fields by job name; the empty name is for all jobs."""
 
+def asked_resources(
+    given: GivenResources, usual: Resources, name: str = "", names: Collection[str] = ()
+) -> Resources:
+    """Return the resources of a job: its own values override those for all jobs.
 
-def asked_resources(given: GivenResources, usual: Resources | None = None) -> Resources:
-    """Return the resources of a job without a name."""
-    return changed(usual or Resources(), parse_resource_changes(given, []))
-
-
-def changed(resources: Resources, changes: ResourceChanges, name: str = _ALL) -> Resources:
-    """Return the resources of the named job: its own changes override those for all jobs."""
-    return replace(resources, **{**changes.get(_ALL, {}), **changes.get(name, {})})  # type: ignore[arg-type]
-
-
-def parse_resource_changes(given: GivenResources, names: Sequence[str]) -> ResourceChanges:
-    """Return the changes that ``--cpus 8``, ``--cpus stream_hub=8`` and the like ask for."""
-    by_job: dict[str, dict[str, int | str]] = {}
+    Args:
+        given: The command line's values.
+        usual: The resources that the command line does not name.
+        name: The job's name on the command line; empty if its command submits no other.
+        names: The names of all jobs of the command.
+    """
+    of_all: dict[str, Any] = {}
+    its_own: dict[str, Any] = {}
     for resource in _RESOURCES:
         for text in given.get(resource, ()):
-            name, _, value = text.rpartition("=")
-            name = name.replace("-", "_")
-            if name and name not in names:
+            asked, _, value = text.rpartition("=")
+            asked = asked.replace("-", "_")
+            if asked and asked not in names:
                 raise UsageError(
-                    f"--{resource} {text} names the job {name!r}, but this command submits no such "
-                    "job.",
+                    f"--{resource} {text} names the job {asked!r}, but this command submits no "
+                    "such job.",
                     next_step=f"Choose among {', '.join(names)}."
                     if names
                     else "Leave the name out.",
                 )
-            by_job.setdefault(name, {})[resource] = _checked(resource, value)
-    return by_job
+            checked = _checked(resource, value)
+            if asked in {"", name}:
+                (its_own if asked else of_all)[resource] = checked
+    return replace(usual, **of_all | its_own)
 
 
 def _checked(resource: str, value: str) -> int | str:
@@ -182,12 +166,15 @@ def plan_scenarios(
 ) -> tuple[Job, ...]:
     """Return a job for each scenario of a list, or for all scenarios."""
     scenarios = parse_scenarios(names or ",".join(SCENARIOS))
-    changes = parse_resource_changes(resources, [scenario.name for scenario in scenarios])
+    known = [scenario.name for scenario in scenarios]
     return tuple(
         Job(
             f"probe-{scenario.name}",
             _run(scenario.source, places, f"--scenario={scenario.name}", passed_on=passed_on),
-            _with_gpu(changed(scenario.resources, changes, scenario.name), _devices(passed_on)),
+            _with_gpu(
+                asked_resources(resources, scenario.resources, scenario.name, known),
+                _devices(passed_on),
+            ),
         )
         for scenario in scenarios
     )
@@ -202,9 +189,9 @@ def plan_matrix(
     passed_on: Sequence[str] = (),
     resources: GivenResources = _AS_USUAL,
 ) -> tuple[Job, ...]:
-    """Return a job for each combination of three lists."""
-    matrix = parse_matrix(sources, modes, devices)
-    changes = parse_resource_changes(resources, sorted({source for source, _, _ in matrix}))
+    """Return a job for each combination of three lists; the device changes fastest."""
+    wanted = _listed("sources", sources, SOURCES)
+    known = [source for source in SOURCES if source in wanted]
     return tuple(
         Job(
             f"probe-{source}-{mode}-{device}",
@@ -213,9 +200,11 @@ def plan_matrix(
                 f"--source={source}", f"--mode={mode}", f"--decode-device={device}",
                 passed_on=passed_on,
             ),
-            _with_gpu(changed(Resources(), changes, source), {device}),
+            _with_gpu(asked_resources(resources, Resources(), source, known), {device}),
         )
-        for source, mode, device in matrix
+        for source, mode, device in product(
+            known, _listed("modes", modes, MODES), _listed("devices", devices, _DEVICES)
+        )
     )  # fmt: skip
 
 

@@ -85,10 +85,10 @@ def run_train(options: argparse.Namespace) -> int:
 
 def _start_one_a_gpu(options: argparse.Namespace) -> int:
     """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
-    from leconvert.bench import asked_resources, usable_gpus
+    from leconvert.bench import Resources, asked_resources, usable_gpus
     from leconvert.loading import find_rank
 
-    gpus = asked_resources(given_resources(options)).gpus
+    gpus = asked_resources(given_resources(options), Resources()).gpus
     options.gpus = []
     refuse_slurm_options(options)
     if options.device != "cuda":

@@ -63,13 +63,6 @@ def test_the_limit_is_random_access_with_the_most_processes() -> None:
     assert limit_of(rates[1:2]) is None
 
 
-def test_one_process_is_measured_beside_all_of_them() -> None:
-    assert LimitPlan(4, 1.0, "pyav").stretches() == [
-        ("sequential", 1), ("random", 1), ("sequential", 4), ("random", 4)
-    ]  # fmt: skip
-    assert LimitPlan(1, 1.0, "pyav").stretches() == [("sequential", 1), ("random", 1)]
-
-
 def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files: Path) -> None:
     meta = load_meta(files_at(several_files))
 

@@ -6,10 +6,8 @@ import pytest
 
 from leconvert.bench.options import SCENARIOS, Resources
 from leconvert.bench.submit import (
-    changed,
-    parse_matrix,
+    asked_resources,
     parse_places,
-    parse_resource_changes,
     plan_matrix,
     plan_scenarios,
 )
@@ -91,25 +89,23 @@ def test_a_matrix_of_something_unknown_is_refused(
     sources: str, modes: str, devices: str, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        parse_matrix(sources, modes, devices)
+        plan_matrix(sources, modes, devices, places={})
 
 
 def test_what_is_meant_for_one_job_beats_what_is_meant_for_all() -> None:
-    changes = parse_resource_changes(
-        {
-            "nodes": ["stream-hub=3"],
-            "cpus": ["stream_hub=4", "8"],
-            "mem": ["100G"],
-            "time": ["1-00:00:00"],
-            "gpus": ["0"],
-        },
-        list(SCENARIOS),
+    given = {
+        "nodes": ["stream-hub=3"],
+        "cpus": ["stream_hub=4", "8"],
+        "mem": ["100G"],
+        "time": ["1-00:00:00"],
+        "gpus": ["0"],
+    }
+    of_hub, of_map = (
+        asked_resources(given, SCENARIOS[name].resources, name, list(SCENARIOS))
+        for name in ("stream_hub", "mmap_local")
     )
-    of_hub = changed(SCENARIOS["stream_hub"].resources, changes, "stream_hub")
     assert of_hub == Resources(nodes=3, cpus=4, mem="100G", time="1-00:00:00")
-    assert changed(Resources(), changes, "mmap_local") == Resources(
-        cpus=8, mem="100G", time="1-00:00:00"
-    )
+    assert of_map == Resources(cpus=8, mem="100G", time="1-00:00:00")
 
 
 @pytest.mark.parametrize(
@@ -128,4 +124,4 @@ def test_a_resource_that_the_scheduler_would_refuse_is_refused_at_once(
     resource: str, text: str
 ) -> None:
     with pytest.raises(UsageError):
-        parse_resource_changes({resource: [text]}, list(SCENARIOS))
+        asked_resources({resource: [text]}, Resources(), names=list(SCENARIOS))

@@ -28,7 +28,7 @@ def test_the_log_says_what_was_run_and_keeps_every_repeat(
     assert script.main(["small", "--repeats", "2", "--log-dir", str(tmp_path)]) == 0
 
     (log,) = tmp_path.glob("*-resample.jsonl")
-    head, about, *rows, copied = map(json.loads, log.read_text().splitlines())
+    head, about, *rows = map(json.loads, log.read_text().splitlines())
     assert head["command"].startswith("python scripts/bench.py resample small --repeats 2")
     assert head["cores"] >= 1
     assert about["options"]["repeats"] == 2
@@ -36,7 +36,4 @@ def test_the_log_says_what_was_run_and_keeps_every_repeat(
     assert [row["way"] for row in results] == ["baseline", "batched", "table"]
     assert all(len(row["raw"]) == 2 for row in results)
     assert sum(row["kind"] == "speedup" for row in rows) == 2
-    assert (copied["kind"], copied["batch_size"]) == ("copy", 3)
-    assert copied["bytes"] > 0
-    assert len(copied["raw_s"]) == script.COPIES
     assert str(tmp_path) not in json.dumps(head)

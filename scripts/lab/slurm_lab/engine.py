@@ -1,21 +1,21 @@
-"""A fleet on the cluster: forty datasets, while a node, the controller and the command are lost."""
+"""Commands with `--engine slurm`: each by itself, and a fleet with everything going wrong."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 
-from lab_kit import Row, demand, wait_until
+from lab_kit import LabError, Row, demand, short_episodes, wait_until
 from tree_digest import tree_digest
 
 from leconvert.api import convert
 from leconvert.fleet import DatasetState, FleetStatus
 from leconvert.fleet import status as fleet_status
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from slurm_lab.conversion import answers, engine_options, slow_program
-from slurm_lab.ground import Ground
+from slurm_lab.ground import PROGRAM, Ground
 
 _DATASETS = 40
 _WORKERS = 6
@@ -23,6 +23,54 @@ _SECONDS = 300.0
 _BATCH_SECONDS = 6.0
 _LARGE = "set-07"
 _SETTLED = {DatasetState.CONVERTED, DatasetState.FINISHED, DatasetState.SET_ASIDE}
+# A worker that takes its time over a batch: the datasets are small, and there must be a middle in
+# which a node crashes, which takes SLURM many seconds. Nothing is awaited.
+_SLOWLY = """
+import sys, time
+from leconvert.cli import main
+from leconvert.run.worker import ShardWriter
+write = ShardWriter.write
+def slowly(self, *arguments, **options):
+    time.sleep({seconds})
+    return write(self, *arguments, **options)
+ShardWriter.write = slowly
+sys.exit(main())
+"""
+
+
+def engine(ground: Ground) -> Iterator[Row]:
+    """One command each: to v3.0, back to v2.1, and a merge."""
+    source, _ = short_episodes(ground.folder)
+    shutil.copytree(ground.dataset, ground.folder / "again", dirs_exist_ok=True)
+    commands = {
+        "convert": ("convert", str(source)),
+        "convert --to v2.1": ("convert", "inline", "--to", "v2.1"),
+        "merge": ("merge", str(ground.dataset), "again"),
+    }
+    for number, (name, words) in enumerate(commands.items()):
+        result, alone, work = (ground.folder / f"{number}-{what}" for what in ("", "alone", "work"))
+        ground.leconvert(*words, "-q", "--output", str(alone))
+        ground.leconvert(
+            *words, "-q", "--output", str(result), "--work-dir", str(work),
+            *_engine_options(PROGRAM, nodes=2),
+        )  # fmt: skip
+        same = tree_digest(result) == tree_digest(alone)
+        demand(same, f"{name}: the result differs from that without SLURM")
+        jobs = len(list(work.glob("runs/*/jobs/*.json")))
+        workers = len(list(work.glob("runs/*/workers/*.json")))
+        yield Row(
+            "engine",
+            f"`leconvert {name} --engine slurm`",
+            f"byte-identical to the result without it; {jobs} job array, {workers} workers came",
+        )
+
+
+def _engine_options(program: str, *, nodes: int) -> list[str]:
+    return [
+        *("--engine", "slurm", "--program", program, "--nodes", str(nodes)),
+        *("--workers-per-node", "2", "--cpus-per-task", "2", "--mem", "1G"),
+        *("--time", "00:10:00"),
+    ]
 
 
 def fleet(ground: Ground) -> Iterator[Row]:
@@ -35,41 +83,30 @@ def fleet(ground: Ground) -> Iterator[Row]:
     listed.write_text(
         "".join(f"fleet-in/{name}{_options(name)}\n" for name in expected),
     )
-    words = [
-        *(sys.executable, "-m", "leconvert", "fleet", str(listed), "-o", "fleet-out"),
-        *("--work-dir", "fleet-work", "-q", "--lease-seconds", "4"),
-        *engine_options(slow_program(ground, _BATCH_SECONDS), nodes=3),
-    ]
+    slow = ground.folder / "slowly.py"
+    slow.write_text(_SLOWLY.format(seconds=_BATCH_SECONDS))
+    by_slurm = ["--lease-seconds", "4", *_engine_options(f"{sys.executable} {slow}", nodes=3)]
+    words = ["fleet", str(listed), "-o", "fleet-out", "--work-dir", "fleet-work", "-q", *by_slurm]
     with (ground.folder / "fleet.log").open("wb") as log:
         command = subprocess.Popen(
-            words, cwd=ground.folder, env=ground.cluster.environment, stderr=log
-        )
+            [sys.executable, "-m", "leconvert", *words],
+            cwd=ground.folder, env=ground.cluster.environment, stderr=log,
+        )  # fmt: skip
         try:
             _wait_for_settled(ground, 4)
             ground.cluster.crash_node("n1")
             wait_until(lambda: "down" in _state_of(ground, "n1"), _SECONDS, "The loss of n1")
             ground.cluster.restart_controller()
-            wait_until(lambda: answers(ground), 30, "The controller's return")
+            wait_until(lambda: _answers(ground), 30, "The controller's return")
             ground.cluster.boot_node("n1")
             wait_until(lambda: _workers(ground) >= _WORKERS + 2, _SECONDS, "New workers for n1's")
         finally:
             command.kill()
             command.wait()
     left = _settled(_status(ground))
-    submitted = [
-        *(sys.executable, "-m", "leconvert", "submit", "fleet-work", "--lease-seconds", "4"),
-        *engine_options(slow_program(ground, _BATCH_SECONDS), nodes=3),
-    ]
-    subprocess.run(submitted, cwd=ground.folder, env=ground.cluster.environment, check=True)
+    ground.leconvert("submit", "fleet-work", *by_slurm)
     _wait_for_settled(ground, _DATASETS)
-    again = subprocess.run(
-        words, cwd=ground.folder, env=ground.cluster.environment, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    demand(
-        again.returncode == 0,
-        f"the same command again ended with {again.returncode}: {again.stderr}",
-    )
+    ground.leconvert(*words)
     status = _status(ground)
     demand(status.counts[DatasetState.SET_ASIDE] == 0, f"set aside: {status.set_aside}")
     for name, digest in expected.items():
@@ -116,6 +153,14 @@ def _make_datasets(ground: Ground) -> dict[str, str]:
 
 def _options(name: str) -> str:
     return " --episodes-per-batch 1" if name == _LARGE else ""
+
+
+def _answers(ground: Ground) -> bool:
+    """Tell whether the controller is there."""
+    try:
+        return "UP" in ground.cluster.run("scontrol", "ping")
+    except LabError:  # as it says while the controller is away
+        return False
 
 
 def _state_of(ground: Ground, node: str) -> str:
