@@ -64,8 +64,10 @@ Span = tuple[int, int]
 MOOV_LIMIT_BYTES = 256 * 1024**2
 _TOP_LEVEL_LIMIT = 4096
 _BOX_LIMIT = 1024
-_HEAD_BYTES = 4096
+# With the front of most clips, and a block of zeros before their first frame.
+_HEAD_BYTES = 8192
 _TAIL_BYTES = 65536
+_HELD_HEAD_BYTES = 32 * 1024
 
 _HEADER = Struct(">I4s")
 _LARGE_SIZE = Struct(">Q")
@@ -209,15 +211,14 @@ def read_moov(
                 raise broken(path, "its index (moov) reaches beyond the end of the file")
             if box_bytes > MOOV_LIMIT_BYTES:
                 raise UnsupportedClipError("its index (moov) is larger than 256 MiB", path=path)
-            if place + box_bytes <= len(window):
-                span = place + header_bytes, place + box_bytes
-                found = window, span, window_start
-            elif box_bytes > most_bytes:
-                return None
-            else:
-                begin = position + header_bytes
-                payload = _pread_exactly(pread, descriptor, begin, box_bytes - header_bytes, path)
-                found = payload, (0, len(payload)), begin
+            if place + box_bytes > len(window):
+                if box_bytes > most_bytes:
+                    return None
+                # Also what follows: the next box, and zeros up to a whole block, which a comparison
+                # of the file's front needs.
+                begin, end = window_start + len(window), min(stop + _HEAD_BYTES, size_bytes)
+                window += _pread_exactly(pread, descriptor, begin, end - begin, path)
+            found = window, (place + header_bytes, place + box_bytes), window_start
         position = stop
     if found is None:
         raise broken(path, "it has no index (moov); probably the file is cut off")
@@ -241,8 +242,9 @@ class StoredIndex(NamedTuple):
 
     @property
     def head(self) -> bytes:
-        """The first bytes of the file; none where the index was read from another place."""
-        return b"" if self.moov.begin else self.moov.buffer
+        """The first bytes of the file; none if the index is long, or not among them."""
+        is_held = not self.moov.begin and len(self.moov.buffer) <= _HELD_HEAD_BYTES
+        return self.moov.buffer if is_held else b""
 
 
 def stored_index(

@@ -14,7 +14,7 @@ from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, box_of, read_moo
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
-HEAD_BYTES, TAIL_BYTES = 4096, 65536
+HEAD_BYTES, TAIL_BYTES = 8192, 65536
 DESCRIPTOR = 7
 
 
@@ -78,13 +78,22 @@ def test_what_lies_behind_the_media_is_read_with_the_index_in_one_piece() -> Non
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
-def test_an_index_that_reaches_beyond_the_window_is_read_by_itself(beyond: int) -> None:
+def test_the_rest_of_an_index_is_read_with_the_box_behind_it(beyond: int) -> None:
     payload = bytes(range(256)) * 300
     payload = payload[: TAIL_BYTES - 8 + beyond]
     content = box(b"mdat", bytes(9000)) + box(b"moov", payload) + box(b"free", bytes(50))
-    extra = [(len(payload), 9008 + 8)] if beyond > 0 else []
-    behind = (16, 9008 + 8 + len(payload))
-    assert moov_of(content) == (payload, [(HEAD_BYTES, 0), (TAIL_BYTES, 9008), *extra, behind])
+    rest = (beyond + 58, 9008 + TAIL_BYTES) if beyond > 0 else (16, 9008 + 8 + len(payload))
+    assert moov_of(content) == (payload, [(HEAD_BYTES, 0), (TAIL_BYTES, 9008), rest])
+
+
+def test_a_block_behind_an_index_is_read_with_it() -> None:
+    index = box(b"moov", bytes(20_000))
+    content = index + box(b"mdat", bytes(90_000))
+    reads = Reads(content)
+    found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=reads)
+    assert reads.asked == [(HEAD_BYTES, 0), (len(index), HEAD_BYTES)]
+    assert found is not None
+    assert found.buffer == content[: len(index) + HEAD_BYTES]
 
 
 @pytest.mark.parametrize("left", [7, 8, 15, 16])
@@ -92,9 +101,8 @@ def test_a_header_that_the_window_cuts_is_read_again(left: int) -> None:
     front = box(b"free", bytes(HEAD_BYTES - left - 8))
     content = front + wide_box(b"moov", b"index") + box(b"mdat", bytes(80))
     again = [(len(content) - len(front), len(front))] if left < 16 else []
-    # The index itself ends beyond the first window, and then only headers are of interest.
-    own = [(5, len(front) + 16), (16, len(front) + 21)] if left == 16 else []
-    assert moov_of(content) == (b"index", [(HEAD_BYTES, 0), *again, *own])
+    rest = [(5 + 88, len(front) + 16)] if left == 16 else []
+    assert moov_of(content) == (b"index", [(HEAD_BYTES, 0), *again, *rest])
 
 
 def test_an_index_larger_than_wanted_is_not_read_unless_it_lies_in_the_window() -> None:
@@ -192,18 +200,14 @@ def test_an_index_that_comes_in_pieces_is_put_together() -> None:
     content = box(b"moov", payload)
     pread = Reads(content, most_bytes=HEAD_BYTES)
     found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
-    assert found == Moov(payload, (0, len(payload)), 8, (0, 0), 0)
-    assert pread.asked[:3] == [
-        (HEAD_BYTES, 0),
-        (len(payload), 8),
-        (len(payload) - HEAD_BYTES, 8 + HEAD_BYTES),
-    ]
-    assert pread.asked[-1] == (len(payload) % HEAD_BYTES, 8 + len(payload) // HEAD_BYTES * 4096)
+    assert found == Moov(content, (8, len(content)), 0, (0, 0), 0)
+    rest = range(HEAD_BYTES, len(content), HEAD_BYTES)
+    assert pread.asked == [(HEAD_BYTES, 0), *((len(content) - done, done) for done in rest)]
 
 
 def test_an_index_that_shrinks_while_it_is_read_is_refused() -> None:
     content = box(b"moov", bytes(10_000))
-    for length in (HEAD_BYTES, 8000):
+    for length in (HEAD_BYTES, 9000):
         pread = Reads(content[:length])
         with pytest.raises(UnreadableSourceError) as caught:
             read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)

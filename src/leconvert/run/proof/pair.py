@@ -407,15 +407,28 @@ class _File[Where](NamedTuple):
         path: The file, relative to the result.
         first: Its first episode.
         stop: The position after its last episode.
-        lengths: Number of rows or samples of each of its episodes.
+        begins: Whether the piece has its first episode, and so compares the file as a whole.
         spans: The positions on both sides of its episodes that are compared.
     """
 
     path: str
     first: int
     stop: int
-    lengths: list[int]
+    begins: bool
     spans: Sequence[Where]
+
+
+class _Files(NamedTuple):
+    """The files of a stream.
+
+    Attributes:
+        starts: First position of each file and, last, E; shape (files + 1,).
+        ends: Number of rows or samples of all episodes before each one and, last, of all; shape
+            (E + 1,).
+    """
+
+    starts: IntArray
+    ends: IntArray
 
 
 def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]:
@@ -445,17 +458,12 @@ def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]
                 continue
             pieces += (
                 Piece(stream, file_first, file_stop, first, min(first + most, stop))
-                for begin, stop in _runs_of_sources(file_first, file_stop, source_starts)
+                for begin, stop in itertools.pairwise(
+                    [file_first, *_starts_inside(file_first, file_stop, source_starts), file_stop]
+                )
                 for first in range(begin, stop, most)
             )
     return pieces
-
-
-def _runs_of_sources(
-    first: int, stop: int, source_starts: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """Yield the first and the end position of each source's run in a file."""
-    yield from itertools.pairwise([first, *_starts_inside(first, stop, source_starts), stop])
 
 
 def _starts_inside(first: int, stop: int, source_starts: Sequence[int]) -> Sequence[int]:
@@ -510,6 +518,7 @@ class Comparer:
     _tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = field(
         default_factory=dict, init=False, repr=False
     )
+    _files_of: dict[str, _Files] = field(default_factory=dict, init=False, repr=False)
     _schemas: DataSchemas = field(init=False, repr=False)
     # Repairs of earlier versions patched files in place: if tables of times became shorter, the
     # rest of their space became a box without meaning.
@@ -563,17 +572,19 @@ class Comparer:
         """Return the output file of an episode, relative to the result."""
         return self.tables.target.path(stream, int(self.routes.file_number[stream][position]))
 
-    def files_of(self, piece: Piece) -> list[int]:
-        """Return the numbers of the output files of a piece."""
-        numbers = self.routes.file_number[piece.stream][piece.first : piece.stop]
-        found: list[int] = numbers[:1].tolist() + numbers[1:][np.diff(numbers) != 0].tolist()
-        return found
+    def files(self, stream: str) -> _Files:
+        """Return the files of a stream."""
+        if stream not in self._files_of:  # at worst two threads make the same
+            numbers = self.routes.file_number[stream]
+            samples = self.expected.samples(stream, np.arange(len(numbers)))
+            starts = np.array([0, *(stop for _, stop in file_runs(numbers))])
+            self._files_of[stream] = _Files(starts, np.concatenate(([0], np.cumsum(samples))))
+        return self._files_of[stream]
 
     def place_in_data_file(self, position: int) -> int:
         """Return how many episodes are before this one in its data file."""
-        numbers = self.routes.file_number[DATA_STREAM]
-        before = np.flatnonzero(numbers[:position] != numbers[position])
-        return position - (int(before[-1]) + 1 if len(before) else 0)
+        starts = self.files(DATA_STREAM).starts
+        return position - int(starts[np.searchsorted(starts, position, side="right") - 1])
 
     def row_span(self, position: int) -> RowSpan:
         """Return the positions of an episode's rows on both sides."""
@@ -632,34 +643,33 @@ class Comparer:
             spans_of: Called with the positions of episodes, each one's number within its file, and
                 its first row or sample there.
         """
-        expected, stream, begin = self.expected, piece.stream, piece.file_first
-        numbers = self.routes.file_number[stream][begin : piece.file_stop]
-        samples = expected.samples(stream, np.arange(begin, piece.file_stop))
-        before = np.cumsum(samples) - samples
-        positions = self._positions(piece)
-        # Both counted from the first episode of the first file: each compared episode, and its
-        # file's first episode.
-        own, runs = positions - begin, list(file_runs(numbers))
-        firsts = np.array([first for first, _ in runs])
-        of_file = firsts[np.searchsorted(firsts, own, side="right") - 1]
-        spans = list(spans_of(positions, own - of_file, before[own] - before[of_file]))
-        ends = np.searchsorted(own, [stop for _, stop in runs]).tolist()
-        lengths, done = samples.tolist(), 0
-        for (first, stop), end in zip(runs, ends, strict=True):
-            if done < end or piece.first <= begin + first:
-                path = self.tables.target.path(stream, int(numbers[first]))
-                where = begin + first, begin + stop
-                yield _File(path, *where, lengths[first:stop], spans[done:end])
-            done = end
+        starts, ends = self.files(piece.stream)
+        first, last = np.searchsorted(starts, (piece.file_first, piece.file_stop))
+        edges, positions = starts[first : last + 1], self._positions(piece)
+        of_file = edges[np.searchsorted(edges, positions, side="right") - 1]
+        spans = list(spans_of(positions, positions - of_file, ends[positions] - ends[of_file]))
+        stops, done = np.searchsorted(positions, edges[1:]).tolist(), 0
+        for (begin, end), stop in zip(itertools.pairwise(edges.tolist()), stops, strict=True):
+            begins = piece.first <= begin
+            if done < stop or begins:
+                path = self.path_of(piece.stream, begin)
+                yield _File(path, begin, end, begins, spans[done:stop])
+            done = stop
 
     def _first_source(self, stream: str, file: _File[RowSpan] | _File[Span]) -> str:
         """Return the source's file of a file's first episode."""
         spans = file.spans if len(file.spans) == file.stop - file.first else ()
         return spans[0].source if spans else self.expected.path(stream, file.first)
 
-    def _is_one(self, file: _File[Any]) -> bool:
-        """Return whether a file holds exactly one episode."""
-        return file.lengths == [int(self.expected.length[file.first])]
+    def _is_one(self, stream: str, file: _File[Any]) -> bool:
+        """Return whether a file holds exactly one episode, without samples kept for decoding."""
+        length = self.expected.length[file.first]
+        return file.stop - file.first == 1 and self._num_samples(stream, file) == length
+
+    def _num_samples(self, stream: str, file: _File[Any]) -> int:
+        """Return how many rows or samples a file must hold."""
+        ends = self.files(stream).ends
+        return int(ends[file.stop] - ends[file.first])
 
     def _compare_table(
         self,
@@ -669,10 +679,10 @@ class Comparer:
         opened: _Opened,
         compared: Compared,
     ) -> None:
-        path, name, begins = file.path, f"{self.result}/{file.path}", piece.first <= file.first
+        path, name = file.path, f"{self.result}/{file.path}"
         read_rows = self.read_bytes or max(piece.first, file.first) < self.read_rows
         kept = None
-        if self._is_one(file):
+        if self._is_one(piece.stream, file):
             kept = KeptTable.found(name, self._first_source(piece.stream, file), rules.repairs)
         if kept is not None:
             with kept:
@@ -684,23 +694,19 @@ class Comparer:
         try:
             table = opened.table(name)
         except (UnreadableSourceError, OSError, pa.ArrowException) as error:
-            self._say_unreadable(file, error, piece.stream, compared, begins=begins)
+            self._say_unreadable(file, error, piece.stream, compared)
             return
         episodes = file.stop - file.first
         if len(table.rows) == episodes:
             compared.differences += compare_rows(
                 path, table, file.spans, rules, opened.rows, read_rows=read_rows
             )
-        elif begins:
+        elif file.begins:
             what, has = "row groups (one for each episode)", str(len(table.rows))
             said = Difference(what, path, str(episodes), has, None, piece.stream)
             compared.differences.append(said)
-        if begins:
-            positions = range(file.first, file.stop)
-            indices = self.expected.begins[file.first : file.stop].tolist()
-            compared.of_files += compare_footer(
-                path, table, self._schemas, file.lengths, positions, indices
-            )
+        if file.begins:
+            compared.of_files += compare_footer(path, table, self._schemas, file.first, file.stop)
 
     def _alike_sources(
         self, stream: str, files: Sequence[_File[Span]], indexes: Sequence[_Index]
@@ -711,7 +717,7 @@ class Comparer:
         """
         sources: dict[str, str] = {}
         for file, index in zip(files, indexes, strict=True):
-            if isinstance(index, media.ClipIndex) and self._is_one(file):
+            if isinstance(index, media.ClipIndex) and self._is_one(stream, file):
                 source = self._first_source(stream, file)
                 if is_as_long(source, index.file_size_bytes):
                     sources[file.path] = source
@@ -729,11 +735,11 @@ class Comparer:
         compared: Compared,
     ) -> None:
         path, stream, fps = file.path, piece.stream, self.expected.fps
-        begins, read_bytes = piece.first <= file.first, self.read_bytes
+        read_bytes = self.read_bytes
         if isinstance(index, UnreadableSourceError):
-            self._say_unreadable(file, index, stream, compared, begins=begins)
+            self._say_unreadable(file, index, stream, compared)
             return
-        if begins:
+        if file.begins:
             compared.facts.append((ClipFacts.of(index), file.stop - file.first))
         if source is not None and is_kept_clip(index, source):
             for span in file.spans:
@@ -741,21 +747,21 @@ class Comparer:
                     path, stream, index, span, fps, read_bytes=read_bytes
                 )
             return
-        found, frames = list[Difference](), sum(file.lengths)
-        if begins:
+        found, frames = list[Difference](), self._num_samples(stream, file)
+        if file.begins:
             found += check_video(path, stream, index, frames, fps)
         if index.num_samples == frames:
             found += compare_clips(
                 path, stream, index, file.spans, fps, clips, read_bytes=read_bytes
             )
         compared.differences += found
-        if begins and not found:
+        if file.begins and not found:
             first = self._first_source(stream, file)
             compared.of_files += compare_header(
                 path,
                 stream,
                 index,
-                file.lengths,
+                np.diff(self.files(stream).ends[file.first : file.stop + 1]).tolist(),
                 first,
                 fps,
                 clips,
@@ -764,10 +770,10 @@ class Comparer:
             )
 
     def _say_unreadable(
-        self, file: _File[Any], error: Exception, stream: str, compared: Compared, *, begins: bool
+        self, file: _File[Any], error: Exception, stream: str, compared: Compared
     ) -> None:
         raise_storage_trouble(error, self.result / file.path)
-        if begins:
+        if file.begins:
             what, wanted = ("parquet", "a footer") if stream == DATA_STREAM else ("MP4", "an index")
             said = Difference(f"readable {what}", file.path, wanted, str(error), None, stream)
             compared.differences.append(said)
@@ -847,20 +853,22 @@ def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
     sizes: dict[str, int] = {}
     seconds = []
     for piece in pieces:
-        numbers = compare.files_of(piece)
+        starts = compare.files(piece.stream).starts
+        begin, end = np.searchsorted(starts, (piece.file_first, piece.file_stop))
+        files, episodes = starts[begin:end].tolist(), compare.num_compared(piece)
         costs = _ROWS if piece.stream == DATA_STREAM else _CLIPS
-        needed = compare.num_compared(piece) * costs.a_slice
+        needed = episodes * costs.a_slice
         if compare.read_bytes:
-            for number in numbers:
-                path = compare.tables.target.path(piece.stream, number)
+            for first in files:
+                path = compare.path_of(piece.stream, first)
                 if path not in sizes:
                     sizes[path] = 0
                     with suppress(OSError):
                         sizes[path] = (compare.result / path).stat().st_size
-                share = compare.num_compared(piece) / (piece.file_stop - piece.file_first)
+                share = episodes / (piece.file_stop - piece.file_first)
                 needed += sizes[path] * share / _BYTES_A_SECOND
         if piece.first == piece.file_first:
-            needed += len(numbers) * costs.a_file
+            needed += len(files) * costs.a_file
             needed += (piece.file_stop - piece.file_first) * costs.an_episode
         seconds.append(needed)
     return seconds

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from fractions import Fraction
 from typing import Any, NamedTuple, Self
@@ -66,7 +66,7 @@ class DataSchemas:
     def __init__(self, expected: Expected, list_entry: str) -> None:
         self._list_entry = list_entry
         self._features = expected.features
-        self._expected = expected
+        self.expected = expected
         self._lock = threading.Lock()
         self._known: list[pa.Schema] = []
         self._is_complete = False
@@ -78,7 +78,7 @@ class DataSchemas:
 
     def of(self, position: int) -> pa.Schema:
         """Return the schema of a file that is made from one episode."""
-        path, last = self._expected.path(DATA_STREAM, position), self._last_path
+        path, last = self.expected.path(DATA_STREAM, position), self._last_path
         if last is not None and last[0] == path:
             return last[1]
         given = self.given(tables.read_data_schema(path), position)
@@ -87,7 +87,7 @@ class DataSchemas:
 
     def given(self, stored: pa.Schema, position: int) -> pa.Schema:
         """Return the schema of a file that is made from one episode, given its source's schema."""
-        repairs, last = self._expected.source_of(position).repairs, self._last
+        repairs, last = self.expected.source_of(position).repairs, self._last
         if (
             last is not None
             and last[1] is repairs
@@ -112,11 +112,6 @@ class DataSchemas:
     def note_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> None:
         """Note the columns of a file in which nothing was wrong."""
         self._right = found, wanted, is_kept
-
-    def episodes(self, positions: Sequence[int]) -> list[int]:
-        """Return the indices of some episodes in the source."""
-        numbers: list[int] = self._expected.index[positions].tolist()
-        return numbers
 
     def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
         """Yield columns that LeRobot would not read as the result's ``info.json`` declares them."""
@@ -145,7 +140,7 @@ class DataSchemas:
         """
         with self._lock:
             if not self._is_complete:
-                for position in range(len(self._expected)):
+                for position in range(len(self.expected)):
                     schema = self.of(position)
                     if not any(_same(schema, known) for known in self._known):
                         self._known.append(schema)
@@ -160,15 +155,16 @@ def compare_footer(
     path: str,
     file: tables.StoredGroups,
     schemas: DataSchemas,
-    lengths: Sequence[int],
-    positions: Sequence[int],
-    first_indices: Sequence[int],
+    first: int,
+    stop: int,
 ) -> Iterator[Difference]:
     """Yield differences in a data file's columns and types, and in the positions of its row groups.
 
+    The file holds the episodes from position ``first`` to ``stop``.
+
     A file whose row groups are not its episodes passes here: `compare_rows` reports it.
     """
-    schema, expected = file.schema, schemas.of(positions[0])
+    schema, expected = file.schema, schemas.of(first)
     if not schemas.had_right(schema, expected, is_kept=False):
         found, differences = _plain(schema), list[Difference]()
         if not _same(found, expected) and not schemas.allow(found):
@@ -180,17 +176,19 @@ def compare_footer(
         if not differences:
             schemas.note_right(schema, expected, is_kept=False)
         yield from differences
-    if file.rows != list(lengths):
+    episodes = schemas.expected
+    lengths, begins = episodes.length[first:stop].tolist(), episodes.begins[first:stop].tolist()
+    if file.rows != lengths:
         return
-    groups = zip(lengths, positions, first_indices, strict=True)
-    for (length, position, first), stated in zip(groups, file.extremes(), strict=True):
-        demanded = {"index": (first, first + length - 1), "episode_index": (position, position)}
+    groups = zip(range(first, stop), lengths, begins, file.extremes(), strict=True)
+    for position, length, begin, stated in groups:
+        demanded = {"index": (begin, begin + length - 1), "episode_index": (position, position)}
         if demanded.items() <= stated.items():
             continue
-        (episode,) = schemas.episodes([position])
         for column, values in demanded.items():
             if stated.get(column, values) != values:
                 what, have = _stated(column), str(stated[column])
+                episode = int(episodes.index[position])
                 yield Difference(what, path, str(values), have, episode, DATA_STREAM)
 
 
