@@ -557,7 +557,7 @@ def lead(alone: CheckReport, *, wait_seconds: float = 0.0, fs: FileSystem = LOCA
     """Find a peer and run the script with it.
 
     Args:
-        alone: What this host found alone in the folder.
+        alone: The report of this host about the folder.
         wait_seconds: How long to wait for a peer.
         fs: The file operations.
 

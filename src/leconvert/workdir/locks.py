@@ -19,8 +19,7 @@ is an error at once. Otherwise the process tries the lock again, for as long as 
 clocks of two hosts are compared, and no process takes a lock away: only the kernel and the server
 release it.
 
-This module also holds the two ways to wait that leases share with locks: `PeriodicTask` for
-heartbeats, and `Backoff` for the pauses of a worker whose disk fails.
+This module also holds `Backoff`, for the pauses of a worker whose disk fails.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ import errno
 import hashlib
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leconvert.support.errors import (
     BusyError,
@@ -54,7 +52,7 @@ from leconvert.workdir.fs import (
     replace_record,
     write_durably,
 )
-from leconvert.workdir.identity import HostIdentity, WorkerIdentity
+from leconvert.workdir.identity import HostIdentity, PeriodicTask, WorkerIdentity
 from leconvert.workdir.records import (
     RunPaths,
     WorkDir,
@@ -66,41 +64,6 @@ from leconvert.workdir.records import (
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-
-
-class PeriodicTask:
-    """Calls a function at intervals until the ``with`` block ends or the function returns False.
-
-    The first call comes after one interval. Leaving the block waits for a running call. Not
-    guaranteed: that calls are on time. A frozen process makes none.
-    """
-
-    def __init__(
-        self,
-        call: Callable[[], bool],
-        interval_seconds: float,
-        *,
-        name: str,
-        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
-    ) -> None:
-        self._call = call
-        self._interval_seconds = interval_seconds
-        self._waiter = waiter
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._waiter(self._stop, self._interval_seconds):
-            if not self._call():
-                return
 
 
 BEAT_SECONDS = 3.0

@@ -49,7 +49,6 @@ from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import LockWait, packer_lock, target_lock
 from leconvert.workdir.records import Journal, PackStep
-from leconvert.workdir.removal import remove_left_trees, remove_new_tree
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import (
     META,
@@ -62,6 +61,8 @@ from leconvert.workdir.swap import (
     old_dir,
     old_of_swap,
     recover_swap,
+    remove_left_trees,
+    remove_new_tree,
     result_aside,
     superseded,
     swap_into_place,
