@@ -42,7 +42,7 @@ from leconvert.workdir.fs import (
     remove_tree,
 )
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.locks import lock_excludes, new_lock
+from leconvert.workdir.locks import BrokenPromiseError, linked_probe, lock_excludes, new_lock
 
 
 class Need(StrEnum):
@@ -203,10 +203,6 @@ class CheckReport:
 _PREFIX = ".leconvert-check-"
 
 
-class BrokenPromiseError(Exception):
-    """An operation succeeded with the wrong effect; the message describes it."""
-
-
 def check_folder(folder: Path, *, wait_seconds: float | None = None) -> CheckReport:
     """Test a folder, and if another host waits there, the promises between two hosts.
 
@@ -265,24 +261,21 @@ def _create(place: Path, fs: FileSystem) -> None:
 
 
 def _link(place: Path, fs: FileSystem) -> None:
-    for name in ("first", "second"):
-        fs.write_new(place / name, name.encode(), sync=False)
     # Across folders, as records are published: some file systems link within one folder only.
     fs.make_dir(place / "names")
-    target = place / "names" / "won"
-    fs.link(place / "first", target)
-    _must_exist(lambda: fs.link(place / "second", target), "linking one name")
-    if fs.read_bytes(target) != b"first":
-        raise BrokenPromiseError(
-            "a link to an existing name failed but changed the content of that name"
-        )
-    if fs.identity(target) != fs.identity(place / "first"):
-        raise BrokenPromiseError("two names of one file have different inodes")
-    fs.remove_file(place / "first")
-    if fs.read_bytes(target) != b"first":
-        raise BrokenPromiseError(
-            "after one of two hard links was removed, the other had another content"
-        )
+    with linked_probe(place, place / "names", fs) as (first, given):
+        content = fs.read_bytes(first)
+        if fs.read_bytes(given) != content:
+            raise BrokenPromiseError(
+                "a link to an existing name failed but changed the content of that name"
+            )
+        if fs.identity(given) != fs.identity(first):
+            raise BrokenPromiseError("two names of one file have different inodes")
+        fs.remove_file(first)
+        if fs.read_bytes(given) != content:
+            raise BrokenPromiseError(
+                "after one of two hard links was removed, the other had another content"
+            )
 
 
 def _folder(place: Path, fs: FileSystem) -> None:
