@@ -84,12 +84,7 @@ from leconvert.workdir.records import (
     default_work_dir,
     target_lock_path,
 )
-from leconvert.workdir.removal import (
-    is_being_removed,
-    remove_leftovers,
-    remove_new_tree,
-    set_work_dir_aside,
-)
+from leconvert.workdir.removal import remove_leftovers, set_work_dir_aside
 from leconvert.workdir.run import Manifest, OpenedRun, read_manifest
 from leconvert.workdir.swap import (
     META,
@@ -97,6 +92,7 @@ from leconvert.workdir.swap import (
     codebase_version,
     exchange_trees,
     has_source_tables,
+    is_being_removed,
     is_converted,
     is_listed,
     is_new_tree,
@@ -106,6 +102,7 @@ from leconvert.workdir.swap import (
     old_dir,
     old_of_swap,
     remove_mark,
+    remove_new_tree,
     removed_dir,
     removed_old_dir,
     result_aside,

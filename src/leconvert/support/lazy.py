@@ -17,17 +17,21 @@ def lazy_names(
 
     Args:
         package: The package.
-        names: The names that each module offers.
+        names: The names that each module offers; a module of the package without its prefix.
         title: The part of leconvert that needs torch, for the error if torch is missing.
     """
-    module_of = {name: module for module, offered in names.items() for name in offered}
+    full_name = {
+        name: module if module.startswith("leconvert.") else f"{package}.{module}"
+        for module, offered in names.items()
+        for name in offered
+    }
 
     def get(name: str) -> Any:
-        if name not in module_of:
+        if name not in full_name:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         check_platform()
         try:
-            module = import_module(_full_name(package, module_of[name]))
+            module = import_module(full_name[name])
         except ModuleNotFoundError as error:
             if title is None or error.name != "torch":
                 raise
@@ -39,11 +43,6 @@ def lazy_names(
         return value
 
     return get
-
-
-def _full_name(package: str, module: str) -> str:
-    """Return a module's full name; names within the package are given without its prefix."""
-    return module if module.startswith("leconvert.") else f"{package}.{module}"
 
 
 class _LazyModule:

@@ -98,7 +98,9 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
                 limit = _number(group / "memory.limit_in_bytes")
                 used = _number(group / "memory.usage_in_bytes")
             if limit is not None and used is not None and limit < _UNLIMITED:
-                free = min(free, max(0, limit - used + _idle_file_pages(group / "memory.stat")))
+                names = ("inactive_file", "total_inactive_file")
+                idle = next(filter(None, (_value(group / "memory.stat", n, " ") for n in names)), 0)
+                free = min(free, max(0, limit - used + int(idle)))
         return free
 
     def peak_memory(self) -> int:
@@ -107,14 +109,8 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
         It is the kernel's ``VmHWM``; ``getrusage`` would include the memory of the process that
         started this one. 0 if the kernel does not report it.
         """
-        try:
-            lines = (self.proc / "self/status").read_bytes().splitlines()
-        except OSError:
-            lines = []
-        for line in lines:
-            name, _, value = line.partition(b":")
-            if name == b"VmHWM":
-                return int(value.split()[0]) * 1024
+        if peak_kib := _value(self.proc / "self/status", "VmHWM"):
+            return int(peak_kib.split()[0]) * 1024
         if self.proc.exists():
             return 0
         import resource
@@ -125,14 +121,8 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
 
     def _available(self) -> int:
         # Importing psutil for this one number would take a tenth of a small conversion.
-        try:
-            lines = (self.proc / "meminfo").read_bytes().splitlines()
-        except OSError:
-            lines = []
-        for line in lines:
-            name, _, value = line.partition(b":")
-            if name == b"MemAvailable":
-                return int(value.split()[0]) * 1024
+        if available_kib := _value(self.proc / "meminfo", "MemAvailable"):
+            return int(available_kib.split()[0]) * 1024
         if self.proc.exists():
             return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         import psutil
@@ -190,10 +180,8 @@ def open_descriptors() -> list[int]:
 
 def may_act_for_owners() -> bool:
     """Return whether this process may rename files of other users, as root may."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) & _CAP_FOWNER)
+    if capabilities := _value(Path("/proc/self/status"), "CapEff"):
+        return bool(int(capabilities, 16) & _CAP_FOWNER)
     return os.geteuid() == 0
 
 
@@ -236,13 +224,8 @@ def _host_uuid_of_macos() -> str:
 
 def cpu_name() -> str:
     """Return the processor's name."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
+    if name := _value(Path("/proc/cpuinfo"), "model name"):
+        return name
     import platform
 
     return platform.processor() or platform.machine()
@@ -361,16 +344,14 @@ def _two_numbers(path: Path) -> tuple[int | None, int | None]:
         return None, None
 
 
-def _idle_file_pages(path: Path) -> int:
+def _value(path: Path, name: str, separator: str = ":") -> str:
+    """Return the first value of a name in a file of the kernel; empty if it is not there."""
     try:
-        lines = path.read_text("ascii").splitlines()
+        lines = path.read_text("utf-8").splitlines()
     except OSError:
-        return 0
-    for line in lines:
-        name, _, value = line.partition(" ")
-        if name in {"inactive_file", "total_inactive_file"} and value.isdigit():
-            return int(value)
-    return 0
+        return ""
+    parts = (line.partition(separator) for line in lines)
+    return next((value.strip() for key, _, value in parts if key.strip() == name), "")
 
 
 def home_folder() -> Path:

@@ -221,6 +221,7 @@ def _schema_element(reader: CompactReader) -> _Element:
 # Fields of FileMetaData after the row groups.
 _KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS = 5, 6, 7
 _ARROW_SCHEMA_KEY = b"ARROW:schema"
+_KEPT_TAILS = 64  # datasets need one or two
 # Programs whose pages and statistics are known to agree with their footers.
 _KNOWN_WRITERS = (b"parquet-cpp-arrow version ", b"leconvert version ")
 
@@ -250,6 +251,7 @@ class FileTail(NamedTuple):
         return self.key_values.get(_ARROW_SCHEMA_KEY)
 
 
+@lru_cache(maxsize=_KEPT_TAILS)
 def parse_tail(raw: bytes) -> FileTail:
     """Read the part after the row groups, to the end of a footer.
 
@@ -735,7 +737,6 @@ _MOST_PART_BYTES = 64 * 1024
 
 # Datasets need one or two of each; unusual ones must not fill the memory of a long scan.
 _KEPT_SCHEMAS = 16
-_KEPT_TAILS = 64
 _KEPT_FORMS = 16
 _KEPT_WALKS = 256
 
@@ -783,7 +784,6 @@ class FooterReader:
 
     def __init__(self) -> None:
         self._schemas: tuple[FileSchema, ...] = ()
-        self._tails: dict[tuple[FileSchema, bytes], FileTail] = {}
         # Parts of tails that Arrow has read without error.
         self._right_tails: set[object] = set()
         self._forms: dict[FileSchema, tuple[RowGroupForm, ...]] = {}
@@ -876,9 +876,6 @@ class FooterReader:
         return schema
 
     def _tail(self, schema: FileSchema, raw: bytes) -> FileTail:
-        known = self._tails.get((schema, raw))
-        if known is not None:
-            return known
         tail = parse_tail(raw)
         # pandas adds the number of rows to the metadata, so every file may have another tail.
         told = (schema, tail.created_by, tail.column_orders_raw, tail.arrow_schema)
@@ -887,9 +884,6 @@ class FooterReader:
             if len(self._right_tails) >= _KEPT_TAILS:
                 self._right_tails.clear()
             self._right_tails.add(told)
-        if len(self._tails) >= _KEPT_TAILS:
-            self._tails.clear()
-        self._tails[schema, raw] = tail
         return tail
 
     def _row_group(

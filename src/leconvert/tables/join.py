@@ -312,34 +312,33 @@ class LastTable:
 
     Use it for consecutive joins with one schema, while the files do not change. It holds at most
     one file until it is closed.
+
+    Attributes:
+        name: The name of the file, by which a slice tells files apart.
+        source: The file; None if none is open.
     """
 
     def __init__(self) -> None:
+        self.name = ""
+        self.source: _Source | None = None
         self._copier: TableCopier | None = None
-        self._name = ""
-        self._source: _Source | None = None
 
     def close(self) -> None:
         """Close the file, and forget what was learned from footers."""
         self._copier = None
-        if self._source is not None:
-            self._source.close()
-            self._source = None
+        self.close_file()
+
+    def close_file(self) -> None:
+        """Close the file."""
+        if self.source is not None:
+            self.source.close()
+            self.source = None
 
     def copier(self, schema: pa.Schema) -> TableCopier:
         """Return the copier of row groups; all joins use what it learned from footers."""
         if self._copier is None:
             self._copier = TableCopier(schema)
         return self._copier
-
-    def take(self) -> tuple[str, _Source | None]:
-        """Return the file and its name, and stop holding it."""
-        source, self._source = self._source, None
-        return self._name, source
-
-    def keep(self, name: str, source: _Source | None) -> None:
-        """Hold a file; `close` will close it."""
-        self._name, self._source = name, source
 
 
 class JoinedTable(NamedTuple):
@@ -366,7 +365,6 @@ def join_tables(
     stored: Callable[[int], str] | None = None,
     repair: Callable[[int], RowRepair | None] | None = None,
     last_table: LastTable | None = None,
-    on_rows: Callable[[int], None] | None = None,
     on_table: Callable[[pa.Table], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     sync: bool = False,
@@ -395,7 +393,6 @@ def join_tables(
             path is valid until the next call. The paths in ``episodes`` then only tell files apart.
         repair: Returns the repair of an episode's rows, given its rank; None for no repair.
         last_table: The file that the previous join left open; this join leaves one for the next.
-        on_rows: Called with the number of rows after each episode.
         on_table: Called with the result's rows of each episode; they are then read even if their
             pages are copied.
         should_stop: Called before each episode; True ends the work.
@@ -426,13 +423,11 @@ def join_tables(
                         path=target,
                         next_step="Run the same command again. It continues from here.",
                     )
-                rows = join.add(
+                join.add(
                     episode,
                     None if stored is None else partial(stored, place),
                     None if repair is None else repair(place),
                 )
-                if on_rows is not None:
-                    on_rows(rows)
             joined = join.finish()
             if sync:
                 full_sync(descriptor)
@@ -488,16 +483,15 @@ class _Join:
     ) -> None:
         self._schema = schema
         self._on_table = on_table
-        self._last = last
-        self._copier = TableCopier(schema) if last is None else last.copier(schema)
+        # The open file may serve many episodes in a row, and its footer is long then.
+        self._last = last or LastTable()
+        self._is_kept = last is not None
+        self._copier = self._last.copier(schema)
         self._output = SequentialOutput(descriptor, path)
         self._output.append(MAGIC)
         self._entries = RowGroupEntries()
         self._rows = 0
         self._copied = 0
-        # The open file and its name. It may serve many episodes in a row, and its footer is long
-        # then.
-        self._source_name, self._source = ("", None) if last is None else last.take()
         self._encoder: RowGroupEncoder | None = None
         self._encoder_start = 0
         self._passed_bytes = 0
@@ -505,20 +499,23 @@ class _Join:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._close_source()
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None or not self._is_kept:
+            self._last.close_file()
         if self._encoder is not None:
             self._encoder.abandon()
 
-    def add(self, episode: Slice, where: Callable[[], str] | None, repair: RowRepair | None) -> int:
-        """Append one episode and return its rows; ``where`` returns the path of a file to open."""
-        source = self._source
-        if source is None or self._source_name != episode.path:
+    def add(
+        self, episode: Slice, where: Callable[[], str] | None, repair: RowRepair | None
+    ) -> None:
+        """Append one episode; ``where`` returns the path of a file to open."""
+        last = self._last
+        if last.source is None or last.name != episode.path:
             # Close first: to fetch the next file, the open one may have to be removed.
-            self._close_source()
+            last.close_file()
             path = episode.path if where is None else where()
-            source = self._source = _Source(path, self._schema)
-            self._source_name = episode.path
+            last.source, last.name = _Source(path, self._schema), episode.path
+        source = last.source
         first, rows = episode.first, episode.frames
         if rows is None:
             rows = source.num_rows - (first or 0)
@@ -527,8 +524,7 @@ class _Join:
             self._decode(source, first, rows, repair, encode=not is_copied)
         self._rows += rows
         if first is None:
-            self._close_source()
-        return rows
+            last.close_file()
 
     def finish(self) -> JoinedTable:
         """Write the footer and return the figures of the file."""
@@ -536,9 +532,6 @@ class _Join:
         for piece in self._copier.footer(self._entries, self._rows):
             self._output.append(piece)
         self._output.flush()
-        if self._last is not None:
-            self._last.keep(self._source_name, self._source)
-            self._source = None
         return JoinedTable(
             self._output.position,
             self._rows,
@@ -603,11 +596,6 @@ class _Join:
             chunks = group.chunks()
             start = self._encoder_start + chunks[0].start - RowGroupEncoder.OFFSET_BYTES
             self._entries.append(self._copier.row_group(group, chunks, start))
-
-    def _close_source(self) -> None:
-        if self._source is not None:
-            self._source.close()
-            self._source = None
 
 
 class _Source:

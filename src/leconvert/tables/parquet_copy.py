@@ -248,7 +248,7 @@ class RowGroupEntries:
 class TableCopier:
     """Copies row groups into files of one schema: which ones it can, and what their footers say.
 
-    What can be copied depends on the source file and the schema alone. So every worker decides
+    The decision depends on the source file and the schema alone. So every worker decides
     alike, and the same again for a part file that holds the copy.
     """
 

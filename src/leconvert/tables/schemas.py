@@ -205,11 +205,7 @@ def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
         return None
     if not all(type(size) is int for size in shape):
         return None
-    element, depth = arrow_type, 0
-    if isinstance(element, pa.BaseExtensionType):
-        element = element.storage_type
-    while is_list(element):
-        element, depth = element.value_type, depth + 1
+    element, depth = innermost_type(arrow_type), len(list_sizes(arrow_type))
     value = {"dtype": dtype, "_type": "Value"}
     if feature_of_type(element) != value:
         return None

@@ -11,7 +11,7 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -419,53 +419,40 @@ class DatasetSpec:
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 
 
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """One clip that is encoded once, for ``episodes[0]``; the other episodes get copies."""
+class _Clip(NamedTuple):
+    """A clip that is encoded once; its episodes get copies."""
 
     camera_number: int
     number: int
     length: int
-    episodes: tuple[int, ...]
 
 
-def plan_clips(spec: DatasetSpec, lengths: list[int]) -> list[Clip]:
-    """Return the clips to encode, each with its episodes."""
-    users: dict[tuple[int, int, int], list[int]] = {}
-    for camera_number in range(len(spec.cameras)):
-        for episode, length in enumerate(lengths):
-            number = episode if spec.distinct_clips is None else episode % spec.distinct_clips
-            users.setdefault((camera_number, number, length), []).append(episode)
-    return [
-        Clip(camera_number, number, length, tuple(episodes))
-        for (camera_number, number, length), episodes in users.items()
-    ]
-
-
-def encode_clips(
-    root: Path, spec: DatasetSpec, clips: list[Clip], on_clip: Callable[[], None]
+def _encode_clips(
+    root: Path, spec: DatasetSpec, lengths: list[int]
 ) -> dict[tuple[int, int], Stats]:
     """Encode and copy all clips; return the statistics of each (camera number, episode)."""
     for chunk in range((spec.episodes - 1) // spec.chunks_size + 1):
         for camera in spec.cameras:
             _video_path(root, spec, camera, chunk * spec.chunks_size).parent.mkdir(parents=True)
-    stats: dict[tuple[int, int], Stats] = {}
+    clips: dict[_Clip, list[Path]] = {}
+    users: dict[tuple[int, int], _Clip] = {}
+    for camera_number, camera in enumerate(spec.cameras):
+        for episode, length in enumerate(lengths):
+            number = episode if spec.distinct_clips is None else episode % spec.distinct_clips
+            clip = users[camera_number, episode] = _Clip(camera_number, number, length)
+            clips.setdefault(clip, []).append(_video_path(root, spec, camera, episode))
     # One encoder thread a clip gives the same bytes on every machine. Several clips at a time use
     # all cores, since encoders release the interpreter's lock.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        encoded = pool.map(lambda clip: _encode_one(root, spec, clip), clips)
-        for clip, found in zip(clips, encoded, strict=True):
-            camera = spec.cameras[clip.camera_number]
-            first = _video_path(root, spec, camera, clip.episodes[0])
-            for episode in clip.episodes:
-                stats[clip.camera_number, episode] = found
-                if episode != clip.episodes[0]:
-                    shutil.copyfile(first, _video_path(root, spec, camera, episode))
-            on_clip()
-    return stats
+        encoded = pool.map(lambda clip: _encode_one(clips[clip][0], spec, clip), clips)
+        stats = dict(zip(clips, encoded, strict=True))
+    for first, *others in clips.values():
+        for other in others:
+            shutil.copyfile(first, other)
+    return {user: stats[clip] for user, clip in users.items()}
 
 
-def _encode_one(root: Path, spec: DatasetSpec, clip: Clip) -> Stats:
+def _encode_one(path: Path, spec: DatasetSpec, clip: _Clip) -> Stats:
     camera = spec.cameras[clip.camera_number]
     options = dict(camera.options)
     if camera.target_clip_bytes is not None:
@@ -490,7 +477,7 @@ def _encode_one(root: Path, spec: DatasetSpec, clip: Clip) -> Stats:
             yield image
 
     encode_clip(
-        _video_path(root, spec, camera, clip.episodes[0]),
+        path,
         frames(),
         fps=spec.rate,
         codec=camera.codec,
@@ -530,16 +517,13 @@ _DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet
 _IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _INDEX_COLUMNS = ("frame_index", "episode_index", "index", "task_index")
 
-Progress = Callable[[int, int], None]
 
-
-def make_dataset(root: str | Path, spec: DatasetSpec, *, progress: Progress | None = None) -> Path:
+def make_dataset(root: str | Path, spec: DatasetSpec) -> Path:
     """Write a dataset.
 
     Args:
         root: The dataset's folder, new or empty.
         spec: The dataset. The same spec gives the same bytes with the same library versions.
-        progress: Called with the steps done and the number of steps (clips and episodes).
 
     Returns:
         The folder.
@@ -557,26 +541,10 @@ def make_dataset(root: str | Path, spec: DatasetSpec, *, progress: Progress | No
         )
     target.mkdir(parents=True, exist_ok=True)
     lengths = spec.lengths()
-    clips = plan_clips(spec, lengths)
-    steps = _Steps(progress, len(clips) + len(lengths))
-    clip_stats = encode_clips(target, spec, clips, steps.advance)
-    stats = _write_episodes(target, spec, lengths, clip_stats, steps)
+    clip_stats = _encode_clips(target, spec, lengths)
+    stats = _write_episodes(target, spec, lengths, clip_stats)
     _write_meta(target, spec, lengths, stats)
     return target
-
-
-class _Steps:
-    """Counts steps and reports each."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def advance(self) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._done, self._total)
 
 
 # --- tables -----------------------------------------------------------------------------------
@@ -587,7 +555,6 @@ def _write_episodes(
     spec: DatasetSpec,
     lengths: list[int],
     clip_stats: Mapping[tuple[int, int], Stats],
-    steps: _Steps,
 ) -> list[dict[str, Stats]]:
     """Write every parquet file; return the statistics of each episode, in the features' order."""
     schema = _schema(spec)
@@ -611,7 +578,6 @@ def _write_episodes(
                 found[key] = column_stats(values, quantiles=spec.quantiles)
         stats.append({key: found[key] for key in features})
         start += length
-        steps.advance()
     return stats
 
 

@@ -19,6 +19,7 @@ the time that writing takes, and it is only displayed.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -43,6 +44,12 @@ _VERSION = 1
 _SECONDS_BETWEEN_REPORTS = 1.0
 # A waiting worker reports too, so that an observer can distinguish it from a dead one.
 _SECONDS_BETWEEN_IDLE_REPORTS = 10.0
+
+
+def _write(
+    path: Path, kind: str, run_id: str, fields: Mapping[str, Any], fs: FileSystem = LOCAL
+) -> None:
+    replace_record(path, encode_record(kind, _VERSION, run_id, fields), fs=fs)
 
 
 def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
@@ -137,8 +144,7 @@ def write_worker(
     run: RunPaths, run_id: str, record: WorkerRecord, *, fs: FileSystem = LOCAL
 ) -> None:
     """Write or replace a worker's record; a power loss may lose it."""
-    raw = encode_record("worker", _VERSION, run_id, asdict(record))
-    replace_record(run.worker(record.token), raw, fs=fs)
+    _write(run.worker(record.token), "worker", run_id, asdict(record), fs)
 
 
 def read_workers(
@@ -170,14 +176,13 @@ class WorkerReporter:
         self._now = now
         self._fs = fs
         self._began = clock()
-        self._written_at: float | None = None
+        self._due_at = -math.inf
         self._processed_bytes = 0
         self.record = WorkerRecord(**worker.as_fields())
 
     def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
         """Report the current batch, and the work that was finished since the last report."""
         self._write(
-            _SECONDS_BETWEEN_REPORTS,
             state="waiting" if batch_id is None else "working",
             batch_id=batch_id,
             batch_began="" if batch_id is None else self._wall_clock(),
@@ -189,28 +194,28 @@ class WorkerReporter:
     def advance(self, source_bytes: int) -> None:
         """Report source bytes that were just processed; cheap enough to call for every block."""
         self._processed_bytes += source_bytes
-        if self._is_due(_SECONDS_BETWEEN_REPORTS):
-            self._write(_SECONDS_BETWEEN_REPORTS)
+        if self._clock() >= self._due_at:
+            self._write()
 
     def wait(self) -> None:
         """Report that the worker lives while it has nothing to do."""
-        self._write(_SECONDS_BETWEEN_IDLE_REPORTS, state="waiting", batch_id=None, batch_began="")
+        later = _SECONDS_BETWEEN_IDLE_REPORTS - _SECONDS_BETWEEN_REPORTS
+        self._write(later, state="waiting", batch_id=None, batch_began="")
 
     def end(self) -> None:
         """Report that the worker ended."""
-        self._write(0.0, state="ended", batch_id=None, batch_began="")
+        self._write(-math.inf, state="ended", batch_id=None, batch_began="")
 
     def _wall_clock(self) -> str:
         return self._now().astimezone(UTC).isoformat(timespec="seconds")
 
-    def _is_due(self, least_seconds: float) -> bool:
-        return self._written_at is None or self._clock() - self._written_at >= least_seconds
-
-    def _write(self, least_seconds: float, **changes: Any) -> None:
+    def _write(self, later_seconds: float = 0.0, **changes: Any) -> None:
+        """Change the record, and write it if that is due; some reports may come later."""
         self.record = replace(self.record, processed_bytes=self._processed_bytes, **changes)
-        if not self._is_due(least_seconds):
-            return
         now = self._clock()
+        if now < self._due_at + later_seconds:
+            return
+        self._due_at = now + _SECONDS_BETWEEN_REPORTS
         seconds = max(now - self._began, 1e-9)
         self.record = replace(
             self.record,
@@ -220,11 +225,8 @@ class WorkerReporter:
             updated=self._wall_clock(),
             peak_memory_bytes=Machine().peak_memory(),
         )
-        self._written_at = now
-        try:
+        with suppress(OSError, StorageError):
             write_worker(self._run, self._run_id, self.record, fs=self._fs)
-        except (OSError, StorageError):
-            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,16 +284,14 @@ def record_invocation(
         "versions": {"python": platform.python_version(), **tool_versions()},
         "system": f"{system.sysname} {system.release} {system.machine}",
         "cpus": allowed_cores(),
-        "file_system_ahead_seconds": None,
     }
     path = run.invocation(identity.token)
     with suppress(OSError, StorageError):
         with suppress(FileExistsError):
             fs.make_dir(run.invocations_dir)
-        replace_record(path, encode_record("invocation", _VERSION, run_id, fields), fs=fs)
-        ahead = path.stat().st_mtime - written.timestamp()
-        fields["file_system_ahead_seconds"] = round(ahead, 2)
-        replace_record(path, encode_record("invocation", _VERSION, run_id, fields), fs=fs)
+        _write(path, "invocation", run_id, {**fields, "file_system_ahead_seconds": None}, fs)
+        ahead = round(path.stat().st_mtime - written.timestamp(), 2)
+        _write(path, "invocation", run_id, {**fields, "file_system_ahead_seconds": ahead}, fs)
 
 
 def _folder() -> str:
@@ -303,10 +303,10 @@ def _folder() -> str:
 
 def read_invocations(run: RunPaths, run_id: str) -> list[Invocation]:
     """Return the calls of all processes of a run, oldest first by their own clocks."""
+    found: list[Invocation] = []
     with suppress(OSError, StorageError):
         found = _read_all(Invocation, run.invocations_dir, "invocation", run_id, fs=LOCAL)
-        return sorted(found, key=lambda entry: (entry.at, entry.token))
-    return []
+    return sorted(found, key=lambda entry: (entry.at, entry.token))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +334,7 @@ def write_job(run: RunPaths, run_id: str, record: JobRecord, *, fs: FileSystem =
     """Write a submission's record; a power loss may lose it."""
     with storage_errors(run.jobs_dir):
         run.jobs_dir.mkdir(exist_ok=True)
-    raw = encode_record("job", _VERSION, run_id, asdict(record))
-    replace_record(run.job(record.token), raw, fs=fs)
+    _write(run.job(record.token), "job", run_id, asdict(record), fs)
 
 
 def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[JobRecord]:
@@ -347,8 +346,7 @@ def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[Job
 def record_probe(run: RunPaths, run_id: str, document: Mapping[str, Any]) -> None:
     """Record the probe's document, or the error if there is none; never fails."""
     with suppress(OSError, StorageError, ValueError):
-        record = encode_record("probe-of-run", _VERSION, run_id, {"probe": dict(document)})
-        replace_record(run.probe_result, record)
+        _write(run.probe_result, "probe-of-run", run_id, {"probe": dict(document)})
 
 
 def read_probe(run: RunPaths, run_id: str) -> Mapping[str, Any] | None:

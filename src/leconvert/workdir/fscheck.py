@@ -21,9 +21,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from leconvert.workdir.fs import (
     remove_tree,
 )
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.locks import lock_excludes, new_lock
+from leconvert.workdir.locks import BrokenPromiseError, linked_probe, lock_excludes, new_lock
 
 
 class Need(StrEnum):
@@ -203,10 +203,6 @@ class CheckReport:
 _PREFIX = ".leconvert-check-"
 
 
-class BrokenPromiseError(Exception):
-    """An operation succeeded with the wrong effect; the message describes it."""
-
-
 def check_folder(folder: Path, *, wait_seconds: float | None = None) -> CheckReport:
     """Test a folder, and if another host waits there, the promises between two hosts.
 
@@ -214,16 +210,8 @@ def check_folder(folder: Path, *, wait_seconds: float | None = None) -> CheckRep
         folder: The folder.
         wait_seconds: How long to wait for the other host; None to look for none.
     """
-    findings = probe_folder(folder)
-    met = None if wait_seconds is None else lead(folder, wait_seconds=wait_seconds)
-    if met is None:
-        return CheckReport(str(folder), mount_of(folder), tuple(findings))
-    peer, more, channel = met
-    report = CheckReport(
-        str(folder), mount_of(folder), (*findings, *more), peer.host, peer.same_host
-    )
-    channel.send(do="end", outcome=report.as_record())
-    return report
+    report = CheckReport(str(folder), mount_of(folder), tuple(probe_folder(folder)))
+    return report if wait_seconds is None else lead(report, wait_seconds=wait_seconds)
 
 
 def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
@@ -273,24 +261,21 @@ def _create(place: Path, fs: FileSystem) -> None:
 
 
 def _link(place: Path, fs: FileSystem) -> None:
-    for name in ("first", "second"):
-        fs.write_new(place / name, name.encode(), sync=False)
     # Across folders, as records are published: some file systems link within one folder only.
     fs.make_dir(place / "names")
-    target = place / "names" / "won"
-    fs.link(place / "first", target)
-    _must_exist(lambda: fs.link(place / "second", target), "linking one name")
-    if fs.read_bytes(target) != b"first":
-        raise BrokenPromiseError(
-            "a link to an existing name failed but changed the content of that name"
-        )
-    if fs.identity(target) != fs.identity(place / "first"):
-        raise BrokenPromiseError("two names of one file have different inodes")
-    fs.remove_file(place / "first")
-    if fs.read_bytes(target) != b"first":
-        raise BrokenPromiseError(
-            "after one of two hard links was removed, the other had another content"
-        )
+    with linked_probe(place, place / "names", fs) as (first, given):
+        content = fs.read_bytes(first)
+        if fs.read_bytes(given) != content:
+            raise BrokenPromiseError(
+                "a link to an existing name failed but changed the content of that name"
+            )
+        if fs.identity(given) != fs.identity(first):
+            raise BrokenPromiseError("two names of one file have different inodes")
+        fs.remove_file(first)
+        if fs.read_bytes(given) != content:
+            raise BrokenPromiseError(
+                "after one of two hard links was removed, the other had another content"
+            )
 
 
 def _folder(place: Path, fs: FileSystem) -> None:
@@ -373,8 +358,9 @@ _PROBES: dict[Promise, Callable[[Path, FileSystem], None]] = {
 }
 
 
-# The folder is all that two hosts share, and no host is notified of the other's actions.
-_POLL_SECONDS = 0.002
+# The folder is all that two hosts share, and no host is notified of the other's actions. The test
+# measures how late a look finds them.
+_POLL_SECONDS = 0.001
 _SESSION = ".leconvert-check-peer-"
 
 
@@ -405,20 +391,21 @@ class Channel:
         """
         path = self.place / f"{self._other}-{self._received + 1:04d}.json"
         limit = 2 * LATE_SECONDS if timeout_seconds is None else timeout_seconds
-        until = time.monotonic() + limit
-        while True:
-            message = self._read(path)
-            if message is not None:
-                self._received += 1
-                return message
-            if time.monotonic() >= until:
-                raise IncompleteError(
-                    f"The {self._other} in {self.place.parent} has not answered for {limit:.0f} s.",
-                    path=str(self.place),
-                    next_step="Check that the command on the other host still runs, then run "
-                    "both commands again.",
-                )
-            time.sleep(_POLL_SECONDS)
+        found: list[Mapping[str, Any]] = []
+
+        def arrived() -> bool:
+            found.extend(self._read(path))
+            return bool(found)
+
+        if _until(arrived, limit) is None:
+            raise IncompleteError(
+                f"The {self._other} in {self.place.parent} has not answered for {limit:.0f} s.",
+                path=str(self.place),
+                next_step="Check that the command on the other host still runs, then run "
+                "both commands again.",
+            )
+        self._received += 1
+        return found[0]
 
     def ask(self, **fields: Any) -> Mapping[str, Any]:
         """Send a message and return the answer."""
@@ -432,13 +419,12 @@ class Channel:
         except OSError:
             return []
 
-    def _read(self, path: Path) -> Mapping[str, Any] | None:
-        if path.name not in self.names(path.parent):
-            return None
-        with suppress(OSError, ValueError):  # not complete yet: the next look will find it
-            found = json.loads(self.fs.read_bytes(path))
-            return found if isinstance(found, dict) else None
-        return None
+    def _read(self, path: Path) -> list[Mapping[str, Any]]:
+        """Return the message in a file; none if it is not there, or not complete yet."""
+        if path.name in self.names(path.parent):
+            with suppress(OSError, ValueError):
+                return [json.loads(self.fs.read_bytes(path))]
+        return []
 
 
 def _checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -449,8 +435,6 @@ def _checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 LATE_SECONDS = 45.0
 """Longer than any cache of NFS at its default options (30 s) keeps an old answer."""
-
-_TASK_POLL_SECONDS = 0.001  # the test measures the delay of a look
 
 
 def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
@@ -464,16 +448,13 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
         case "see-folder":
             # The folder is known and listed, so a name that is looked up next is missing for the
             # server.
-            seen = _until(lambda: path.name in channel.names(path.parent))
+            seen = _until(lambda: path.name in channel.names(path.parent), LATE_SECONDS)
             return {"seconds": seen, "names": channel.names(path)}
         case "await-stat":
-            return {"seconds": _until(path.exists)}
-        case "await-listed":
-            wanted = str(task["content"]).encode()
-            return _await_content(channel, path, {wanted}, wanted, listed=True)
+            return {"seconds": _until(path.exists, LATE_SECONDS)}
         case "await-content":
             wanted, before = (str(task[name]).encode() for name in ("content", "before"))
-            return _await_content(channel, path, {wanted, before}, wanted)
+            return _await_content(channel, path, wanted, before, listed=task.get("listed", False))
         case "race":
             # One half in the same order, the other from the other end: there the two meet,
             # whichever began first.
@@ -502,7 +483,7 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
     )
     channel.fs.write_new(source, role.encode(), sync=False)
     # No pause between two looks: both sides must begin at the same time.
-    _until(lambda: other.name in channel.names(channel.place), poll_seconds=0.0)
+    _until(lambda: other.name in channel.names(channel.place), LATE_SECONDS, poll_seconds=0.0)
     won = set()
     for name in names:
         try:
@@ -524,19 +505,20 @@ def _take_lock(path: Path) -> bool:
     return False
 
 
-def _until(holds: Callable[[], bool], *, poll_seconds: float = _TASK_POLL_SECONDS) -> float | None:
+def _until(
+    holds: Callable[[], bool], limit_seconds: float, *, poll_seconds: float = _POLL_SECONDS
+) -> float | None:
     """Return the seconds until a condition held; None if it never did."""
     began = time.monotonic()
     while not holds():
-        if time.monotonic() - began >= LATE_SECONDS:
+        if time.monotonic() - began >= limit_seconds:
             return None
-        if poll_seconds:
-            time.sleep(poll_seconds)
+        time.sleep(poll_seconds)
     return time.monotonic() - began
 
 
 def _await_content(
-    channel: Channel, path: Path, known: Collection[bytes], wanted: bytes, *, listed: bool = False
+    channel: Channel, path: Path, wanted: bytes, before: bytes, *, listed: bool
 ) -> dict[str, Any]:
     """Wait until a file (listed, if asked) has the content; also return other observations."""
     odd: set[str] = set()
@@ -549,11 +531,11 @@ def _await_content(
         except OSError as error:
             odd.add(errno.errorcode.get(error.errno or 0, "an error"))
             return False
-        if seen not in known:
+        if seen not in {wanted, before}:
             odd.add(f"content {seen[:20]!r}")
         return seen == wanted
 
-    return {"seconds": _until(holds), "odd": sorted(odd)}
+    return {"seconds": _until(holds, LATE_SECONDS), "odd": sorted(odd)}
 
 
 _PINGS = 10
@@ -564,29 +546,18 @@ _SHORTEST_WORDS = 0.0005
 _LATE_STAT_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The other side."""
-
-    host: str  # its name
-    same_host: bool  # whether it runs on this very host
-
-
-def lead(
-    folder: Path, *, wait_seconds: float = 0.0, fs: FileSystem = LOCAL
-) -> tuple[Peer, list[Finding], Channel] | None:
+def lead(alone: CheckReport, *, wait_seconds: float = 0.0, fs: FileSystem = LOCAL) -> CheckReport:
     """Find a peer and run the script with it.
 
     Args:
-        folder: The folder.
+        alone: The report of this host about the folder.
         wait_seconds: How long to wait for a peer.
         fs: The file operations.
 
     Returns:
-        The peer, the findings, and the channel, on which the caller sends the outcome; None if
-        there is no peer.
+        The report with the peer's part; ``alone`` if there is no peer.
     """
-    me = WorkerIdentity.of_this_process()
+    folder, me = Path(alone.folder), WorkerIdentity.of_this_process()
     until = time.monotonic() + wait_seconds
     asked: set[str] = set()
     while True:
@@ -597,14 +568,21 @@ def lead(
                 continue
             asked.add(name)
             channel = Channel(folder / name, "leader", "peer", fs)
-            if (peer := _meet(channel, me)) is not None:
-                return (
-                    peer,
-                    [_finding(promise, step) for promise, step in _script(channel)],
-                    channel,
-                )
+            met = _meet(channel, me)
+            if met.get("leader") != me.token:
+                continue  # a busy peer already has a leader
+            # From now on the peer's silence is an error.
+            more = [_finding(promise, partial(step, channel)) for promise, step in _SCRIPT.items()]
+            report = replace(
+                alone,
+                findings=(*alone.findings, *more),
+                peer=str(met["host"]),
+                same_host=met.get("boot") == boot_id(),
+            )
+            channel.send(do="end", outcome=report.as_record())
+            return report
         if time.monotonic() >= until:
-            return None
+            return alone
         time.sleep(min(0.1, max(0.0, until - time.monotonic())))
 
 
@@ -650,28 +628,12 @@ def follow(
             remove_tree(place)
 
 
-def _meet(channel: Channel, me: WorkerIdentity) -> Peer | None:
-    """Return the peer if it accepts this leader; from then on its silence is an error."""
-    # A session that a dead peer left does not answer, and a busy peer already has a leader.
+def _meet(channel: Channel, me: WorkerIdentity) -> Mapping[str, Any]:
+    """Return a peer's answer; nothing if it is dead and left its session."""
     with suppress(OSError, IncompleteError):
         channel.send(token=me.token)
-        met = channel.receive(_MEET_SECONDS)
-        if met.get("leader") == me.token:
-            return Peer(str(met["host"]), _boot(met.get("boot")) == _boot(boot_id()))
-    return None
-
-
-def _boot(identity: Any) -> str:
-    return str(identity or "").partition("/")[0] or "?"
-
-
-def _script(channel: Channel) -> Iterable[tuple[Promise, Callable[[], str | None]]]:
-    yield Promise.RACE, lambda: _race(channel, "link")
-    yield Promise.CREATE_RACE, lambda: _race(channel, "create")
-    yield Promise.LISTING, lambda: _listing(channel)
-    yield Promise.NEWS, lambda: _news(channel)
-    yield Promise.STAT, lambda: _stat(channel)
-    yield Promise.HOST_LOCK, lambda: _host_lock(channel)
+        return channel.receive(_MEET_SECONDS)
+    return {}
 
 
 def _listing(channel: Channel) -> str:
@@ -685,7 +647,9 @@ def _listing(channel: Channel) -> str:
     channel.ask(do="see-folder", name=folder.name)
     channel.ask(do="look", name="listing/new")  # missing at this look: a client may remember that
     channel.fs.write_new(folder / "new", b"content", sync=False)
-    seen = channel.ask(do="await-listed", name="listing/new", content="content")
+    seen = channel.ask(
+        do="await-content", name="listing/new", content="content", before="", listed=True
+    )
     late = _seconds(seen, "was not listed, or could not be opened,")
     trip = sorted(trips)[len(trips) // 2]
     return f"round trip {_words(trip)}; after a look that came too early {_words(late)}"
@@ -764,6 +728,16 @@ def _host_lock(channel: Channel) -> None:
         raise BrokenPromiseError(
             "the other host could not take the lock after this host released it"
         )
+
+
+_SCRIPT: dict[Promise, Callable[[Channel], str | None]] = {
+    Promise.RACE: partial(_race, kind="link"),
+    Promise.CREATE_RACE: partial(_race, kind="create"),
+    Promise.LISTING: _listing,
+    Promise.NEWS: _news,
+    Promise.STAT: _stat,
+    Promise.HOST_LOCK: _host_lock,
+}
 
 
 def _seconds(seen: Mapping[str, Any], what: str) -> float:

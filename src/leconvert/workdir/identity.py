@@ -1,4 +1,4 @@
-"""Identities of machines and of workers or packers: whether either is still the same one.
+"""Machines and processes: whether either is still the same one, and how a process shows its life.
 
 `HostIdentity` is stable over a reboot, and different from every other machine's. `WorkerIdentity`
 is a name that no two workers share, and tells whether its process can still be alive.
@@ -7,7 +7,8 @@ A process id alone identifies nothing: hosts may share names, all containers hav
 ids are reused. So a token ends in random digits. To notice at once that a holder *on this host*
 died, each process holds a lock in the host's folder for temporary files until it ends, and its
 records name the lock. A process has ended if nobody holds its lock. If the lock is missing (another
-container, another TMPDIR), nothing is known.
+container, another TMPDIR), nothing is known. To other hosts, heartbeats show that a process lives:
+`PeriodicTask` calls what writes them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import os
 import re
 import stat
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -225,3 +227,38 @@ def _is_locked(path: Path) -> bool | None:
         return False
     finally:
         os.close(descriptor)
+
+
+class PeriodicTask:
+    """Calls a function at intervals until the ``with`` block ends or the function returns False.
+
+    The first call comes after one interval. Leaving the block waits for a running call. Not
+    guaranteed: that calls are on time. A frozen process makes none.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], bool],
+        interval_seconds: float,
+        *,
+        name: str,
+        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        self._call = call
+        self._interval_seconds = interval_seconds
+        self._waiter = waiter
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._waiter(self._stop, self._interval_seconds):
+            if not self._call():
+                return

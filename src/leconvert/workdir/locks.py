@@ -19,8 +19,7 @@ is an error at once. Otherwise the process tries the lock again, for as long as 
 clocks of two hosts are compared, and no process takes a lock away: only the kernel and the server
 release it.
 
-This module also holds the two ways to wait that leases share with locks: `PeriodicTask` for
-heartbeats, and `Backoff` for the pauses of a worker whose disk fails.
+This module also holds `Backoff`, for the pauses of a worker whose disk fails.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ import errno
 import hashlib
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leconvert.support.errors import (
     BusyError,
@@ -54,7 +52,7 @@ from leconvert.workdir.fs import (
     replace_record,
     write_durably,
 )
-from leconvert.workdir.identity import HostIdentity, WorkerIdentity
+from leconvert.workdir.identity import HostIdentity, PeriodicTask, WorkerIdentity
 from leconvert.workdir.records import (
     RunPaths,
     WorkDir,
@@ -66,41 +64,6 @@ from leconvert.workdir.records import (
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-
-
-class PeriodicTask:
-    """Calls a function at intervals until the ``with`` block ends or the function returns False.
-
-    The first call comes after one interval. Leaving the block waits for a running call. Not
-    guaranteed: that calls are on time. A frozen process makes none.
-    """
-
-    def __init__(
-        self,
-        call: Callable[[], bool],
-        interval_seconds: float,
-        *,
-        name: str,
-        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
-    ) -> None:
-        self._call = call
-        self._interval_seconds = interval_seconds
-        self._waiter = waiter
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._waiter(self._stop, self._interval_seconds):
-            if not self._call():
-                return
 
 
 BEAT_SECONDS = 3.0
@@ -520,20 +483,13 @@ class OneHostFileSystem(FileSystem):
             # names no holder, and would block its batch for a whole lease.
             self.write_new(fresh, self.read_bytes(source), sync=True)
             with self._locked():
-                if self._is_taken(target):
+                if self.names_among(target.parent, [target.name]):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
                 self.replace(fresh, target)
         except BaseException:
             with suppress(OSError):
                 self.remove_file(fresh)
             raise
-
-    def _is_taken(self, target: Path) -> bool:
-        try:
-            self.identity(target)
-        except FileNotFoundError:
-            return False
-        return True
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -556,10 +512,45 @@ class OneHostFileSystem(FileSystem):
                 lock.release()
 
 
-def why_no_links(folder: Path, other: Path, lock: Path, *, fs: FileSystem = LOCAL) -> str:
-    """Test whether hard links decide which process is first; return why not, such as ``EPERM``.
+class BrokenPromiseError(Exception):
+    """An operation succeeded with the wrong effect; the message describes it."""
 
-    Files of the test are removed again; after a crash a name that begins with ``.probe-`` is left.
+
+@contextmanager
+def linked_probe(folder: Path, other: Path, fs: FileSystem) -> Iterator[tuple[Path, Path]]:
+    """Link a file from one folder to another; only the first of two files may get the name.
+
+    Yields the file and its further name. Files of the test are removed again; after a crash a name
+    that begins with ``.probe-`` is left.
+
+    Raises:
+        OSError: They do not work at all.
+        BrokenPromiseError: They work differently.
+    """
+    token = os.urandom(6).hex()
+    first, second = (folder / f".probe-{token}-{number}" for number in (1, 2))
+    given = other / f".probe-{token}"
+    try:
+        for source in (first, second):
+            fs.write_new(source, source.name.encode(), sync=False)
+        # Nobody else has this random name: over NFS an existing one is our own repeated request.
+        with suppress(FileExistsError):
+            fs.link(first, given)
+        try:
+            fs.link(second, given)
+        except FileExistsError:
+            pass
+        else:
+            raise BrokenPromiseError("linking one name succeeded twice")
+        yield first, given
+    finally:
+        for path in (first, second, given):
+            with suppress(OSError):
+                fs.remove_file(path)
+
+
+def why_no_links(folder: Path, other: Path, lock: Path, *, fs: FileSystem = LOCAL) -> str:
+    """Return why hard links do not decide which process is first, such as ``EPERM``.
 
     Returns:
         An empty string if hard links work.
@@ -567,20 +558,16 @@ def why_no_links(folder: Path, other: Path, lock: Path, *, fs: FileSystem = LOCA
     Raises:
         StorageError: They do not work, and a lock excludes nobody either.
     """
-    token = os.urandom(6).hex()
-    first, second = (folder / f".probe-{token}-{number}" for number in (1, 2))
-    given = other / f".probe-{token}"
     with storage_errors(folder):
         try:
-            for source in (first, second):
-                fs.write_new(source, source.name.encode(), sync=False)
-            why = _missing_links(first, second, given, fs)
-        finally:
-            for path in (first, second, given):
-                with suppress(OSError):
-                    fs.remove_file(path)
-        if not why:
-            return ""
+            with linked_probe(folder, other, fs):
+                return ""
+        except BrokenPromiseError as broken:
+            why = str(broken)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            why = errno.errorcode[error.errno]
         with suppress(NotImplementedError, OSError):
             if lock_excludes(lock):
                 return why
@@ -590,22 +577,6 @@ def why_no_links(folder: Path, other: Path, lock: Path, *, fs: FileSystem = LOCA
         path=str(folder),
         next_step="Put the work dir on another file system, such as a local disk.",
     )
-
-
-def _missing_links(first: Path, second: Path, given: Path, fs: FileSystem) -> str:
-    try:
-        fs.link(first, given)
-    except FileExistsError:
-        pass  # nobody else has this random name: over NFS it is our own repeated request
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        return errno.errorcode[error.errno]
-    try:
-        fs.link(second, given)
-    except FileExistsError:
-        return ""
-    return "a name was given twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -701,9 +672,13 @@ def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
     """
     here = HostIdentity.of_this_host()
     if not here.is_same_host(planned.host):
+        why = " with --one-host."
+        if not planned.has_links:
+            why = f": the file system of {run.root} has no hard links ({planned.reason}), which "
+            why += "several hosts need."
         raise OneHostOnlyError(
             f"Only the host {planned.host.name}, which planned run {run_id}, may work on "
-            f"it{_because(run, planned)} This host is "
+            f"it{why} This host is "
             f"{here.name}{', another one' * (here.name == planned.host.name)}.",
             path=str(run.root),
             next_step=(
@@ -736,15 +711,6 @@ def check_still_alone(run: RunPaths, run_id: str, mine: OneHost) -> None:
             next_step="Let that one finish. Machines that are copies of one image need names of "
             "their own.",
         )
-
-
-def _because(run: RunPaths, planned: OneHost) -> str:
-    if planned.has_links:
-        return " with --one-host."
-    return (
-        f": the file system of {run.root} has no hard links ({planned.reason}), which "
-        "several hosts need."
-    )
 
 
 def _write(run: RunPaths, run_id: str, record: OneHost) -> None:

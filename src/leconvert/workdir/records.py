@@ -128,6 +128,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _OWN_RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{6}\Z")  # the form of `new_run_id`
 
 
+_WORK_DIR = ".leconvert-work"
+
+
 def default_work_dir(target: Path) -> Path:
     """Return the work dir beside a target: ``<parent>/.<name>.leconvert-work``.
 
@@ -135,23 +138,22 @@ def default_work_dir(target: Path) -> Path:
     that will be replaced.
     """
     real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}.leconvert-work")
+    return real.with_name(f".{real.name}{_WORK_DIR}")
 
 
 def is_default_work_dir(folder: Path) -> bool:
     """Return whether a folder has the name of a default work dir."""
-    head, tail = default_work_dir(folder / "*").name.split("*")
-    return folder.name.startswith(head) and folder.name.endswith(tail)
+    return folder.name.startswith(".") and folder.name.endswith(_WORK_DIR)
 
 
 def targets_beside(dataset: Path) -> list[Path]:
     """Return the targets in a dataset's folder that have a default work dir there, sorted."""
     folder = dataset.parent
-    head, tail = default_work_dir(folder / "*").name.split("*")
     with storage_errors(folder):
         names = LOCAL.list_names(folder) if folder.is_dir() else []
-    found = [name for name in names if name.startswith(head) and name.endswith(tail)]
-    return sorted(folder / name[len(head) : -len(tail)] for name in found)
+    return sorted(
+        folder / name[1 : -len(_WORK_DIR)] for name in names if is_default_work_dir(folder / name)
+    )
 
 
 def removed_folder(folder: Path) -> Path:

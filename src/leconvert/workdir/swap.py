@@ -27,6 +27,16 @@ if the exchange has happened, and otherwise takes everything back: the tree is t
 **The tree that comes out of the target is checked before it gets its name.** If another run put its
 own tree there at the same moment, the two are exchanged back.
 
+**A removal that was frozen removes only its own folder.** It goes from folder to folder by their
+handles, and no rename of a parent folder stops it. Suppose a packer was frozen half way through
+removing its tree, lost its lock and came back: it would go on in the tree after its successor
+adopted it, completed it and put it in place. So nothing is removed under a name that another
+process may take up.
+
+**A new tree is removed only if it carries its run's mark.** It first gets another name, as a work
+dir does (`leconvert.workdir.removal`). The mark is read after that, and is removed last, so a
+process that continues a removal sees whose tree it is.
+
 A lock beside the target (`leconvert.workdir.locks.target_lock`) keeps runs with other work dirs
 away, as far as locks can.
 """
@@ -62,6 +72,7 @@ from leconvert.workdir.fs import (
     LOCAL,
     FileSystem,
     is_there,
+    remove_tree,
     sync_dir,
     sync_tree,
 )
@@ -338,6 +349,60 @@ def mark_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
             fs.sync_dir(tree)
     except FileNotFoundError:
         raise superseded(tree) from None
+
+
+def remove_new_tree(tree: Path, run_id: str) -> None:
+    """Remove a packer's new tree, also after an interrupted removal.
+
+    Raises:
+        TargetError: The tree does not carry the run's mark.
+    """
+    doomed = tree if is_being_removed(tree) else removed_folder(tree)
+    with suppress(FileNotFoundError):
+        _check_mark(tree, run_id)
+        if doomed != tree:
+            with storage_errors(tree):
+                tree.rename(doomed)
+            try:
+                # A packer that was frozen may have exchanged it for the target since.
+                _check_mark(doomed, run_id)
+            except TargetError:
+                with storage_errors(tree):
+                    doomed.rename(tree)
+                raise
+    # As for a work dir: a half-removed tree must not come back under a name that is taken up.
+    sync_dir(tree.parent)
+    with suppress(FileNotFoundError):
+        _check_mark(doomed, run_id)
+        for path in list(doomed.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            elif path.name != TREE_RECORD:
+                with storage_errors(path), suppress(FileNotFoundError):
+                    path.unlink()
+        remove_tree(doomed)
+
+
+def _check_mark(tree: Path, run_id: str) -> None:
+    if not is_new_tree(tree, run_id):
+        raise TargetError(
+            f"{tree} does not have the mark of run {run_id}, so it may be a dataset.",
+            path=str(tree),
+            next_step="The folder was not touched. Look at its content, then give it another name.",
+        )
+
+
+def remove_left_trees(target: Path, journal: Journal) -> None:
+    """Remove the trees of a run whose removal was interrupted."""
+    for tree in trees_of_run(target, journal):
+        if is_being_removed(tree):
+            with suppress(TargetError):  # it stays: `leconvert clean` names it
+                remove_new_tree(tree, journal.run_id)
+
+
+def is_being_removed(tree: Path) -> bool:
+    """Return whether this is the name of a new tree whose removal began."""
+    return tree.suffix == removed_folder(tree).suffix
 
 
 def superseded(staging: Path) -> BusyError:

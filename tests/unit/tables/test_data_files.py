@@ -78,11 +78,10 @@ def test_files_that_are_missing_torn_or_of_another_kind_are_named(tmp_path: Path
 def test_rows_are_joined_in_order_with_a_row_group_an_episode(tmp_path: Path) -> None:
     ranges = write_episodes(tmp_path, [5, 1, 7])
     target = tmp_path / "joined.parquet"
-    seen: list[int] = []
-    result = join_tables(ranges, target, schema=output_schema(PLAIN, {}), on_rows=seen.append)
+    result = join_tables(ranges, target, schema=output_schema(PLAIN, {}))
 
     metadata = pq.read_metadata(target)
-    assert [metadata.row_group(i).num_rows for i in range(3)] == seen == [5, 1, 7]
+    assert [metadata.row_group(i).num_rows for i in range(3)] == [5, 1, 7]
     expected = pa.concat_tables([episode_rows(i, n) for i, n in enumerate([5, 1, 7])])
     assert pq.read_table(target).equals(expected)
     for group in range(3):
@@ -199,16 +198,12 @@ def test_an_existing_file_is_never_replaced(tmp_path: Path) -> None:
 def test_stopping_leaves_no_half_file(tmp_path: Path) -> None:
     ranges = write_episodes(tmp_path, [5, 6, 7])
     target = tmp_path / "joined.parquet"
-    done: list[int] = []
+    answers = iter([False, False, True])
     with pytest.raises(InterruptedRunError):
         join_tables(
-            ranges,
-            target,
-            schema=output_schema(PLAIN, {}),
-            on_rows=done.append,
-            should_stop=lambda: len(done) == 2,
+            ranges, target, schema=output_schema(PLAIN, {}), should_stop=lambda: next(answers)
         )
-    assert done == [5, 6]
+    assert next(answers, None) is None, "it is asked before each episode"
     assert not target.exists()
 
 

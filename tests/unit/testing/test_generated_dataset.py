@@ -257,15 +257,6 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
-def test_progress_reaches_its_total_one_step_at_a_time(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    spec = DatasetSpec(episodes=3, frames=2)
-
-    make_dataset(tmp_path / "d", spec, progress=lambda done, total: seen.append((done, total)))
-
-    assert seen == [(step, 6) for step in range(1, 7)]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

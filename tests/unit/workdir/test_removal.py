@@ -23,13 +23,14 @@ from leconvert.workdir.records import (
     encode_record,
     removed_folder,
 )
-from leconvert.workdir.removal import (
+from leconvert.workdir.removal import remove_leftovers, remove_work_dir
+from leconvert.workdir.swap import (
+    TREE_RECORD,
     remove_left_trees,
-    remove_leftovers,
     remove_new_tree,
-    remove_work_dir,
+    staging_dir,
+    staging_generations,
 )
-from leconvert.workdir.swap import TREE_RECORD, staging_dir, staging_generations
 
 
 @pytest.fixture

@@ -51,8 +51,7 @@ from leconvert.workdir.fs import (
     sync_dir,
     write_durably,
 )
-from leconvert.workdir.identity import WorkerIdentity, process_is_gone
-from leconvert.workdir.locks import PeriodicTask
+from leconvert.workdir.identity import PeriodicTask, WorkerIdentity, process_is_gone
 from leconvert.workdir.records import (
     DamagedRecordError,
     RunPaths,

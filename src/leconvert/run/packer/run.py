@@ -57,7 +57,6 @@ from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import LockWait, packer_lock, target_lock
 from leconvert.workdir.records import Journal, PackStep
-from leconvert.workdir.removal import remove_left_trees, remove_new_tree
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import (
     META,
@@ -71,6 +70,8 @@ from leconvert.workdir.swap import (
     old_of_swap,
     overlaid_meta,
     recover_swap,
+    remove_left_trees,
+    remove_new_tree,
     removed_old_dir,
     result_aside,
     superseded,

@@ -76,7 +76,6 @@ from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.fs import LOCAL, can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.records import default_work_dir
-from leconvert.workdir.removal import remove_new_tree
 from leconvert.workdir.swap import (
     SwapPlan,
     check_places,
@@ -88,6 +87,7 @@ from leconvert.workdir.swap import (
     old_dir,
     recover_marked,
     remove_mark,
+    remove_new_tree,
     source_as_output,
     staging_dir,
     staging_trees,

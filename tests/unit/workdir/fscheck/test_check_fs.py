@@ -13,9 +13,11 @@ import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.support.errors import IncompleteError, StorageError
-from leconvert.workdir import fscheck as tasks_module
+from leconvert.support.file_calls import Mount
+from leconvert.workdir import fscheck
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.fscheck import (
+    CheckReport,
     Finding,
     Fitness,
     Need,
@@ -122,6 +124,10 @@ def test_every_promise_says_what_happens_without_it() -> None:
         assert alone is expected[promise.need]
 
 
+def alone(folder: Path) -> CheckReport:
+    return CheckReport(str(folder), Mount(str(folder)), ())
+
+
 def play(
     folder: Path, *, leader_fs: FileSystem | None = None, peer_fs: FileSystem | None = None
 ) -> tuple[dict[Promise, Finding], Any]:
@@ -132,13 +138,10 @@ def play(
             follow, folder, wait_seconds=30, on_ready=ready.set, fs=peer_fs or FileSystem()
         )
         assert ready.wait(10)
-        met = lead(folder, wait_seconds=30, fs=leader_fs or FileSystem())
-        assert met is not None
-        other, findings, channel = met
-        assert other.same_host
-        channel.send(do="end", outcome={"findings": [f.as_record() for f in findings]})
+        report = lead(alone(folder), wait_seconds=30, fs=leader_fs or FileSystem())
+        assert report.same_host
         outcome = peer.result(30)
-    return {finding.promise: finding for finding in findings}, outcome
+    return {finding.promise: finding for finding in report.findings}, outcome
 
 
 def test_two_sides_find_each_other_play_and_leave_nothing(tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ class Forgetful(FileSystem):
 def test_news_that_never_arrive_leave_room_for_one_host_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer_fs: FileSystem, promise: Promise
 ) -> None:
-    monkeypatch.setattr(tasks_module, "LATE_SECONDS", 0.2)
+    monkeypatch.setattr(fscheck, "LATE_SECONDS", 0.2)
     found, _ = play(tmp_path, peer_fs=peer_fs)
     assert [p for p, finding in found.items() if not finding.holds] == [promise]
     assert fitness_of(found.values()) is Fitness.ONE_HOST
@@ -228,7 +231,7 @@ def test_a_stale_handle_is_read_again_and_mentioned(tmp_path: Path) -> None:
 def test_a_lock_that_excludes_nobody_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks_module, "_take_lock", lambda _path: True)
+    monkeypatch.setattr(fscheck, "_take_lock", lambda _path: True)
     found, _ = play(tmp_path)
     assert found[Promise.HOST_LOCK].note == "both hosts had the same lock at the same time"
     assert fitness_of(found.values()) is Fitness.SEVERAL_HOSTS
@@ -247,8 +250,6 @@ def test_where_no_host_can_link_that_race_alone_fails(tmp_path: Path) -> None:
 def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.workdir import fscheck
-
     monkeypatch.setattr(fscheck, "LATE_SECONDS", 0.2)
 
     def dies(*_: object) -> None:
@@ -260,15 +261,13 @@ def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
         peer = pool.submit(follow, tmp_path, wait_seconds=30, on_ready=ready.set)
         assert ready.wait(10)
         with pytest.raises(IncompleteError, match="has not answered"):
-            lead(tmp_path, wait_seconds=30)
+            lead(alone(tmp_path), wait_seconds=30)
         assert isinstance(peer.exception(30), SystemExit)
 
 
 def test_what_cannot_be_removed_does_not_hide_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.workdir import fscheck
-
     def refuses(path: Path) -> None:
         raise StorageError(f"Cannot use {path}: the operation is not permitted.", path=str(path))
 
@@ -279,17 +278,15 @@ def test_what_cannot_be_removed_does_not_hide_what_was_found(
 def test_what_a_dead_peer_left_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.workdir import fscheck
-
     monkeypatch.setattr(fscheck, "_MEET_SECONDS", 0.2)
     (tmp_path / ".leconvert-check-peer-dead").mkdir()
-    assert lead(tmp_path) is None
+    assert lead(alone(tmp_path)) == alone(tmp_path)
     found, _ = play(tmp_path)
     assert found[Promise.RACE].holds
 
 
 def test_nobody_to_meet_is_no_error_for_the_leader_and_one_for_the_peer(tmp_path: Path) -> None:
-    assert lead(tmp_path) is None
+    assert lead(alone(tmp_path)) == alone(tmp_path)
     with pytest.raises(IncompleteError, match="has not answered"):
         follow(tmp_path, wait_seconds=0.05)
     assert list(tmp_path.iterdir()) == []
