@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.options import add_flags, add_json
+from leconvert.cli.options import add_flags
 from leconvert.cli.output import table
-from leconvert.cli.parser import Parser, command_at
+from leconvert.cli.parser import Parser, add_output, command_at
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
@@ -150,7 +150,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--out-dir", metavar="DIR", help=f"the folder for results (default: {DEFAULT_OUT_DIR})"
     )
     group.add_argument("--plots", action="store_true", help="also draw plots; needs matplotlib")
-    add_json(group)
+    add_output(group)
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
@@ -217,7 +217,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"the folder for checkpoints and the log (default: {DEFAULT_TRAIN_DIR})",
     )
-    add_json(group)
+    add_output(group)
 
 
 def training_given(options: argparse.Namespace) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
         help=f"the folder for the result (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run_limit(options: argparse.Namespace) -> int:
@@ -378,7 +378,7 @@ def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
         "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
         help="the device to decode on: cpu (default) or cuda",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run_diagnose(options: argparse.Namespace) -> int:
@@ -455,7 +455,7 @@ def add_summarize_arguments(parser: argparse.ArgumentParser) -> None:
         help="the folder with results; its subfolders are read too",
     )
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
-    add_json(parser)
+    add_output(parser)
 
 
 def run_summarize(options: argparse.Namespace) -> int:

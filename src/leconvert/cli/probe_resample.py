@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from leconvert.cli.options import add_json, hide
 from leconvert.cli.output import table
-from leconvert.cli.parser import Parser, Settings
+from leconvert.cli.parser import Parser, Settings, add_output, hide
 from leconvert.cli.probe import add_fields
 from leconvert.cli.progress import progress_for
 from leconvert.support.extras import command_for_extra
@@ -91,7 +90,7 @@ def add_arguments(parser: Parser) -> None:
         help=f"the folder for results (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
     group.add_argument("--no-plots", action="store_true", help="draw no plots and write no report")
-    add_json(group)
+    add_output(group)
 
 
 def resample_options(options: argparse.Namespace) -> ResampleOptions:
