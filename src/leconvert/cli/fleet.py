@@ -218,7 +218,7 @@ class _LineReader:
         self._parser = Parser(prog="leconvert fleet convert")
         self._parser.add_argument("dataset")
         self._parser.add_argument("--name", default=None)
-        add_group(self._parser, LayoutOptions, first="to")
+        add_group(self._parser, LayoutOptions)
         add_group(self._parser, EpisodeSelection)
         add_group(self._parser, RepairOptions)
         add_proof_options(self._parser, may_delete=False)

@@ -53,22 +53,21 @@ if TYPE_CHECKING:
 def add_flags(
     parser: argparse._ActionsContainer,
     kind: type[DataclassInstance],
+    names: Sequence[str] | None = None,
     *,
-    first: str = "",
     without: Collection[str] = (),
     **said: str,
 ) -> list[argparse.Action]:
-    """Add the flags of an options class, in the order of its fields, and return them.
+    """Add the flags of an options class, and return them.
 
     Args:
-        first: The field whose flag comes first.
+        names: Fields whose flags are added, in this order; None for all in the order of the class.
         without: Fields whose flags are left out.
         said: Other help for the flags of these fields.
     """
+    known = {told.field: told for told in flags_of(kind) if told.field not in without}
     added = []
-    for told in sorted(flags_of(kind), key=lambda told: told.field != first):
-        if told.field in without:
-            continue
+    for told in known.values() if names is None else map(known.__getitem__, names):
         named: dict[str, Any] = {"dest": told.field, "help": said.get(told.field, told.help)}
         if told.may_be_negated:
             named["action"] = argparse.BooleanOptionalAction
@@ -130,12 +129,9 @@ def filled[Options: DataclassInstance](
     given = {
         field.name: tuple(value) if isinstance(value, list) else value
         for field in fields(kind)
-        if (value := getattr(options, field.name, _NOT_GIVEN)) is not _NOT_GIVEN
+        if (value := getattr(options, field.name, None)) is not None
     }
     return kind(**{**otherwise, **given})
-
-
-_NOT_GIVEN = object()
 
 
 # The layout: how a dataset is cut into files and batches.
@@ -417,7 +413,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "hf://datasets/ORG/NAME@REV or s3://BUCKET/NAME",
     )
     add_target(parser, "the source", "<root>_old")
-    add_group(parser, LayoutOptions, first="to")
+    add_group(parser, LayoutOptions)
     for kind in (ScratchOptions, EpisodeSelection, RepairOptions, PlanOptions):
         add_group(parser, kind)
 
@@ -938,7 +934,7 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
 
 def add_conversion_options(parser: argparse.ArgumentParser, *, may_append: bool = False) -> None:
     """Add the options of a conversion; `conversion_options` reads them."""
-    add_group(parser, LayoutOptions, first="to", without=() if may_append else ("append",))
+    add_group(parser, LayoutOptions, without=() if may_append else ("append",))
     add_group(parser, RepairOptions)
     add_group(parser, PlanOptions)
     add_engine_options(parser)
