@@ -9,8 +9,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_json, dataset_root
+from leconvert.cli.options import dataset_root
 from leconvert.cli.output import print_planned_repairs
+from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.text import count
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the command that repairs the dataset and loses the least data, and list the "
         "data that the command loses",
     )
-    add_json(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

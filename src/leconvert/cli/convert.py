@@ -12,13 +12,12 @@ from leconvert.cli.flow import show_finished, show_outcome
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_engine_options,
-    add_json,
-    add_lease_options,
+    add_group,
+    add_keep_work_dir,
     add_plan_options,
     add_proof_options,
     add_push_options,
     add_push_wish,
-    add_quiet,
     add_report_option,
     control_of,
     conversion_options,
@@ -27,10 +26,11 @@ from leconvert.cli.options import (
     report_place,
     take_arguments,
 )
-from leconvert.cli.parser import USUAL_OPTIONS, Parser
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush
 from leconvert.cli.sources import Places, places
+from leconvert.run.conversion import LeaseOptions
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import some_seconds
 
@@ -128,20 +128,14 @@ def add_arguments(parser: Parser) -> None:
     parser.usual_options = USUAL_OPTIONS
     add_plan_options(parser)
     add_engine_options(parser)
-    add_lease_options(parser, trouble=False)
+    add_group(parser, LeaseOptions, without=("trouble_seconds",))
     add_proof_options(parser)
-    parser.add_argument(
-        "--keep-work-dir",
-        action="store_true",
-        help="keep the work dir, with the run's records, after success",
-    )
+    add_keep_work_dir(parser)
     add_push_wish(parser)
     add_push_options(parser)
     _add_probe_wish(parser)
     add_report_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
-    add_quiet(parser)
-    add_json(parser)
+    add_output(parser, dry_run="show the plan; write nothing", quiet=True)
 
 
 def run(options: argparse.Namespace) -> int:

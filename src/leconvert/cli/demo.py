@@ -10,7 +10,7 @@ from shutil import rmtree
 from typing import Any
 
 from leconvert.api import ConversionReport, convert
-from leconvert.cli.options import add_json
+from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.run.proof import VerificationReport, verify_pair
 from leconvert.support.errors import StorageError, TargetError, VerificationError
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="the new folder for both datasets (default: leconvert-demo)",
     )
-    add_json(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -23,8 +23,8 @@ from typing import Any
 
 from leconvert._version import __version__
 from leconvert.bench import host_record, package_version
-from leconvert.cli.options import add_json
 from leconvert.cli.output import folded, table
+from leconvert.cli.parser import add_output
 from leconvert.run.engines import BUILT_IN, EngineNames
 from leconvert.support.errors import InstallationError, OneHostOnlyError, StorageError, UsageError
 from leconvert.support.extras import command_for_extra, install_command
@@ -526,7 +526,7 @@ def add_check_fs_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="a folder on the file system")
     add_peer_options(parser)
-    add_json(parser)
+    add_output(parser)
 
 
 def add_peer_options(parser: argparse.ArgumentParser) -> None:
@@ -589,7 +589,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also test whether several hosts can share the file system of this folder",
     )
     add_peer_options(parser)
-    add_json(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,10 +13,10 @@ from leconvert.cli.flow import make_dataset, print_report
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
-    add_json,
+    add_keep_work_dir,
     add_push_options,
-    add_quiet,
     add_report_option,
+    add_target,
     add_work_dir,
     control_of,
     conversion_options,
@@ -24,7 +24,7 @@ from leconvert.cli.options import (
     named_push_target,
 )
 from leconvert.cli.output import print_findings
-from leconvert.cli.parser import EDITING_OPTIONS, Parser
+from leconvert.cli.parser import EDITING_OPTIONS, Parser, add_output
 from leconvert.cli.plan import print_plan
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
@@ -57,16 +57,10 @@ def add_merge_arguments(parser: Parser) -> None:
     )  # fmt: skip
     add_work_dir(parser, "output")
     add_conversion_options(parser)
-    parser.add_argument(
-        "--keep-work-dir",
-        action="store_true",
-        help="keep the work dir, with the run's records, after success",
-    )
+    add_keep_work_dir(parser)
     add_push_options(parser, of_several=True)
     add_report_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
-    add_quiet(parser)
-    add_json(parser)
+    add_output(parser, dry_run="show the plan; write nothing", quiet=True)
 
 
 def run_merge(options: argparse.Namespace) -> int:
@@ -121,9 +115,7 @@ def add_split_arguments(parser: Parser) -> None:
         "--report", action="store_true",
         help="write an HTML report of each part beside the part, as PART.report.html",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show the plans; write nothing")
-    add_quiet(parser)
-    add_json(parser)
+    add_output(parser, dry_run="show the plans; write nothing", quiet=True)
 
 
 def run_split(options: argparse.Namespace) -> int:
@@ -210,17 +202,10 @@ def add_trim_arguments(parser: Parser) -> None:
         help="frames to keep; FROM is the first frame to keep, counted from 0; TO is the last "
             "frame to keep plus 1; FROM or TO may be left out",
     )  # fmt: skip
-    parser.add_argument(
-        "-o", "--output", type=local_path, metavar="DIR",
-        help="the folder for the result; DATASET then stays as it is (default: the result takes "
-            "the place of DATASET, which is kept as DATASET_old)",
-    )  # fmt: skip
-    add_work_dir(parser)
+    add_target(parser, "DATASET", "DATASET_old")
     add_conversion_options(parser)
     add_report_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
-    add_quiet(parser)
-    add_json(parser)
+    add_output(parser, dry_run="show the plan; write nothing", quiet=True)
     parser.set_defaults(keep_work_dir=False)
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.options import add_json
-from leconvert.cli.parser import nearest
+from leconvert.cli.parser import add_output, nearest
 from leconvert.support import errors
 from leconvert.support.errors import EXIT_CODES, UsageError
 
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "the Python API such as BusyError"
         ),
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
     parser.epilog = _exit_codes()
 
 

@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
-    add_json,
-    add_layout_options,
+    add_group,
     add_proof_options,
     add_push_options,
     add_push_wish,
-    add_quiet,
-    add_repair_options,
-    add_scratch_options,
-    add_selection_options,
     control_of,
     conversion_options,
     filled,
@@ -28,14 +23,18 @@ from leconvert.cli.options import (
     local_path,
     path_or_url,
     push_of_each,
-    repair_options,
 )
 from leconvert.cli.output import former_line, print_sentence, table
-from leconvert.cli.parser import USUAL_OPTIONS, Parser, command_at
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output, command_at
 from leconvert.cli.progress import progress_for
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
 from leconvert.model.versions import V3_VERSION
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.errors import BatchesFailedError, IncompleteError, UsageError
 from leconvert.support.text import amount, count, guessed_duration
+from leconvert.transfer.options import ScratchOptions
 
 if TYPE_CHECKING:
     from leconvert.fleet import (
@@ -47,9 +46,7 @@ if TYPE_CHECKING:
         SuggestedRule,
         Suggestion,
     )
-    from leconvert.model.repairs import RepairOptions
     from leconvert.remote.source import HubGroup
-    from leconvert.run.conversion import Conversion
     from leconvert.transfer.names import HubName
 
 
@@ -106,22 +103,18 @@ def add_convert_arguments(parser: Parser) -> None:
         "--policy", type=Path, metavar="FILE",
         help="a TOML file: which findings are repaired or accepted, in which datasets",
     )  # fmt: skip
-    add_selection_options(parser)
+    add_group(parser, EpisodeSelection)
     add_conversion_options(parser, may_append=True)
-    add_scratch_options(parser)
+    add_group(parser, ScratchOptions)
     add_push_wish(parser, back=False)
     add_push_options(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true",
-        help="scan all datasets and show the plan of the fleet; write nothing",
-    )  # fmt: skip
     parser.add_argument(
         "--plan-only", action="store_true",
         help="write the plan of the fleet, but start no workers; `leconvert work` or `leconvert "
             "submit` starts them",
     )  # fmt: skip
-    add_quiet(parser)
-    add_json(parser)
+    scans = "scan all datasets and show the plan of the fleet; write nothing"
+    add_output(parser, dry_run=scans, quiet=True)
 
 
 def run_convert(options: argparse.Namespace) -> int:
@@ -220,9 +213,9 @@ class _LineReader:
         self._parser = Parser(prog="leconvert fleet convert")
         self._parser.add_argument("dataset")
         self._parser.add_argument("--name", default=None)
-        add_layout_options(self._parser)
-        add_selection_options(self._parser)
-        add_repair_options(self._parser)
+        add_group(self._parser, LayoutOptions)
+        add_group(self._parser, EpisodeSelection)
+        add_group(self._parser, RepairOptions)
         add_proof_options(self._parser, may_delete=False)
         add_push_wish(self._parser, back=False)
         add_push_options(self._parser)
@@ -242,10 +235,8 @@ class _LineReader:
 def _options_of_each(options: argparse.Namespace) -> Conversion:
     """Return the conversion of each dataset, with its push."""
     from leconvert.dataset.findings import check_accepted
-    from leconvert.model.selection import EpisodeSelection
-    from leconvert.run.conversion import Conversion, ProofOptions
 
-    repairs = repair_options(options)
+    repairs = filled(RepairOptions, options)
     check_accepted(repairs.accept)
     return Conversion(
         layout=layout_options(options),
@@ -260,8 +251,8 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
     from leconvert.dataset.findings import check_accepted
 
     parser = Parser(prog="leconvert fleet convert")
-    add_repair_options(parser)
-    repairs = repair_options(parser.parse_args(list(words)))
+    add_group(parser, RepairOptions)
+    repairs = filled(RepairOptions, parser.parse_args(list(words)))
     check_accepted(repairs.accept)
     return repairs
 
@@ -373,7 +364,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         help="the HTML page; the CSV file gets the same name with the ending .csv; existing files "
             "are replaced (default: fleet.html)",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run_report(options: argparse.Namespace) -> int:
@@ -418,7 +409,7 @@ def add_find_arguments(parser: argparse.ArgumentParser) -> None:
         help="read only info.json of each dataset; the default is to check all its files, as "
             "`leconvert check` does; on the Hub only info.json is ever read",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run_find(options: argparse.Namespace) -> int:
@@ -500,7 +491,7 @@ def _found_lines(found: FoundDataset) -> list[str]:
 def add_suggest_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the work dir of a fleet")
-    add_json(parser)
+    add_output(parser)
 
 
 def run_suggest(options: argparse.Namespace) -> int:

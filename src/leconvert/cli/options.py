@@ -18,31 +18,34 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.parser import OptionalValue, Settings
+from leconvert.cli.parser import OptionalValue, Settings, hide
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.remote.options import PushOptions
+from leconvert.run.conversion import (
+    Control,
+    Conversion,
+    LeaseOptions,
+    PlanOptions,
+    ProofOptions,
+    WorkerOptions,
+)
 from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
+from leconvert.run.engines.options import Site, SlurmOptions, site_from
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.names import HubName, download_command, repository_of
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.swap import is_same_folder, source_as_output
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.model.repairs import RepairOptions
-    from leconvert.model.selection import EpisodeSelection
-    from leconvert.model.values import LayoutOptions
-    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import Origin
-    from leconvert.run.conversion import (
-        Control,
-        Conversion,
-        LeaseOptions,
-        WorkerOptions,
-    )
-    from leconvert.run.engines import Engine, RayOptions, SlurmOptions
-    from leconvert.run.engines.options import Site
+    from leconvert.run.engines import Engine, RayOptions
 
 # From the parsed arguments to options objects.
 
@@ -50,22 +53,21 @@ if TYPE_CHECKING:
 def add_flags(
     parser: argparse._ActionsContainer,
     kind: type[DataclassInstance],
+    names: Sequence[str] | None = None,
     *,
-    first: str = "",
     without: Collection[str] = (),
     **said: str,
 ) -> list[argparse.Action]:
-    """Add the flags of an options class, in the order of its fields, and return them.
+    """Add the flags of an options class, and return them.
 
     Args:
-        first: The field whose flag comes first.
+        names: Fields whose flags are added, in this order; None for all in the order of the class.
         without: Fields whose flags are left out.
         said: Other help for the flags of these fields.
     """
+    known = {told.field: told for told in flags_of(kind) if told.field not in without}
     added = []
-    for told in sorted(flags_of(kind), key=lambda told: told.field != first):
-        if told.field in without:
-            continue
+    for told in known.values() if names is None else map(known.__getitem__, names):
         named: dict[str, Any] = {"dest": told.field, "help": said.get(told.field, told.help)}
         if told.may_be_negated:
             named["action"] = argparse.BooleanOptionalAction
@@ -78,21 +80,30 @@ def add_flags(
     return added
 
 
-def hide(*actions: argparse.Action) -> None:
-    """Accept options without listing them. Another option does the same."""
-    for action in actions:
-        action.help = argparse.SUPPRESS
+# The heading of each class in the help, and a line below it.
+_HEADINGS: dict[type, tuple[str, str | None]] = {
+    EpisodeSelection: ("selection", "episode numbers are those of the source"),
+    LayoutOptions: ("layout", None),
+    LeaseOptions: ("leases", None),
+    PlanOptions: ("runs", None),
+    ProofOptions: ("proof and replacement", None),
+    RepairOptions: (
+        "repairs",
+        "nothing is repaired or changed without one of these options",
+    ),
+    ScratchOptions: ("files downloaded from the Hub", None),
+}
 
 
-def _add_group(
+def add_group(
     parser: argparse.ArgumentParser,
-    title: str,
     kind: type[DataclassInstance],
     about: str | None = None,
     **how: Any,
 ) -> argparse._ArgumentGroup:
-    """Add the flags of a class below a heading. A flag that is not given sets no attribute."""
-    group = parser.add_argument_group(title, about, argument_default=argparse.SUPPRESS)
+    """Add the flags of a class below its heading. A flag that is not given sets no attribute."""
+    title, usual = _HEADINGS[kind]
+    group = parser.add_argument_group(title, about or usual, argument_default=argparse.SUPPRESS)
     add_flags(group, kind, **how)
     return group
 
@@ -118,29 +129,16 @@ def filled[Options: DataclassInstance](
     given = {
         field.name: tuple(value) if isinstance(value, list) else value
         for field in fields(kind)
-        if (value := getattr(options, field.name, _NOT_GIVEN)) is not _NOT_GIVEN
+        if (value := getattr(options, field.name, None)) is not None
     }
     return kind(**{**otherwise, **given})
-
-
-_NOT_GIVEN = object()
 
 
 # The layout: how a dataset is cut into files and batches.
 
 
-def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = True) -> None:
-    """Add the version, the sizes, the alignment and the kind of layout."""
-    from leconvert.model.values import LayoutOptions
-
-    left_out = () if may_append else ("append",)
-    _add_group(parser, "layout", LayoutOptions, first="to", without=left_out)
-
-
 def layout_options(options: argparse.Namespace) -> LayoutOptions:
     """Return the options of the layout."""
-    from leconvert.model.values import LayoutOptions
-
     layout = filled(LayoutOptions, options)
     if hasattr(options, "loader_workers") and layout.layout != "streaming":
         raise UsageError(
@@ -150,55 +148,7 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     return layout
 
 
-# The selection of episodes.
-
-
-def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the selection of episodes; see docs/howto/select-episodes.md."""
-    from leconvert.model.selection import EpisodeSelection
-
-    about = "episode numbers are those of the source"
-    _add_group(parser, "selection", EpisodeSelection, about)
-
-
-# Repairs that the user allows.
-
-
-# Options without use for a v3.0 dataset on this machine.
-_OF_V2 = ("tasks_from", "fetch_unfit")
-
-
-def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) -> None:
-    """Add the repairs that the user may allow; see docs/findings.md."""
-    from leconvert.model.repairs import RepairOptions
-
-    when = "nothing is repaired or changed without one of these options"
-    if of_v3:
-        when = (
-            "a repair changes data only with one of these options; --retime writes only the files "
-            "that are wrong; each other option writes the whole dataset again, like a conversion"
-        )
-    _add_group(parser, "repairs", RepairOptions, when, without=_OF_V2 if of_v3 else ())
-
-
-def repair_options(options: argparse.Namespace) -> RepairOptions:
-    """Return the repairs that the user allows."""
-    from leconvert.model.repairs import RepairOptions
-
-    return filled(RepairOptions, options)
-
-
 # Names of datasets: on the Hub, and as folders.
-
-
-def add_revision(parser: argparse.ArgumentParser) -> None:
-    """Add ``--revision``."""
-    parser.add_argument(
-        "--revision",
-        metavar="REV",
-        help="tag, branch or commit of --repo-id on the Hub (default: the tag v2.1 or v2.0, "
-        "else main)",
-    )
 
 
 def local_root(options: argparse.Namespace) -> Path:
@@ -242,17 +192,8 @@ def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
 # The local folder for files that workers download from the Hub.
 
 
-def add_scratch_options(parser: argparse.ArgumentParser) -> None:
-    """Add the folder and its size limit for files that workers download batch by batch."""
-    from leconvert.transfer.options import ScratchOptions
-
-    _add_group(parser, "files downloaded from the Hub", ScratchOptions)
-
-
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
     """Refuse a scratch folder if no worker downloads files."""
-    from leconvert.transfer.options import ScratchOptions
-
     flag = next(iter(given_flags(options, ScratchOptions)), None)
     if flag is None or (stream and options.repo_id is not None):
         return
@@ -274,8 +215,6 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
 
 def add_version_option(parser: argparse._ActionsContainer) -> None:
     """Add ``--allow-mixed-versions``."""
-    from leconvert.run.conversion import PlanOptions
-
     add_flags(parser, PlanOptions, without=("restart", "one_host"))
 
 
@@ -283,19 +222,10 @@ def add_version_option(parser: argparse._ActionsContainer) -> None:
 UNWATCHED_SECONDS = 120.0
 
 
-def add_lease_options(parser: argparse.ArgumentParser, *, trouble: bool) -> None:
-    """Add the options of leases."""
-    from leconvert.run.conversion import LeaseOptions
-
-    _add_group(parser, "leases", LeaseOptions, without=() if trouble else ("trouble_seconds",))
-
-
 def lease_options(
     options: argparse.Namespace, *, trouble_seconds: float = UNWATCHED_SECONDS
 ) -> LeaseOptions:
     """Return the options of leases."""
-    from leconvert.run.conversion import LeaseOptions
-
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
 
@@ -325,9 +255,7 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
     for name, found in (("repo_id", repo_id), ("revision", revision)):
         if getattr(options, name) not in (None, found):
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{options.root} and {option} exclude each other.", next_step="Give one of them."
-            )
+            raise _exclude(options.root, option)
     options.repo_id, options.revision, options.root = repo_id, revision, None
 
 
@@ -444,21 +372,13 @@ def _is_same(one: Path | str, other: Path | str) -> bool:
     return one == other
 
 
+def _exclude(one: object, other: str) -> UsageError:
+    return UsageError(f"{one} and {other} exclude each other.", next_step="Give one of them.")
+
+
 def _two_sources(given: str, option: str) -> UsageError:
     return UsageError(
         f"Two sources are given: {given} and {option}.", next_step="Give one of them."
-    )
-
-
-def add_place_of_run(parser: argparse.ArgumentParser, **more: Any) -> None:
-    """Add the work dir of a run, or a dataset of the run; ``more`` goes to argparse."""
-    parser.add_argument(
-        "work_dir",
-        type=Path,
-        metavar="WORK_DIR|DATASET",
-        help="the work dir of a run; or, for a run without --work-dir, its result, or its source "
-        "if that is in the same folder as the result",
-        **more,
     )
 
 
@@ -479,7 +399,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "its folder here is --root (default: $HF_LEROBOT_HOME/ORG/NAME); if that does not exist, "
         "the dataset is downloaded to it",
     )
-    add_revision(parser)
+    parser.add_argument(
+        "--revision",
+        metavar="REV",
+        help="tag, branch or commit of --repo-id on the Hub (default: the tag v2.1 or v2.0, "
+        "else main)",
+    )
     parser.add_argument(
         "--root",
         type=path_or_url,
@@ -487,24 +412,36 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="the dataset's folder, which holds meta/, data/ and videos/; or its URL, such as "
         "hf://datasets/ORG/NAME@REV or s3://BUCKET/NAME",
     )
+    add_target(parser, "the source", "<root>_old")
+    add_group(parser, LayoutOptions)
+    for kind in (ScratchOptions, EpisodeSelection, RepairOptions, PlanOptions):
+        add_group(parser, kind)
+
+
+def add_target(parser: argparse.ArgumentParser, source: str, kept: str) -> None:
+    """Add ``--output`` and ``--work-dir`` of a command that can convert in place."""
     parser.add_argument(
         "-o",
         "--output",
         type=local_path,
         metavar="DIR",
-        help="the folder for the result; the source then stays as it is (default: the result takes "
-        "the place of the source, which is kept as <root>_old)",
+        help=f"the folder for the result; {source} then stays as it is (default: the result takes "
+        f"the place of {source}, which is kept as {kept})",
     )
     add_work_dir(parser)
-    add_layout_options(parser)
-    add_scratch_options(parser)
-    add_selection_options(parser)
-    add_repair_options(parser)
-    add_run_options(parser)
+
+
+def add_keep_work_dir(parser: argparse.ArgumentParser) -> None:
+    """Add ``--keep-work-dir``."""
+    parser.add_argument(
+        "--keep-work-dir",
+        action="store_true",
+        help="keep the work dir, with the run's records, after success",
+    )
 
 
 def add_work_dir(parser: argparse.ArgumentParser, beside: str = "target") -> None:
-    """Add ``--work-dir``, as `add_plan_options` does."""
+    """Add ``--work-dir``."""
     parser.add_argument(
         "--work-dir",
         type=Path,
@@ -514,34 +451,22 @@ def add_work_dir(parser: argparse.ArgumentParser, beside: str = "target") -> Non
     )
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add what happens to an unfinished run, and which hosts may work on the run."""
-    from leconvert.run.conversion import PlanOptions
-
-    _add_group(parser, "runs", PlanOptions)
-
-
 # The comparison before the swap, and what happens to the source afterwards.
+
+
+VERIFY_WITHOUT_DELETE = (
+    "how the result is compared with the source before it is put in place (default: structure)"
+)
 
 
 def add_proof_options(
     parser: argparse.ArgumentParser, *, may_delete: bool = True, may_wait: bool = False
 ) -> None:
     """Add the depth of the comparison, and whether a result or a source may be replaced."""
-    from leconvert.run.conversion import ProofOptions
-
     left_out = {"delete_source": may_delete, "max_wait_seconds": may_wait}
-    said = (
-        {}
-        if may_delete
-        else {
-            "verify": "how the result is compared with the source before it is put in place "
-            "(default: structure)"
-        }
-    )
-    group = _add_group(
+    said = {} if may_delete else {"verify": VERIFY_WITHOUT_DELETE}
+    group = add_group(
         parser,
-        "proof and replacement",
         ProofOptions,
         without=[name for name, is_wanted in left_out.items() if not is_wanted],
         **said,
@@ -589,23 +514,6 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     return default_report_place(target) if given == Path() else given.resolve()
 
 
-# ``--json``, which nearly every command has, and ``--quiet``.
-
-
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add ``--quiet``."""
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="show only problems: no progress, no summary"
-    )
-
-
-def add_json(parser: argparse._ActionsContainer) -> None:
-    """Add ``--json``."""
-    parser.add_argument(
-        "--json", action="store_true", help=("print the outcome as one JSON document on stdout")
-    )
-
-
 # Options of SLURM jobs, declared once.
 
 
@@ -617,8 +525,6 @@ def add_slurm_worker_options(
     parser: argparse.ArgumentParser, *, title: str = "SLURM", of_ray: bool = False
 ) -> None:
     """Add the resources that workers get from SLURM, and Ray."""
-    from leconvert.run.engines.options import Site, SlurmOptions
-
     group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
     for_slurm = [*add_flags(group, SlurmOptions), *add_flags(group, Site)]
     asked = "a resource of the workers' SLURM jobs"
@@ -635,15 +541,11 @@ def add_slurm_worker_options(
 
 def slurm_options(options: argparse.Namespace) -> SlurmOptions:
     """Return the resources that workers get from SLURM, as given or from the environment."""
-    from leconvert.run.engines.options import SlurmOptions
-
     return filled(SlurmOptions, options, site=site(options))
 
 
 def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
     """Refuse options of SLURM if it starts no workers. Ray has some of them, too."""
-    from leconvert.run.engines.options import Site, SlurmOptions
-
     for name in (*given_flags(options, SlurmOptions), *given_flags(options, Site)):
         typed = as_typed(options, name)
         if name not in _OF_RAY_TOO:
@@ -777,8 +679,6 @@ def check_whose_options(options: argparse.Namespace) -> None:
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the engine of a conversion, and the number of workers."""
-    from leconvert.run.conversion import WorkerOptions
-
     parser.add_argument(
         "--engine", choices=EngineNames(BUILT_IN), metavar="NAME",
         help="how workers run: %(choices)s; inline: threads of this process; local: processes of "
@@ -791,8 +691,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 def worker_options(options: argparse.Namespace) -> WorkerOptions:
     """Return the engine and the workers of a conversion."""
-    from leconvert.run.conversion import WorkerOptions
-
     check_whose_options(options)
     refuse_ray_options(options)
     return WorkerOptions(
@@ -824,10 +722,7 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     if options.engine is not None:
         by_engine = options.engine != "inline"
         if asked not in (None, by_engine):
-            raise UsageError(
-                f"--engine {options.engine} and {word} exclude each other.",
-                next_step="Give one of them.",
-            )
+            raise _exclude(f"--engine {options.engine}", word)
         asked, word = by_engine, f"--engine {options.engine}"
     if asked and options.max_workers is not None:
         raise UsageError(
@@ -861,8 +756,6 @@ _RESOURCES = (
 
 def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
     """Add the resources of a job, and its account."""
-    from leconvert.run.engines.options import Site
-
     group = parser.add_argument_group("SLURM", argument_default=argparse.SUPPRESS)
     asked = [
         group.add_argument(
@@ -889,8 +782,6 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
 
 def site(options: argparse.Namespace) -> Site:
     """Return account, partition and program, as given or from the environment."""
-    from leconvert.run.engines.options import Site, site_from
-
     return site_from(os.environ, filled(Site, options))
 
 
@@ -941,8 +832,6 @@ def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None
 
 def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = False) -> None:
     """Add the place and the manner of a push."""
-    from leconvert.remote.options import PushOptions
-
     group = parser.add_argument_group("push", "see docs/hub.md", argument_default=argparse.SUPPRESS)
     nowhere = "no push" if of_several else "the repo that the source came from"
     group.add_argument(
@@ -954,54 +843,45 @@ def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = Fals
 
 def push_of_each(options: argparse.Namespace) -> PushOptions | None:
     """Return the push of each dataset of a fleet; None for no push."""
-    wish = _push_wish(options)
-    asked = wish == "true" or options.push_repo_id is not None or hasattr(options, "create_pr")
-    if options.no_push or wish == "false":
-        # After a dataset in the list, this cancels the option of the command line.
-        if wish == "true":
-            raise UsageError(
-                "--no-push and --push-to-hub exclude each other.", next_step="Give one of them."
-            )
-        return None
-    return push_options(options, options.push_repo_id) if asked else None
+    asked, refused = _push_wish(options)
+    # After a dataset in the list, --no-push cancels the repo of the command line.
+    if refused and asked == "--push-to-hub":
+        raise _exclude(refused, asked)
+    return push_options(options, options.push_repo_id) if asked and not refused else None
 
 
 def _is_wish(word: str) -> bool:
     return word.lower() in ("true", "false")
 
 
-def _push_wish(options: argparse.Namespace) -> str | None:
+def _push_wish(options: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Return the option that asks for a push, and the option that forbids it; None if not given."""
     wish = None if options.push_to_hub is None else str(options.push_to_hub).lower()
     if wish is not None and not _is_wish(wish):
         raise UsageError(
             f"--push-to-hub takes true or false, not {options.push_to_hub!r}.",
             next_step="Write --push-to-hub=true or --push-to-hub=false.",
         )
-    return wish
+    asking = {
+        "--push-to-hub": wish == "true",
+        "--push-repo-id": options.push_repo_id is not None,
+        "--create-pr": hasattr(options, "create_pr"),
+    }
+    forbidding = {"--no-push": options.no_push, "--push-to-hub=false": wish == "false"}
+    asked, refused = (
+        next((flag for flag, is_given in each.items() if is_given), None)
+        for each in (asking, forbidding)
+    )
+    return asked, refused
 
 
 def push_target(
     options: argparse.Namespace, layout: LayoutOptions, origin: Origin | None
 ) -> str | None:
     """Return the repo to push to; None for no push."""
-    wish = _push_wish(options)
-    opens_pull_request = getattr(options, "create_pr", False)
-    asked = wish == "true" or options.push_repo_id is not None or opens_pull_request
-    refused = options.no_push or wish == "false"
+    asked, refused = _push_wish(options)
     if asked and refused:
-        which = "--no-push" if options.no_push else "--push-to-hub=false"
-        wish_option = next(
-            option
-            for option, given in (
-                ("--push-repo-id", options.push_repo_id is not None),
-                ("--create-pr", opens_pull_request),
-                ("--push-to-hub", True),
-            )
-            if given
-        )
-        raise UsageError(
-            f"{which} and {wish_option} exclude each other.", next_step="Give one of them."
-        )
+        raise _exclude(refused, asked)
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)
@@ -1034,8 +914,6 @@ def named_push_target(options: argparse.Namespace) -> str | None:
 
 
 def _refuse_push_options(options: argparse.Namespace) -> None:
-    from leconvert.remote.options import PushOptions
-
     for flag in given_flags(options, PushOptions):
         raise UsageError(
             f"{flag} works only with a push, and this command pushes nothing.",
@@ -1045,8 +923,6 @@ def _refuse_push_options(options: argparse.Namespace) -> None:
 
 def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOptions:
     """Return the place and the manner of a push."""
-    from leconvert.remote.options import PushOptions
-
     # The repo of the source exists, or its name is a mistake: only a named repo is made.
     named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
     # Here --repo-id is the name of the source.
@@ -1058,11 +934,11 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
 
 def add_conversion_options(parser: argparse.ArgumentParser, *, may_append: bool = False) -> None:
     """Add the options of a conversion; `conversion_options` reads them."""
-    add_layout_options(parser, may_append=may_append)
-    add_repair_options(parser)
-    add_run_options(parser)
+    add_group(parser, LayoutOptions, without=() if may_append else ("append",))
+    add_group(parser, RepairOptions)
+    add_group(parser, PlanOptions)
     add_engine_options(parser)
-    add_lease_options(parser, trouble=False)
+    add_group(parser, LeaseOptions, without=("trouble_seconds",))
     add_proof_options(parser, may_delete=False)
 
 
@@ -1070,14 +946,10 @@ def conversion_options(
     options: argparse.Namespace, selection: EpisodeSelection | None = None
 ) -> Conversion:
     """Return all options of a conversion. An option that a command does not have is the default."""
-    from leconvert.model.selection import EpisodeSelection
-    from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions, WorkerOptions
-    from leconvert.transfer.options import ScratchOptions
-
     workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
     return Conversion(
         layout=layout_options(options),
-        repairs=repair_options(options),
+        repairs=filled(RepairOptions, options),
         selection=filled(EpisodeSelection, options) if selection is None else selection,
         plan=filled(PlanOptions, options),
         workers=workers,
@@ -1091,6 +963,4 @@ def conversion_options(
 
 def control_of(options: argparse.Namespace, stop: threading.Event, progress: Progress) -> Control:
     """Return how the command is stopped and how it shows progress."""
-    from leconvert.run.conversion import Control
-
     return Control(stop=stop, progress=progress, command=options.command_line)

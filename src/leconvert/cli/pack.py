@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
-    add_json,
     add_proof_options,
-    add_quiet,
     add_report_option,
     add_version_option,
     filled,
     report_place,
 )
+from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_proof_options(parser, may_wait=True)
     add_version_option(parser)
     add_report_option(parser)
-    add_quiet(parser)
-    add_json(parser)
+    add_output(parser, quiet=True)
 
 
 def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:

@@ -804,3 +804,39 @@ class Parser(argparse.ArgumentParser):
 
     def _help_step(self) -> str:
         return f"`{self.prog} --help` lists the {'commands' if self.commands else 'options'}."
+
+
+# Arguments that most commands have.
+
+
+def hide(*actions: argparse.Action) -> None:
+    """Accept options without listing them. Another option does the same."""
+    for action in actions:
+        action.help = argparse.SUPPRESS
+
+
+def add_place_of_run(parser: argparse.ArgumentParser, **more: Any) -> None:
+    """Add the work dir of a run, or a dataset of the run; ``more`` goes to argparse."""
+    parser.add_argument(
+        "work_dir",
+        type=Path,
+        metavar="WORK_DIR|DATASET",
+        help="the work dir of a run; or, for a run without --work-dir, its result, or its source "
+        "if that is in the same folder as the result",
+        **more,
+    )
+
+
+def add_output(
+    parser: argparse._ActionsContainer, *, dry_run: str | None = None, quiet: bool = False
+) -> None:
+    """Add ``--json``; with ``quiet`` also ``--quiet``, with a help for it also ``--dry-run``."""
+    if dry_run is not None:
+        parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    if quiet:
+        parser.add_argument(
+            "-q", "--quiet", action="store_true", help="show only problems: no progress, no summary"
+        )
+    parser.add_argument(
+        "--json", action="store_true", help="print the outcome as one JSON document on stdout"
+    )

@@ -11,15 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import (
-    add_json,
-    add_plan_options,
-    add_quiet,
-    conversion_options,
-    take_arguments,
-)
+from leconvert.cli.options import add_plan_options, conversion_options, take_arguments
 from leconvert.cli.output import former_line, print_findings, table
-from leconvert.cli.parser import USUAL_OPTIONS, Parser
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import Places, places
 from leconvert.support.text import amount, count, guessed_duration
@@ -200,9 +194,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.usual_options = USUAL_OPTIONS
     add_plan_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan; write nothing")
-    add_quiet(parser)
-    add_json(parser)
+    add_output(parser, dry_run="show the plan; write nothing", quiet=True)
 
 
 def run(options: argparse.Namespace) -> int:

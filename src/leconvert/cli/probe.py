@@ -9,18 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.options import add_flags, add_json
+from leconvert.cli.options import add_flags, filled
 from leconvert.cli.output import table
-from leconvert.cli.parser import Parser, command_at
+from leconvert.cli.parser import Parser, add_output, command_at
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
-from leconvert.support.flags import flags_of
 from leconvert.support.text import amount
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from leconvert.bench import RunOptions, SummaryLine
 
 
@@ -116,27 +113,12 @@ USUAL_OPTIONS = frozenset({
 DEFAULT_OUT_DIR = "probe-results"
 """The folder of results."""
 
-# Options of the command itself. Everything else is an option of the measurement.
-_OF_THE_COMMAND = frozenset({"out_dir", "plots", "json", "command", "probe_command"})
-
-
-def add_fields(
-    group: argparse._ActionsContainer,
-    kind: type[DataclassInstance],
-    names: Sequence[str],
-    **said: str,
-) -> None:
-    """Add the flags of some fields of an options class, in this order."""
-    every = {told.field for told in flags_of(kind)}
-    for name in names:
-        add_flags(group, kind, without=every - {name}, **said)
-
 
 def add_dataset_options(parser: argparse._ActionsContainer) -> None:
     """Add the dataset to measure."""
     from leconvert.bench import RunOptions
 
-    add_fields(parser, RunOptions, _DATASET)
+    add_flags(parser, RunOptions, _DATASET)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -144,32 +126,29 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     from leconvert.bench import RunOptions
 
     for title, names in _OF_RUN.items():
-        add_fields(parser.add_argument_group(title), RunOptions, names)
+        add_flags(parser.add_argument_group(title), RunOptions, names)
     group = parser.add_argument_group("output")
     group.add_argument(
         "--out-dir", metavar="DIR", help=f"the folder for results (default: {DEFAULT_OUT_DIR})"
     )
     group.add_argument("--plots", action="store_true", help="also draw plots; needs matplotlib")
-    add_json(group)
+    add_output(group)
+
+
+# Other spellings of names.
+_SPELLED = {"mode": ("_", "-"), "loader": ("_", "-"), "scenario": ("-", "_")}
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
     """Return the options of the measurement; others have the library's defaults."""
     from leconvert.bench import RunOptions
 
-    known = {told.field for told in flags_of(RunOptions)}
-    given = {
-        name: value
-        for name, value in vars(options).items()
-        if name in known - _OF_THE_COMMAND and value is not None
+    spelled = {
+        name: value.replace(*how)
+        for name, how in _SPELLED.items()
+        if (value := getattr(options, name, None)) is not None
     }
-    if "mode" in given:
-        given["mode"] = given["mode"].replace("_", "-")
-    if "loader" in given:
-        given["loader"] = given["loader"].replace("_", "-")
-    if "scenario" in given:
-        given["scenario"] = given["scenario"].replace("-", "_")
-    return RunOptions(**given)
+    return filled(RunOptions, argparse.Namespace(**{**vars(options), **spelled}))
 
 
 DEFAULT_TRAIN_DIR = "probe-train"
@@ -186,7 +165,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         "seed": "seed of the sample order and of the weights (default: 0)",
     }
     for title, names in _OF_TRAINING_DATA.items():
-        add_fields(parser.add_argument_group(title), RunOptions, names, **said)
+        add_flags(parser.add_argument_group(title), RunOptions, names, **said)
     group = parser.add_argument_group("training")
     group.add_argument(
         "--steps",
@@ -217,7 +196,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"the folder for checkpoints and the log (default: {DEFAULT_TRAIN_DIR})",
     )
-    add_json(group)
+    add_output(group)
 
 
 def training_given(options: argparse.Namespace) -> dict[str, Any]:
@@ -334,7 +313,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
         help=f"the folder for the result (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run_limit(options: argparse.Namespace) -> int:
@@ -378,7 +357,7 @@ def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
         "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
         help="the device to decode on: cpu (default) or cuda",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run_diagnose(options: argparse.Namespace) -> int:
@@ -455,7 +434,7 @@ def add_summarize_arguments(parser: argparse.ArgumentParser) -> None:
         help="the folder with results; its subfolders are read too",
     )
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
-    add_json(parser)
+    add_output(parser)
 
 
 def run_summarize(options: argparse.Namespace) -> int:

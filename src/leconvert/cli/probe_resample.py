@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from leconvert.cli.options import add_json, hide
+from leconvert.cli.options import add_flags, filled
 from leconvert.cli.output import table
-from leconvert.cli.parser import Parser, Settings
-from leconvert.cli.probe import add_fields
+from leconvert.cli.parser import Parser, Settings, add_output, hide
 from leconvert.cli.progress import progress_for
 from leconvert.support.extras import command_for_extra
 
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
 DEFAULT_OUT_DIR = "probe-results"
 
 _METHODS = ("linear", "previous", "nearest", "slerp")
-_LISTS = {
-    "columns": "columns",
-    "batch_sizes": "batch_sizes",
-    "dtype": "dtypes",
-    "device": "devices",
-}
 _OF_THE_MEASUREMENT = (
     "num_epochs", "repeats", "warmup_batches", "preload", "threads", "seed", "loaders",
     "end_to_end", "num_workers", "train_epochs",
@@ -52,12 +45,12 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="use synthetic trajectories of 30 to 333 Hz and 1 to 4 s, with 7 + 14 columns",
     )
-    add_fields(source, ResampleOptions, ("dataset", "hdf5"))
-    add_fields(group, ResampleOptions, ("source_hz", "revision"))
+    add_flags(source, ResampleOptions, ("dataset", "hdf5"))
+    add_flags(group, ResampleOptions, ("source_hz", "revision"))
     group.add_argument("--columns", nargs="+", metavar="FEATURE", help="use only these columns")
-    add_fields(group, ResampleOptions, ("max_trajectories",))
+    add_flags(group, ResampleOptions, ("max_trajectories",))
     group = parser.add_argument_group("what is measured")
-    add_fields(group, ResampleOptions, ("mode", "hz"))
+    add_flags(group, ResampleOptions, ("mode", "hz"))
     methods = [
         group.add_argument(
             f"--{method}", action="append", default=[], metavar="COLUMN",
@@ -71,15 +64,25 @@ def add_arguments(parser: Parser) -> None:
             "FEATURE[START:STOP]",
     )  # fmt: skip
     hide(*methods)
-    group.add_argument("--dtype", nargs="+", help="number type: fp32 (default) or bf16")
     group.add_argument(
-        "--device", nargs="+", metavar="DEVICE", help="the device: cpu (default), cuda or cuda:N"
+        "--dtype",
+        dest="dtypes",
+        nargs="+",
+        metavar="DTYPE",
+        help="number type: fp32 (default) or bf16",
+    )
+    group.add_argument(
+        "--device",
+        dest="devices",
+        nargs="+",
+        metavar="DEVICE",
+        help="the device: cpu (default), cuda or cuda:N",
     )
     group.add_argument(
         "--batch-sizes", type=int, nargs="+", metavar="N",
         help="numbers of trajectories in a batch (default: 16 32 64 128)",
     )  # fmt: skip
-    add_fields(group, ResampleOptions, _OF_THE_MEASUREMENT)
+    add_flags(group, ResampleOptions, _OF_THE_MEASUREMENT)
     group.add_argument(
         "--all", action="store_true",
         help="measure everything: both number types, a GPU if there is one, loaders and training; "
@@ -91,28 +94,17 @@ def add_arguments(parser: Parser) -> None:
         help=f"the folder for results (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
     group.add_argument("--no-plots", action="store_true", help="draw no plots and write no report")
-    add_json(group)
+    add_output(group)
 
 
 def resample_options(options: argparse.Namespace) -> ResampleOptions:
     """Return the options of the measurement; others have the library's defaults."""
-    from dataclasses import fields
-
     from leconvert.bench import ResampleOptions
 
-    given = {
-        field.name: getattr(options, field.name)
-        for field in fields(ResampleOptions)
-        if getattr(options, field.name, None) is not None
-    }
-    for name, field_name in _LISTS.items():
-        given.pop(name, None)
-        if getattr(options, name) is not None:
-            given[field_name] = tuple(getattr(options, name))
-    given["methods"] = {
+    methods = {
         column: cast("Method", method) for method in _METHODS for column in getattr(options, method)
     }
-    return ResampleOptions(**given)
+    return filled(ResampleOptions, options, methods=methods)
 
 
 def run(options: argparse.Namespace) -> int:

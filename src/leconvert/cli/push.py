@@ -9,13 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import (
-    add_json,
-    add_push_options,
-    given_flags,
-    push_options,
-    push_target,
-)
+from leconvert.cli.options import add_push_options, given_flags, push_options, push_target
+from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import LeconvertError, TargetError, UsageError
 from leconvert.support.text import amount, count
@@ -96,10 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_create_bucket(parser)
     add_push_options(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be done; write nothing"
-    )
-    add_json(parser)
+    add_output(parser, dry_run="show what would be done; write nothing")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -375,7 +367,7 @@ def add_mirror_arguments(parser: argparse.ArgumentParser) -> None:
         "url", metavar="URL", help="the URL of an empty folder, such as s3://BUCKET/NAME"
     )
     _add_create_bucket(parser)
-    add_json(parser)
+    add_output(parser)
 
 
 def _add_create_bucket(parser: argparse.ArgumentParser) -> None:

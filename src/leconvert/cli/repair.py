@@ -11,62 +11,54 @@ from typing import TYPE_CHECKING
 from leconvert.cli.flow import make_dataset
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
+    VERIFY_WITHOUT_DELETE,
     add_engine_options,
     add_flags,
-    add_json,
-    add_quiet,
-    add_repair_options,
+    add_group,
     add_report_option,
-    add_work_dir,
+    add_target,
     conversion_options,
+    filled,
     local_path,
-    repair_options,
 )
 from leconvert.cli.output import print_findings
-from leconvert.cli.parser import EDITING_OPTIONS, Parser
+from leconvert.cli.parser import EDITING_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import NamedDataset
+from leconvert.model.repairs import RepairOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.flags import flags_of
 from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
-    from leconvert.model.repairs import RepairOptions
     from leconvert.run.repairing import RepairReport
+
+
+# Options without use for a v3.0 dataset on this machine.
+_OF_V2 = ("tasks_from", "fetch_unfit")
+_WHEN = (
+    "a repair changes data only with one of these options; --retime writes only the files that are "
+    "wrong; each other option writes the whole dataset again, like a conversion"
+)
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    from leconvert.model.repairs import RepairOptions
-    from leconvert.run.conversion import ProofOptions
-
     parser.usual_options = EDITING_OPTIONS | {each.name for each in flags_of(RepairOptions)}
     parser.add_argument(
         "dataset", type=local_path, metavar="DATASET", help="the v3.0 dataset to repair"
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=local_path,
-        metavar="DIR",
-        help="the folder for the repaired dataset; DATASET then stays as it is (default: the "
-        "result takes the place of DATASET, which is kept as DATASET_old)",
-    )
-    add_work_dir(parser)
-    add_repair_options(parser, of_v3=True)
+    add_target(parser, "DATASET", "DATASET_old")
+    add_group(parser, RepairOptions, _WHEN, without=_OF_V2)
     add_engine_options(parser)
     add_flags(
         parser, ProofOptions, without=("force_conversion", "delete_source", "max_wait_seconds"),
-        verify="how the result is compared with the source before it is put in place (default: "
-        "structure)",
+        verify=VERIFY_WITHOUT_DELETE,
     )  # fmt: skip
     add_report_option(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be changed; write nothing"
-    )
+    add_output(parser, dry_run="show what would be changed; write nothing", quiet=True)
     parser.set_defaults(verify=None, keep_work_dir=False)
-    add_quiet(parser)
-    add_json(parser)
 
 
 # Options of a run, which a repair of single files does not have.
@@ -79,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
     dataset: Path = options.dataset.resolve()
     output: Path | None = None if options.output is None else options.output.resolve()
-    asked = repair_options(options)
+    asked = filled(RepairOptions, options)
     if not follows_from_files(asked):
         return _write_anew(dataset, asked, options)
     for name in _OF_A_RUN:

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.options import add_json
+from leconvert.cli.parser import add_output
 from leconvert.support.text import amount
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
         help="the HTML page; an existing file is replaced (default: report.html)",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

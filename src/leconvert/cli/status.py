@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_json, add_place_of_run
 from leconvert.cli.output import folded, table
-from leconvert.cli.parser import OptionalValue
+from leconvert.cli.parser import OptionalValue, add_output, add_place_of_run
 from leconvert.report.status import Liveness, RunStatus, WorkerStatus
 from leconvert.run.engines.slurm import ENDED
 from leconvert.support.errors import InterruptedRunError, UsageError, WorkDirError
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="show the progress again every SECONDS until the result is in place (default: 2)",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.options import (
     add_added_options,
-    add_json,
-    add_lease_options,
+    add_group,
     add_proof_options,
-    add_scratch_options,
     add_slurm_worker_options,
     add_version_option,
     check_whose_options,
@@ -21,8 +19,11 @@ from leconvert.cli.options import (
     lease_options,
     slurm_options,
 )
+from leconvert.cli.parser import add_output
+from leconvert.run.conversion import LeaseOptions, ProofOptions
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.support.errors import UsageError
+from leconvert.transfer.options import ScratchOptions
 
 if TYPE_CHECKING:
     from leconvert.api import Submission
@@ -42,16 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_added_options(parser)
     add_slurm_worker_options(parser)
-    add_lease_options(parser, trouble=True)
-    add_scratch_options(parser)
+    add_group(parser, LeaseOptions)
+    add_group(parser, ScratchOptions)
     add_proof_options(parser, may_delete=False)
     add_version_option(parser)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print a shell script that would submit the same; submit nothing",
-    )
-    add_json(parser)
+    add_output(parser, dry_run="print a shell script that would submit the same; submit nothing")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,8 +77,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
     from leconvert.api import submit_run
-    from leconvert.run.conversion import ProofOptions
-    from leconvert.transfer.options import ScratchOptions
 
     return submit_run(
         options.work_dir,
@@ -97,8 +91,6 @@ def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
 
 def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
     from leconvert.fleet import submit
-    from leconvert.run.conversion import ProofOptions
-    from leconvert.transfer.options import ScratchOptions
 
     proof = filled(ProofOptions, options)
     if proof != ProofOptions(max_wait_seconds=proof.max_wait_seconds):

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_json, add_place_of_run
 from leconvert.cli.output import table
+from leconvert.cli.parser import add_output, add_place_of_run
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import BusyError, UsageError
 from leconvert.support.flags import some_seconds, whole
@@ -28,12 +28,7 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
         help="the dataset that was converted or repaired in place, or the result that "
         "--force-conversion or --append replaced",
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="compare both datasets and show what would be done; change nothing",
-    )
-    add_json(parser)
+    add_output(parser, dry_run="compare both datasets and show what would be done; change nothing")
 
 
 def run_undo(options: argparse.Namespace) -> int:
@@ -93,8 +88,7 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
         "kept); with the WORK_DIR of a fleet: those of all its results; a folder is removed only "
         "if every byte of the folder is proven to be in the result",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
-    add_json(parser)
+    add_output(parser, dry_run="show what would be removed")
 
 
 def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
@@ -179,10 +173,7 @@ def add_release_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds of silence after which a worker counts as gone; use at least the "
         "--lease-seconds of the workers (default: 60)",
     )  # fmt: skip
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be done; change nothing"
-    )
-    add_json(parser)
+    add_output(parser, dry_run="show what would be done; change nothing")
 
 
 def run_release(options: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
-from leconvert.cli.options import add_json, hide, path_or_url, source_at
-from leconvert.cli.parser import Parser
+from leconvert.cli.options import path_or_url, source_at
+from leconvert.cli.parser import Parser, add_output, hide
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
 from leconvert.support.flags import whole
@@ -174,7 +174,7 @@ def add_arguments(parser: Parser) -> None:
         "--max-workers", type=whole(1), metavar="N",
         help="use at most N processes (default: one for each core, or one for small datasets)",
     )  # fmt: skip
-    add_json(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

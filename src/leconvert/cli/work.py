@@ -9,18 +9,18 @@ from pathlib import Path
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
-    add_json,
-    add_lease_options,
-    add_quiet,
-    add_scratch_options,
+    add_group,
     add_version_option,
     filled,
     lease_options,
 )
+from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
+from leconvert.run.conversion import LeaseOptions
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import seconds, whole
 from leconvert.support.text import amount, count
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.records import WorkDir
 
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "work_dir", type=Path, metavar="WORK_DIR", help="the shared folder of a run or a fleet"
     )
-    add_lease_options(parser, trouble=True)
+    add_group(parser, LeaseOptions)
     parser.add_argument("--max-batches", type=whole(1), metavar="N", help="stop after N batches")
     parser.add_argument(
         "--max-idle-seconds",
@@ -37,15 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="stop after S seconds without work",
     )
-    add_scratch_options(parser)
+    add_group(parser, ScratchOptions)
     add_version_option(parser)
-    add_quiet(parser)
-    add_json(parser)
+    add_output(parser, quiet=True)
 
 
 def _work_on_fleet(options: argparse.Namespace) -> int:
     from leconvert.fleet import work_on_fleet
-    from leconvert.transfer.options import ScratchOptions
 
     if options.max_batches is not None:
         raise UsageError(
@@ -80,7 +78,6 @@ def _failed(attempts: int) -> str:
 def run(options: argparse.Namespace) -> int:
     """Work until nothing is left, and print the outcome."""
     from leconvert.api import run_worker
-    from leconvert.transfer.options import ScratchOptions
 
     if WorkDir(options.work_dir.resolve()).is_fleet():
         return _work_on_fleet(options)

@@ -397,6 +397,8 @@ class LayoutOptions:
     """Options that decide the position of every byte of the result.
 
     Attributes:
+        to: The version to write: ``v3.0``, or ``v2.1``, which has a file for each episode and
+            stream whatever the limits and ``layout`` are.
         data_file_size_in_mb: Limit of a data file's uncompressed columns, in MiB.
         video_file_size_in_mb: Limit of a video file's source clips, in MiB.
         episodes_per_batch: Episodes a batch covers over all streams; None for one batch per output
@@ -410,13 +412,17 @@ class LayoutOptions:
             leaves the source's files at their paths and writes only ``meta/``.
         loader_workers: Minimum number of data files for ``streaming``, if there are enough
             episodes: one worker of a streaming loader reads one file.
-        to: The version to write: ``v3.0``, or ``v2.1``, which has a file for each episode and
-            stream whatever the limits and ``layout`` are.
         append: If the output is already the result of the source's first episodes, add the episodes
             that follow in files of their own and leave its files unchanged. If there is no output,
             the whole source is converted.
     """
 
+    to: str = flag(
+        TARGET_VERSIONS[0],
+        "the version to write: v3.0; or v2.1, with one file for each episode, for GR00T, openpi "
+        "and LeRobot up to 0.3.3 (default: v3.0)",
+        choices=TARGET_VERSIONS,
+    )
     data_file_size_in_mb: float = flag(
         100, "size limit of a data file, uncompressed (default: 100)", "MB", megabytes
     )
@@ -453,12 +459,6 @@ class LayoutOptions:
         "(default: 16)",
         "N",
         whole(1),
-    )
-    to: str = flag(
-        TARGET_VERSIONS[0],
-        "the version to write: v3.0; or v2.1, with one file for each episode, for GR00T, openpi "
-        "and LeRobot up to 0.3.3 (default: v3.0)",
-        choices=TARGET_VERSIONS,
     )
     append: bool = flag(
         False,

@@ -720,7 +720,7 @@ def _assumed_of(
 ) -> tuple[RepairOptions, bool]:
     """Return the repairs of a source, and whether its files are those of v3.0.
 
-    Of several sources, only those with the files of the assumed version have it.
+    If there are several sources, only those with the files of the assumed version have it.
     """
     if is_alone or repairs.assume_version is None:
         return repairs, reads_as_v3(source, repairs)
