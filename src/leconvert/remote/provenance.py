@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -117,6 +118,8 @@ def _origin_of_merged(folder: Path) -> Origin | None:
 _PROVENANCE_KIND = "provenance"
 _PROVENANCE_VERSION = 2
 
+CARD_PATH = "README.md"
+_THREADS = 4
 FileContent = tuple[int, str]
 """Size in bytes and SHA-256 of a file."""
 
@@ -171,32 +174,34 @@ class Provenance:
             return f"hf://datasets/{self.repo_id}@{self.commit}"
         return self.source
 
-    def altered(
-        self, info: Mapping[str, Any], sizes: Mapping[str, int], digests: Mapping[str, str]
-    ) -> list[str]:
-        """Return the files of a result that are not as proven, sorted.
 
-        Files of others beside the dataset's own do not count.
-        """
-        from leconvert.remote.push_plan import Owned
+def _sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    with storage_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-        owned = Owned(info)
-        return sorted(
-            [
-                path
-                for path, (size, sha256) in self.files.items()
-                if sizes.get(path) != size or digests[path] != sha256
-            ]
-            + [path for path in sizes if path in owned and path not in self.files]
-        )
+
+def hash_files(
+    root: Path, sizes: Mapping[str, int], digests: dict[str, str], progress: Progress
+) -> None:
+    """Hash the files that have no digest yet."""
+    unread = [path for path in sizes if path not in digests]
+    if not unread:
+        return
+    with (
+        progress.stage("hash", sum(sizes[path] for path in unread), "B") as stage,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool,
+    ):
+        places = [root / path for path in unread]
+        for path, digest in zip(unread, pool.map(_sha256_of, places), strict=True):
+            digests[path] = digest
+            stage.advance(sizes[path])
 
 
 def content_of(
     root: Path, digests: dict[str, str] | None = None, progress: Progress = NO_PROGRESS
 ) -> dict[str, FileContent]:
     """Return size and SHA-256 of every file of a result except its card, which pushes change."""
-    from leconvert.remote.push_plan import CARD_PATH, hash_files  # a local conversion needs neither
-
     sizes = {p: size for p, size in published_files(root).sizes.items() if p != CARD_PATH}
     digests = {} if digests is None else digests
     hash_files(root, sizes, digests, progress)
