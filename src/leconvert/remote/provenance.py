@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert._version import __version__
 from leconvert.dataset.files import CARD_BEGIN, files_below, kept_dataset, published_files
 from leconvert.dataset.formats.v3 import read_repairs
-from leconvert.model.repairs import Repairs
-from leconvert.model.values import Finding, LayoutOptions
+from leconvert.model.values import LayoutOptions
 from leconvert.support.errors import HubConflictError, StorageError, WorkDirError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
@@ -71,6 +70,9 @@ class Origin:
         from leconvert.transfer.hub import HubRepo  # local datasets do not need the Hub's client
 
         return HubRepo(self.repo_id, self.commit)
+
+
+_NO_ORIGIN = Origin("", "", "")  # of a local dataset
 
 
 def origin_path(folder: Path) -> Path:
@@ -144,23 +146,6 @@ class Provenance:
     files: Mapping[str, FileContent] = field(default_factory=dict)
     # For a merge, repo, revision and commit of each dataset; empty texts for a local one.
     merged: Sequence[Origin] = ()
-
-    @classmethod
-    def of(
-        cls,
-        origin: Origin | None,
-        options: Mapping[str, Any],
-        findings: Iterable[Finding] = (),
-        repairs: Repairs | None = None,
-        **more: Any,
-    ) -> Provenance:
-        """Return the record of a conversion."""
-        counts = Counter(finding.code for finding in findings)
-        changes = repairs.summary() if repairs else []
-        place = asdict(origin) if origin is not None else {}
-        return cls(
-            **place, options=dict(options), findings=dict(counts), changes=tuple(changes), **more
-        )
 
     @property
     def repos(self) -> list[str]:
@@ -273,15 +258,16 @@ def note_result(
     source = kept if manifest.in_place else Path(manifest.source)
     if manifest.outline is not None or len(manifest.sources) > 1:
         source = None
-    known = Provenance.of(
-        origin,
-        decisive_options(manifest.options),
-        manifest.findings,
-        manifest.sources[0].repairs if len(manifest.sources) == 1 else None,
+    repairs = manifest.sources[0].repairs if len(manifest.sources) == 1 else None
+    known = Provenance(
+        **asdict(origin or _NO_ORIGIN),
+        options=decisive_options(manifest.options),
+        findings=dict(Counter(finding.code for finding in manifest.findings)),
+        changes=tuple(repairs.summary()) if repairs else (),
         source=str(source) if source else manifest.outline or "",
         source_facts=facts_of(source) if source else "",
         files=content_of(target, digests, progress=progress),
-        merged=tuple(each or Origin("", "", "") for each in merged),
+        merged=tuple(each or _NO_ORIGIN for each in merged),
     )
     write_provenance(target, known, run_id=manifest.run_id)
 
@@ -308,7 +294,7 @@ def proven_anew(
         known = Provenance(changes=tuple(repairs.summary()) if repairs else ())
     return replace(
         known,
-        **asdict(origin or Origin("", "", "")),
+        **asdict(origin or _NO_ORIGIN),
         source=str(source or ""),
         source_facts=facts_of(source) if source else "",
         files=files,
@@ -333,19 +319,11 @@ def read_provenance(result: Path) -> Provenance | None:
     record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
     if record is None:
         return None
-    return Provenance(
-        repo_id=record["repo_id"],
-        revision=record["revision"],
-        commit=record["commit"],
-        options=record["options"],
-        findings=record["findings"],
-        changes=tuple(record["changes"]),
-        pushed=record["pushed"],
-        source=record.get("source", ""),
-        source_facts=record.get("source_facts", ""),
-        files={path: (size, sha) for path, (size, sha) in record.get("files", {}).items()},
-        merged=tuple(Origin(**each) for each in record.get("merged", ())),
-    )
+    fields = {name: record[name] for name in Provenance.__dataclass_fields__ if name in record}
+    fields["changes"] = tuple(record["changes"])
+    fields["files"] = {path: tuple(content) for path, content in record.get("files", {}).items()}
+    fields["merged"] = tuple(Origin(**each) for each in record.get("merged", ()))
+    return Provenance(**fields)
 
 
 def noted_origin(result: Path) -> Origin | None:
