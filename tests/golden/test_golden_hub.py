@@ -88,7 +88,7 @@ def test_an_outline_is_read(folder: Path) -> None:
     assert made.origin == Origin("tester/arm", "v2.1", COMMIT)
     assert (made.size_bytes, made.largest_bytes) == (5_000_813, 5_001_216)
     clip = "videos/chunk-000/observation.images.top/episode_000000.mp4"
-    assert made.listing().find([clip, "meta/info.json"]) == [
+    assert made.find([clip, "meta/info.json"]) == [
         (RemoteFile(clip, 5_000_001, "b" * 64), False),
         (RemoteFile("meta/info.json", 812, "a" * 40), True),
     ]

@@ -135,7 +135,7 @@ def _push_folders(
 ) -> int:
     """Push datasets in one commit, to below the given repo or to where they came from."""
     from leconvert.remote.provenance import noted_origin
-    from leconvert.remote.push_folders import push_folders
+    from leconvert.remote.push import push_folders
     from leconvert.transfer.names import in_folder
 
     named = {}

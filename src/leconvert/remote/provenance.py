@@ -12,7 +12,8 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert._version import __version__
 from leconvert.dataset.files import CARD_BEGIN, files_below, kept_dataset, published_files
 from leconvert.dataset.formats.v3 import read_repairs
-from leconvert.model.repairs import Repairs
-from leconvert.model.values import Finding, LayoutOptions
+from leconvert.model.values import LayoutOptions
 from leconvert.support.errors import HubConflictError, StorageError, WorkDirError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
@@ -72,6 +72,9 @@ class Origin:
         return HubRepo(self.repo_id, self.commit)
 
 
+_NO_ORIGIN = Origin("", "", "")  # of a local dataset
+
+
 def origin_path(folder: Path) -> Path:
     """Return the path of a run's record, given the run's folder or the work dir."""
     return folder / "origin.json"
@@ -117,6 +120,8 @@ def _origin_of_merged(folder: Path) -> Origin | None:
 _PROVENANCE_KIND = "provenance"
 _PROVENANCE_VERSION = 2
 
+CARD_PATH = "README.md"
+_THREADS = 4
 FileContent = tuple[int, str]
 """Size in bytes and SHA-256 of a file."""
 
@@ -142,23 +147,6 @@ class Provenance:
     # For a merge, repo, revision and commit of each dataset; empty texts for a local one.
     merged: Sequence[Origin] = ()
 
-    @classmethod
-    def of(
-        cls,
-        origin: Origin | None,
-        options: Mapping[str, Any],
-        findings: Iterable[Finding] = (),
-        repairs: Repairs | None = None,
-        **more: Any,
-    ) -> Provenance:
-        """Return the record of a conversion."""
-        counts = Counter(finding.code for finding in findings)
-        changes = repairs.summary() if repairs else []
-        place = asdict(origin) if origin is not None else {}
-        return cls(
-            **place, options=dict(options), findings=dict(counts), changes=tuple(changes), **more
-        )
-
     @property
     def repos(self) -> list[str]:
         """The repos that the result was made from, each once, sorted."""
@@ -171,32 +159,34 @@ class Provenance:
             return f"hf://datasets/{self.repo_id}@{self.commit}"
         return self.source
 
-    def altered(
-        self, info: Mapping[str, Any], sizes: Mapping[str, int], digests: Mapping[str, str]
-    ) -> list[str]:
-        """Return the files of a result that are not as proven, sorted.
 
-        Files of others beside the dataset's own do not count.
-        """
-        from leconvert.remote.push_plan import Owned
+def _sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    with storage_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-        owned = Owned(info)
-        return sorted(
-            [
-                path
-                for path, (size, sha256) in self.files.items()
-                if sizes.get(path) != size or digests[path] != sha256
-            ]
-            + [path for path in sizes if path in owned and path not in self.files]
-        )
+
+def hash_files(
+    root: Path, sizes: Mapping[str, int], digests: dict[str, str], progress: Progress
+) -> None:
+    """Hash the files that have no digest yet."""
+    unread = [path for path in sizes if path not in digests]
+    if not unread:
+        return
+    with (
+        progress.stage("hash", sum(sizes[path] for path in unread), "B") as stage,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool,
+    ):
+        places = [root / path for path in unread]
+        for path, digest in zip(unread, pool.map(_sha256_of, places), strict=True):
+            digests[path] = digest
+            stage.advance(sizes[path])
 
 
 def content_of(
     root: Path, digests: dict[str, str] | None = None, progress: Progress = NO_PROGRESS
 ) -> dict[str, FileContent]:
     """Return size and SHA-256 of every file of a result except its card, which pushes change."""
-    from leconvert.remote.push_plan import CARD_PATH, hash_files  # a local conversion needs neither
-
     sizes = {p: size for p, size in published_files(root).sizes.items() if p != CARD_PATH}
     digests = {} if digests is None else digests
     hash_files(root, sizes, digests, progress)
@@ -268,15 +258,16 @@ def note_result(
     source = kept if manifest.in_place else Path(manifest.source)
     if manifest.outline is not None or len(manifest.sources) > 1:
         source = None
-    known = Provenance.of(
-        origin,
-        decisive_options(manifest.options),
-        manifest.findings,
-        manifest.sources[0].repairs if len(manifest.sources) == 1 else None,
+    repairs = manifest.sources[0].repairs if len(manifest.sources) == 1 else None
+    known = Provenance(
+        **asdict(origin or _NO_ORIGIN),
+        options=decisive_options(manifest.options),
+        findings=dict(Counter(finding.code for finding in manifest.findings)),
+        changes=tuple(repairs.summary()) if repairs else (),
         source=str(source) if source else manifest.outline or "",
         source_facts=facts_of(source) if source else "",
         files=content_of(target, digests, progress=progress),
-        merged=tuple(each or Origin("", "", "") for each in merged),
+        merged=tuple(each or _NO_ORIGIN for each in merged),
     )
     write_provenance(target, known, run_id=manifest.run_id)
 
@@ -303,7 +294,7 @@ def proven_anew(
         known = Provenance(changes=tuple(repairs.summary()) if repairs else ())
     return replace(
         known,
-        **asdict(origin or Origin("", "", "")),
+        **asdict(origin or _NO_ORIGIN),
         source=str(source or ""),
         source_facts=facts_of(source) if source else "",
         files=files,
@@ -328,19 +319,11 @@ def read_provenance(result: Path) -> Provenance | None:
     record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
     if record is None:
         return None
-    return Provenance(
-        repo_id=record["repo_id"],
-        revision=record["revision"],
-        commit=record["commit"],
-        options=record["options"],
-        findings=record["findings"],
-        changes=tuple(record["changes"]),
-        pushed=record["pushed"],
-        source=record.get("source", ""),
-        source_facts=record.get("source_facts", ""),
-        files={path: (size, sha) for path, (size, sha) in record.get("files", {}).items()},
-        merged=tuple(Origin(**each) for each in record.get("merged", ())),
-    )
+    fields = {name: record[name] for name in Provenance.__dataclass_fields__ if name in record}
+    fields["changes"] = tuple(record["changes"])
+    fields["files"] = {path: tuple(content) for path, content in record.get("files", {}).items()}
+    fields["merged"] = tuple(Origin(**each) for each in record.get("merged", ()))
+    return Provenance(**fields)
 
 
 def noted_origin(result: Path) -> Origin | None:

@@ -26,54 +26,38 @@ pull request takes no parent: the head is compared just before it, and the listi
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import batched
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.dataset.check.dataset import checked_result
-from leconvert.dataset.files import GIT_FILES, published_files
 from leconvert.dataset.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
 from leconvert.dataset.formats.v3 import TASKS_PATH, read_repairs
-from leconvert.dataset.scan.changes import FileFacts
 from leconvert.model.versions import SOURCE_VERSIONS
 from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.provenance import (
+    CARD_PATH,
     Provenance,
     noted_origin,
-    read_provenance,
     render_card,
     write_provenance,
 )
 from leconvert.remote.push_plan import (
-    CARD_PATH,
-    KIND,
-    NOTHING,
-    TAGS,
     CommitShare,
     Owned,
     PushPlan,
     Replacement,
-    RepoState,
-    altered_files,
-    check_complete,
-    files_at,
-    find_tag,
+    Result,
     fingerprint,
-    info_at,
-    is_private,
-    list_commits,
-    not_as_proven,
+    payload_of,
     plan_push,
-    read_repo_state,
-    same_as_remote,
     version_of,
 )
+from leconvert.remote.repo import KIND, NOTHING, Repo, RepoState, head_of
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
@@ -82,7 +66,6 @@ from leconvert.support.errors import (
     LeconvertError,
     StorageError,
     UsageError,
-    VerificationError,
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
@@ -92,7 +75,6 @@ from leconvert.transfer.client import (
     Patience,
     ask_hub,
     check_token,
-    hub_errors,
     make_api,
     without_its_bars,
 )
@@ -100,9 +82,10 @@ from leconvert.transfer.names import folder_of, in_folder, repository_of
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, GitRefs, HfApi
+    from huggingface_hub import HfApi
 
-    from leconvert.support.progress import Stage
+# LeRobot finds a dataset by a tag with the name of its version.
+TAGS = ("v3.0", "v2.1")
 
 
 # The report of a push.
@@ -163,174 +146,6 @@ class PushReport:
         return asdict(self)
 
 
-# The actions of a push on a repo, one call each; every error is one of leconvert's.
-#
-# No action is repeated here. After `HubUnavailableError` it is unknown whether the action was done;
-# the caller looks at the repo again to find out.
-
-
-# The Hub says for this many files at a time how to upload them (huggingface_hub's
-# PREUPLOAD_BATCH_SIZE).
-_FILES_A_REQUEST = 256
-
-_pushing = partial(hub_errors, sends=True)
-
-
-class Uploader:
-    """Writes to one repo."""
-
-    def __init__(
-        self,
-        api: HfApi,
-        repo_id: str,
-        root: Path,
-        digests: dict[str, str],
-        *,
-        tag: str = TAGS[0],
-        threads: int = 5,
-    ) -> None:
-        self._api = api
-        self._tag = tag
-        self._repo: dict[str, Any] = {"repo_id": repository_of(repo_id), "repo_type": KIND}
-        self._repo_id = repo_id
-        self._folder = folder_of(repo_id)
-        self._root = root
-        self._digests = digests
-        self._threads = threads
-
-    def create_repo(self, *, private: bool) -> None:
-        """Make the repo, if it does not exist."""
-        with _pushing(self._repo_id):
-            # None instead of False: the namespace's own default decides whether the repo is public.
-            self._api.create_repo(**self._repo, private=private or None, exist_ok=True)
-
-    def create_branch(self, branch: str, start: str) -> None:
-        """Make a branch that begins at a commit."""
-        with _pushing(self._repo_id, start):
-            self._api.create_branch(**self._repo, branch=branch, revision=start, exist_ok=True)
-
-    def upload(
-        self,
-        sent: Sequence[tuple[CommitOperationAdd, Callable[[CommitOperationAdd], None]]],
-        revision: str,
-    ) -> None:
-        """Upload the contents of large files; no reader sees them before a commit.
-
-        Args:
-            sent: Operations of a commit, each with the function to call after its upload.
-            revision: The branch or pull request.
-        """
-        for some in batched(sent, _FILES_A_REQUEST):
-            with _pushing(self._repo_id, revision):
-                # An empty .gitignore: one in the repo must not leave out files of a dataset.
-                self._api.preupload_lfs_files(
-                    **self._repo,
-                    additions=[addition for addition, _ in some],
-                    revision=revision,
-                    num_threads=self._threads,
-                    free_memory=False,
-                    gitignore_content="",
-                )
-            for addition, is_there in some:
-                is_there(addition)
-
-    def addition(self, path: str) -> CommitOperationAdd:
-        """Return the operation that adds a file of the result."""
-        from huggingface_hub import CommitOperationAdd
-
-        addition = CommitOperationAdd(in_folder(self._folder, path), self._root / path)
-        if path in self._digests:
-            addition.upload_info.sha256 = bytes.fromhex(self._digests[path])
-        return addition
-
-    def operations(
-        self,
-        share: CommitShare,
-        additions: Sequence[CommitOperationAdd],
-        copies: Mapping[str, tuple[str, str]],
-        card: str | None,
-    ) -> list[Any]:
-        """Return the operations of a commit."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
-
-        operations: list[Any] = [*additions]
-        placed = partial(in_folder, self._folder)
-        operations += [
-            CommitOperationCopy(placed(copies[path][0]), placed(path), src_revision=copies[path][1])
-            for path in share.add
-            if path in copies
-        ]
-        operations += [CommitOperationDelete(placed(path)) for path in share.delete]
-        if card is not None:
-            operations.append(CommitOperationAdd(placed(CARD_PATH), card.encode()))
-        return operations
-
-    def commit(self, operations: Sequence[Any], *, revision: str, parent: str, message: str) -> str:
-        """Commit, if the revision is still where it was seen, and return the commit."""
-        with _pushing(self._repo_id, revision):
-            done = self._api.create_commit(
-                **self._repo,
-                operations=operations,
-                commit_message=message,
-                revision=revision,
-                parent_commit=parent,
-                num_threads=self._threads,
-            )
-        return str(done.oid)
-
-    # --- pull requests -----------------------------------------------------------------------
-
-    def find_pull(self, title: str) -> int | None:
-        """Return the number of this user's open pull request with a title; None if there is none.
-
-        Pull requests of others do not count: anybody may open one with that title, and a merge
-        would bring its contents to ``main``.
-        """
-        with _pushing(self._repo_id):
-            # Ask for all: it is not documented whether the open ones include drafts.
-            pulls = self._api.get_repo_discussions(**self._repo, discussion_type="pull_request")
-            found = [p for p in pulls if p.title == title and p.status in ("draft", "open")]
-            if not found:
-                return None
-            # the Hub limits this request, so make it only if needed
-            user = self._api.whoami()["name"]
-            return next((pull.num for pull in found if pull.author == user), None)
-
-    def open_pull(self, title: str, description: str) -> int:
-        """Open a pull request as a draft, and return its number."""
-        with _pushing(self._repo_id):
-            pull = self._api.create_pull_request(**self._repo, title=title, description=description)
-        return int(pull.num)
-
-    def publish_pull(self, number: int) -> None:
-        """Turn a draft into a pull request that may be merged."""
-        with _pushing(self._repo_id):
-            details = self._api.get_discussion_details(**self._repo, discussion_num=number)
-            if details.status == "draft":
-                self._api.change_discussion_status(
-                    **self._repo, discussion_num=number, new_status="open"
-                )
-
-    def merge_pull(self, number: int) -> None:
-        """Merge a pull request; readers of ``main`` see all of its changes at once."""
-        with _pushing(self._repo_id):
-            self._api.merge_pull_request(**self._repo, discussion_num=number)
-
-    # --- the tag -----------------------------------------------------------------------------
-
-    def delete_tag(self) -> None:
-        """Delete the tag, if it is still there: the Hub cannot move a tag."""
-        from huggingface_hub.errors import RevisionNotFoundError
-
-        with _pushing(self._repo_id, self._tag), suppress(RevisionNotFoundError):
-            self._api.delete_tag(**self._repo, tag=self._tag)
-
-    def create_tag(self, commit: str, tag: str | None = None) -> None:
-        """Make the tag, or another one, for a commit."""
-        with _pushing(self._repo_id, commit):
-            self._api.create_tag(**self._repo, tag=tag or self._tag, revision=commit)
-
-
 # Push a result to the Hub: contents first, then one commit, then the tag.
 
 
@@ -370,23 +185,92 @@ def push(
             not be.
     """
     repo_id = options.repo_id or _origin_of(result)
-    info = checked_result(result, TAGS, progress=progress)
+    return _push({repo_id: result}, options, api, on_hub, pause, progress)[0]
+
+
+def push_folders(
+    results: Mapping[str, Path],
+    options: PushOptions = PushOptions(),
+    *,
+    api: HfApi | None = None,
+    pause: Callable[[float], object] | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> list[PushReport]:
+    """Push datasets into folders of one repository, in one commit.
+
+    Each is checked as `push` checks it, before anything is written. If the Hub does not accept all
+    of them in one commit, several commits are made; each commit holds only whole datasets. There is
+    no tag, since it would stand for everything in the repository.
+
+    Args:
+        results: The datasets' folders by their names on the Hub, ``ORG/NAME/path/to/dataset`` each.
+        options: The options; ``repo_id`` is ignored.
+        api: As for `push`.
+        pause: As for `push`.
+        progress: Receives the progress.
+
+    Returns:
+        A report for each dataset, sorted by name.
+
+    Raises:
+        UsageError: They are not all in folders of one repository, or a pull request is requested.
+    """
+    names = sorted(results)
+    parents = {
+        "/".join(name.split("/")[:at]) for name in names for at in range(3, name.count("/") + 1)
+    }
+    is_one = len({repository_of(name) for name in names}) == 1 and all(map(folder_of, names))
+    if not is_one or not parents.isdisjoint(names):
+        raise UsageError(
+            "Several datasets can be pushed together only into separate folders of one repo. No "
+            "such folder may lie inside another.",
+            next_step="Use a separate command for each repo.",
+            details=names[:20],
+        )
+    if options.create_pr:
+        raise UsageError(
+            "--create-pr is for one dataset.",
+            next_step="Push to a branch with --branch NAME, then open a pull request from that "
+            "branch on the Hub. Or push each dataset by itself.",
+        )
+    return _push({name: results[name] for name in names}, options, api, {}, pause, progress)
+
+
+def _push(
+    results: Mapping[str, Path],
+    options: PushOptions,
+    api: HfApi | None,
+    on_hub: Mapping[str, str],
+    pause: Callable[[float], object] | None,
+    progress: Progress,
+) -> list[PushReport]:
+    infos = [checked_result(root, TAGS, progress=progress) for root in results.values()]
     api = api or make_api()
     if not options.dry_run:
-        check_token(repo_id, api)
-    job = DatasetPush(api, result, repo_id, info, options, on_hub, progress)
+        check_token(next(iter(results)), api)
+    pushes = [
+        DatasetPush(
+            Repo(api, name, threads=options.threads),
+            Result(root, info, on_hub, progress),
+            options,
+            on_hub,
+            progress,
+        )
+        for (name, root), info in zip(results.items(), infos, strict=True)
+    ]
+    run = pushes[0].run if len(pushes) == 1 else _PushTogether(api, pushes, options).run
     started = time.monotonic()
     patience = Patience(pause=pause)
     with without_its_bars():
         while True:
             try:
-                report = replace(job.run(), seconds=time.monotonic() - started)
+                reports = run()
                 break
             except HubUnavailableError as error:
                 patience.wait(error, say=progress.say)
-    if not options.dry_run:
-        job.note_pushed()
-    return report
+    for each in pushes if not options.dry_run else ():
+        each.note_pushed()
+    return [replace(report, seconds=time.monotonic() - started) for report in reports]
 
 
 def push_stands(repo_id: str, commit: str) -> bool:
@@ -430,7 +314,7 @@ def push_converted(
         raise
 
 
-def others_change(name: str) -> HubUnavailableError:
+def _others_change(name: str) -> HubUnavailableError:
     """Return the error of a push that was slower than changes in other folders."""
     return HubUnavailableError(
         f"{name} was not pushed: other folders of the repo change again and again.",
@@ -438,54 +322,106 @@ def others_change(name: str) -> HubUnavailableError:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """The share of one dataset in a commit."""
+
+    push: DatasetPush
+    state: RepoState
+    share: CommitShare
+    copies: Mapping[str, tuple[str, str]]
+    card: str | None
+
+    @property
+    def operations(self) -> int:
+        """Number of its operations in a commit."""
+        return len(self.share.add) + len(self.share.delete) + (self.card is not None)
+
+    @property
+    def payload_bytes(self) -> float:
+        """Number of its bytes in the body of a commit."""
+        card = payload_of({CARD_PATH: len((self.card or "").encode())})
+        sizes = self.push.result.sizes
+        return card + payload_of({path: sizes[path] for path in self.share.add})
+
+    def sent(self) -> list[str]:
+        """Return the files whose content is sent."""
+        return sorted(set(self.share.add) - self.copies.keys())
+
+    def other_operations(self) -> Iterator[Any]:
+        """Yield the operations besides those that add the sent files."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
+
+        placed = self.push.repo.placed
+        for path in self.share.add:
+            if path in self.copies:
+                source, commit = self.copies[path]
+                yield CommitOperationCopy(placed(source), placed(path), src_revision=commit)
+        for path in self.share.delete:
+            yield CommitOperationDelete(placed(path))
+        if self.card is not None:
+            yield CommitOperationAdd(placed(CARD_PATH), self.card.encode())
+
+
+def _commit(parts: Sequence[_Part], revision: str, parent: str, message: str) -> str:
+    """Upload the contents of some datasets of one repo and commit them; return the commit."""
+    from huggingface_hub import CommitOperationAdd
+
+    repo, progress = parts[0].push.repo, parts[0].push.progress
+    sent = [(part.push.repo, part.push.result, path) for part in parts for path in part.sent()]
+    with progress.stage("upload", sum(own.sizes[path] for _, own, path in sent), "B") as stage:
+        additions = []
+        for place, own, path in sent:
+            addition = CommitOperationAdd(place.placed(path), own.root / path)
+            if path in own.digests:
+                addition.upload_info.sha256 = bytes.fromhex(own.digests[path])
+            additions.append(addition)
+        uploaded = repo.upload(additions, revision)
+        for (_, own, path), addition in zip(sent, uploaded, strict=True):
+            if addition.upload_info.is_hashed:
+                own.digests[path] = addition.upload_info.sha256.hex()
+            stage.advance(own.sizes[path])
+    for part in parts:
+        part.push.result.check_unchanged("Nothing was committed.")
+    others = [operation for part in parts for operation in part.other_operations()]
+    return repo.commit([*additions, *others], revision=revision, parent=parent, message=message)
+
+
 class DatasetPush:
     """One push; `run` may be called again after `HubUnavailableError`."""
 
     def __init__(
         self,
-        api: HfApi,
-        result: Path,
-        repo_id: str,
-        info: dict[str, Any],
+        repo: Repo,
+        result: Result,
         options: PushOptions,
         on_hub: Mapping[str, str],
         progress: Progress,
     ) -> None:
-        self._api = api
-        self._on_hub = on_hub
-        self._result = result
-        self.name = repo_id
-        self._info = info
-        self.version = version_of(info)
-        self._title = f"LeRobot dataset {self.version}"  # of a commit
-        self._pull_title = f"Convert to LeRobot {self.version}"
+        self.repo, self.name = repo, repo.name
+        self.result, self.version = result, result.version
+        self.progress = progress
         self._options = options
-        self._noted = read_provenance(result)
-        self._known = self._noted  # None once it turns out to be another result's
-        self._progress = progress
-        published = published_files(result)
-        # Every repo has Git files of its own.
-        others = {path: why for path, why in published.left_out.items() if path not in GIT_FILES}
-        for line in replace(published, left_out=others).remarks():
-            progress.say(line)
-        self.sizes = published.sizes
-        self._facts = {path: self._facts_of(path) for path in self.sizes}
-        self._digests: dict[str, str] = dict(on_hub)
+        self._on_hub = on_hub
+        self._title = f"LeRobot dataset {result.version}"  # of a commit
+        self._pull_title = f"Convert to LeRobot {result.version}"
         self._listed: dict[str, Mapping[str, RemoteFile]] = {}
         self._begun: PushReport | None = None
-        self.uploader = Uploader(
-            api, repo_id, result, self._digests, tag=self.version, threads=options.threads
-        )
 
-    def run(self) -> PushReport:
-        """Look at the repo, and do what is missing."""
+    def run(self) -> list[PushReport]:
+        """Look at the repo, and do what is missing; return the report."""
         options = self._options
-        seen = read_repo_state(self._api, self.name, options.branch, self.version)
-        state, plan, card, report = self.prepare(seen)
-        if options.dry_run:
-            return report
+        state, plan, card, report = self.prepare(self.repo.look(options.branch))
+        if not options.dry_run:
+            report = self._act(state, plan, card, report)
+        return [report]
+
+    def _act(
+        self, state: RepoState, plan: PushPlan, card: str | None, report: PushReport
+    ) -> PushReport:
+        options = self._options
         if not state.has_branch and not options.create_pr:
-            self.uploader.create_branch(options.branch, state.head)
+            self.repo.create_branch(options.branch, state.head)
         if not plan.changes_dataset:
             return self._finish(state, card, report)
         shares = self._shares(plan)
@@ -494,16 +430,17 @@ class DatasetPush:
             return replace(report, commit=head, pull_request=number, commits=len(shares))
         if len(shares) > 1:
             return self._merge(state, card, replace(report, commits=len(shares)))
+        part = _Part(self, state, shares[0], plan.copies, card)
         try:
-            commit = self._commit(shares[0], plan.copies, card, options.branch, state.head)
+            commit = _commit([part], options.branch, state.head, self._title)
         except HubConflictError:
             self._check_source_again()
             if folder_of(self.name) and self.has_same_files(state):
-                raise others_change(self.name) from None
+                raise _others_change(self.name) from None
             raise
         if state.info is not None:
             self._tag_replaced(state, state.head, version_of(state.info))
-        self.check_complete(commit)
+        self._check_arrived(commit)
         return replace(report, commit=commit, tag=self._set_tag(state, commit))
 
     def prepare(
@@ -524,15 +461,13 @@ class DatasetPush:
                 f"The Hub has no dataset {self.name}, or this token may not see it.",
                 next_step="Check the name. " + TOKEN_HELP,
             )
-        plan = self._plan((state or NOTHING).files, state or NOTHING)
-        self._check(state or NOTHING, plan)
+        self._check(state or NOTHING)
         private = self._is_to_be_private(is_there=state is not None)
         if state is None and not options.dry_run:
             state = self._create(private=private)
-            plan = self._plan(state.files, state)
-            self._check(state, plan)  # somebody else may have made and filled it meanwhile
+            self._check(state)  # somebody else may have made and filled it meanwhile
         state = state or NOTHING
-        plan = self._plan(state.files, state)  # the check read files that were to be hashed
+        plan = self._plan(state)  # the check read files that were to be hashed
         self._check_sources(plan)
         card = self._card(state)
         report = self._report(state, plan, card, created=created)
@@ -542,37 +477,33 @@ class DatasetPush:
         self._begun = report
         return state, plan, card, report
 
-    def look(self, refs: GitRefs, files: Mapping[str, RemoteFile]) -> RepoState | None:
-        """Return the state of a repository that was listed, as `read_repo_state` does."""
-        return read_repo_state(
-            self._api, self.name, self._options.branch, self.version, refs, files
-        )
-
-    def share_of(self, plan: PushPlan) -> CommitShare:
-        """Return a plan's share of one commit."""
+    def part_of(self, state: RepoState, plan: PushPlan, card: str | None) -> _Part:
+        """Return the dataset's share of one commit."""
         shares = self._shares(plan)
         if len(shares) > 1:
+            root = str(self.result.root)
             raise HubConflictError(
-                f"{self._result} is more than one commit can hold.",
-                path=str(self._result),
-                next_step=f"Push it by itself: `leconvert push {shlex.quote(str(self._result))} "
+                f"{root} is more than one commit can hold.",
+                path=root,
+                next_step=f"Push it by itself: `leconvert push {shlex.quote(root)} "
                 f"--push-repo-id {shlex.quote(self.name)}`. Then push the others.",
             )
-        return shares[0]
+        return _Part(self, state, shares[0], plan.copies, card)
 
     def note_pushed(self) -> None:
         """Note in the record beside the result that it was pushed, if it is its own record."""
-        if self._known is None or self._known is not self._noted or self._known.pushed:
+        known = self.result.known
+        if known is None or known.pushed:
             return
         try:
-            write_provenance(self._result, replace(self._known, pushed=True))
+            write_provenance(self.result.root, replace(known, pushed=True))
         except StorageError as error:  # a result on a read-only disk can be pushed
-            self._progress.say(f"The push is done. It could not be recorded: {error.message}")
+            self.progress.say(f"The push is done. It could not be recorded: {error.message}")
 
     def _create(self, *, private: bool) -> RepoState:
-        self.uploader.create_repo(private=private)
+        self.repo.create(private=private)
         state = self._look_again(self._options.branch)
-        if private and not is_private(self._api, self.name):
+        if private and not self.repo.is_private():
             raise HubConflictError(
                 f"Somebody else made {self.name} during this command, and it is public.",
                 next_step="Nothing was pushed. Look at the repo on the Hub.",
@@ -580,7 +511,7 @@ class DatasetPush:
         return state
 
     def _look_again(self, branch: str) -> RepoState:
-        state = read_repo_state(self._api, self.name, branch, self.version)
+        state = self.repo.look(branch)
         if state is None:
             raise HubError(
                 f"This token may not see {self.name}, or the repo was removed.",
@@ -596,10 +527,9 @@ class DatasetPush:
     def _check_source_again(self) -> None:
         """After a conflict: raise if another push changed the dataset that was converted."""
         state = self._look_again(self._options.branch)
-        plan = self._plan(state.files, state)
         try:
-            self._check(state, plan)
-            self._check_sources(plan)
+            self._check(state)
+            self._check_sources(self._plan(state))
         except HubSourceChangedError:
             raise
         except HubConflictError:
@@ -612,22 +542,22 @@ class DatasetPush:
         if version in state.tags:
             return
         try:
-            self.uploader.create_tag(commit, version)
+            self.repo.create_tag(version, commit)
         except HubConflictError:
-            if find_tag(self._api, self.name, version) is None:
+            if self.repo.find_tag(version) is None:
                 raise
             return  # somebody else made it, or an earlier attempt whose answer was lost
         said = f"The tag {version} now leads to {commit[:12]}, the commit before this push."
-        self._progress.say(said)
+        self.progress.say(said)
 
     def _tag_replaced_before(self, state: RepoState) -> None:
         """Do the same for an earlier attempt that ended after its commit, by the history."""
         is_below = False
-        for commit in list_commits(self._api, self.name, state.head):
+        for commit in self.repo.commits(state.head):
             if commit.title.startswith((self._title, self._pull_title)):
                 is_below = True
             elif is_below:
-                info = info_at(self._api, self.name, commit.commit_id)
+                info = self.repo.info_at(commit.commit_id)
                 if version_of(info) in SOURCE_VERSIONS:
                     self._tag_replaced(state, commit.commit_id, version_of(info))
                     return
@@ -647,42 +577,29 @@ class DatasetPush:
                 details=gone[:20],
             )
 
-    def _check(self, state: RepoState, plan: PushPlan) -> None:
+    def _check(self, state: RepoState) -> None:
         """Refuse to send a result that was not proven, and to replace another dataset.
 
         With ``force`` the result is sent anyway; a record that is about another state is then
         ignored.
         """
-        if self._known is not None and (plan.changes_dataset or self._known.files):
-            altered = altered_files(
-                self._result, self._info, self._known, self.sizes, self._digests, self._progress
-            )
-            if altered:
-                if plan.changes_dataset and not self._options.force:
-                    raise not_as_proven(self._result, self._known, altered)
-                self._known = None
-        if self._options.force:
+        plan, known = self._plan(state), self.result.known
+        force, replaces = self._options.force, self._options.replaces
+        if plan.changes_dataset or (known and known.files):
+            self.result.check_proven(force=force or not plan.changes_dataset)
+        if force:
             return
-        if plan.changes_dataset and not (state.head and state.head == self._options.replaces):
-            Replacement(
-                self._api,
-                self.name,
-                state,
-                plan,
-                self._result,
-                self._info,
-                self.sizes,
-                self._known,
-                self._progress,
-            ).check()
+        if plan.changes_dataset and not (state.head and state.head == replaces):
+            Replacement(self.repo, state, plan, self.result, self.progress).check()
         # A result that was pushed before may be replaced at its tag, too.
-        if self._is_for_main and state.tag not in (None, state.head, self._options.replaces):
-            tagged = self._files_at(state.tag)
+        tag = self._tag_in(state)
+        if self._is_for_main and tag not in (None, state.head, replaces):
+            tagged = self._files_at(tag)
             tasks = TASKS_PATH if self.version == TAGS[0] else LEGACY_TASKS_PATH
-            if tasks in tagged and self._plan(tagged, state).changes_dataset:
+            if tasks in tagged and self._plan(state, tagged).changes_dataset:
                 raise HubConflictError(
                     f"The tag {self.version} of {self.name} already leads to another "
-                    f"{self.version} dataset, at commit {state.tag[:12]}.",
+                    f"{self.version} dataset, at commit {tag[:12]}.",
                     next_step=f"That dataset is hf://datasets/{self.name}@{self.version}. To move "
                     "the tag to this result, add --force-push.",
                 )
@@ -693,20 +610,20 @@ class DatasetPush:
         A dataset from a private repo, or from one that cannot be seen any more, is not made public
         implicitly.
         """
-        sources = self._noted.repos if self._noted else []
+        sources = self.result.noted.repos if self.result.noted else []
         own = repository_of(self.name)
         sources = [name for name in sources if repository_of(name) != own]
         if not is_there:
             if self._options.private or not sources:
                 return self._options.private
             for comes_from in sources:
-                seen = is_private(self._api, comes_from)
+                seen = self.repo.is_private(comes_from)
                 if seen is not False:
                     why = "is" if seen else "can no longer be seen"
-                    self._progress.say(f"{self.name} is made private, as {comes_from} {why}.")
+                    self.progress.say(f"{self.name} is made private, as {comes_from} {why}.")
                     return True
             return False
-        if not (self._options.private or sources) or is_private(self._api, self.name):
+        if not (self._options.private or sources) or self.repo.is_private():
             return False
         if self._options.private:
             raise HubConflictError(
@@ -715,7 +632,7 @@ class DatasetPush:
                 "--private out.",
             )
         for comes_from in sources if not self._options.force else ():
-            if is_private(self._api, comes_from) is False:
+            if self.repo.is_private(comes_from) is False:
                 continue
             raise HubConflictError(
                 f"{self.name} is public, but the source {comes_from} is not.",
@@ -727,21 +644,24 @@ class DatasetPush:
 
     def _files_at(self, commit: str) -> Mapping[str, RemoteFile]:
         if commit not in self._listed:
-            self._listed[commit] = files_at(self._api, self.name, commit)
+            self._listed[commit] = self.repo.files_at(commit)
         return self._listed[commit]
 
-    def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
-        same = same_as_remote(self._result, self.sizes, files, self._digests, self._progress)
-        owned = None if state.info is None else Owned({**self._info, **state.info})
+    def _plan(self, state: RepoState, files: Mapping[str, RemoteFile] | None = None) -> PushPlan:
+        """Plan the changes from the state's files, or from others, to the result."""
+        files = state.files if files is None else files
+        own = self.result
+        same = own.same_as(files)
+        owned = None if state.info is None else Owned({**own.info, **state.info})
         held = {state.head: state.files}
-        if self._on_hub and self._noted is not None and self._noted.commit not in held:
+        if self._on_hub and own.noted is not None and own.noted.commit not in held:
             # The tag of a v2.x dataset may be at a commit that the branch never had.
-            held[self._noted.commit] = self._files_at(self._noted.commit)
-        return plan_push(self.sizes, files, same, owned, self._digests, held)
+            held[own.noted.commit] = self._files_at(own.noted.commit)
+        return plan_push(own.sizes, files, same, owned, own.digests, held)
 
     def _shares(self, plan: PushPlan) -> list[CommitShare]:
         return plan.commits(
-            self.sizes,
+            self.result.sizes,
             operations=self._options.commit_operations,
             payload_bytes=self._options.commit_payload_bytes,
         )
@@ -751,8 +671,8 @@ class DatasetPush:
         if state.card is not None and not self._options.card:
             return None
         stored, place = state.card, f"README.md in {self.name}"
-        if stored is None and CARD_PATH in self.sizes:
-            path = self._result / CARD_PATH
+        if stored is None and CARD_PATH in self.result.sizes:
+            path = self.result.root / CARD_PATH
             with storage_errors(path):
                 stored, place = path.read_bytes(), str(path)
         try:
@@ -768,59 +688,19 @@ class DatasetPush:
             return before
         text = render_card(
             before,
-            self._info,
+            self.result.info,
             repo_id=self.name,
-            sizes={path: size for path, size in self.sizes.items() if path != CARD_PATH},
-            provenance=self._known or self._told_by_repairs(),
+            sizes={path: size for path, size in self.result.sizes.items() if path != CARD_PATH},
+            provenance=self.result.known or self._told_by_repairs(),
         )
         return None if state.card == text.encode() else text
 
     def _told_by_repairs(self) -> Provenance | None:
         """Return the conversion's changes from the result's own record; None if it has none."""
-        repairs = read_repairs(self._result)
+        repairs = read_repairs(self.result.root)
         return Provenance(changes=tuple(repairs.summary())) if repairs else None
 
     # --- acting -------------------------------------------------------------------------------
-
-    def _commit(
-        self,
-        share: CommitShare,
-        copies: Mapping[str, tuple[str, str]],
-        card: str | None,
-        revision: str,
-        parent: str,
-    ) -> str:
-        sent = [path for path in share.add if path not in copies]
-        with self._progress.stage("upload", self._bytes_of(sent), "B") as stage:
-            additions = self.sendings(share, copies, stage)
-            self.uploader.upload(additions, revision)
-        self.check_unchanged("Nothing was committed.")
-        added = [addition for addition, _ in additions]
-        return self.uploader.commit(
-            self.uploader.operations(share, added, copies, card),
-            revision=revision,
-            parent=parent,
-            message=self._title,
-        )
-
-    def sendings(
-        self, share: CommitShare, copies: Mapping[str, tuple[str, str]], stage: Stage
-    ) -> list[tuple[CommitOperationAdd, Callable[[CommitOperationAdd], None]]]:
-        """Return the operations that add files, each with a function to call after its upload."""
-        return [self._sending(path, stage) for path in sorted(set(share.add) - copies.keys())]
-
-    def _sending(
-        self, path: str, stage: Stage
-    ) -> tuple[CommitOperationAdd, Callable[[CommitOperationAdd], None]]:
-        def is_there(addition: CommitOperationAdd) -> None:
-            if addition.upload_info.is_hashed:
-                self._digests[path] = addition.upload_info.sha256.hex()
-            stage.advance(self.sizes[path])
-
-        return self.uploader.addition(path), is_there
-
-    def _bytes_of(self, paths: Iterable[str]) -> int:
-        return sum(self.sizes[path] for path in paths)
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Set the tag of a result that is already there, then update the card."""
@@ -829,29 +709,30 @@ class DatasetPush:
         tag = self._set_tag(state, state.head)
         commit = state.head
         if card is not None and not self._options.create_pr:
-            nothing, branch = CommitShare((), ()), self._options.branch
-            commit = self._commit(nothing, {}, card, branch, state.head)
+            part = _Part(self, state, CommitShare((), ()), {}, card)
+            commit = _commit([part], self._options.branch, state.head, self._title)
         return replace(report, commit=commit, tag=tag)
 
     def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
         """Fill a pull request with the result and leave it open; return its number and head."""
-        title = f"{self._pull_title} ({fingerprint(self.sizes, state.head)})"
-        number = self.uploader.find_pull(title)
+        title = f"{self._pull_title} ({fingerprint(self.result.sizes, state.head)})"
+        number = self.repo.find_pull(title)
         if number is None:
-            self._progress.say(
+            self.progress.say(
                 "Opening a pull request. main does not change until the pull request is merged."
             )
-            number = self.uploader.open_pull(title, f"On {state.head}.")
+            number = self.repo.open_pull(title, f"On {state.head}.")
         revision = f"refs/pr/{number}"
         head = state.pulls.get(number, state.head)
-        plan = self._plan(files_at(self._api, self.name, head), state)
+        plan = self._plan(state, self.repo.files_at(head))
         self._check_sources(plan)
         shares = self._shares(plan)
         for place, share in enumerate(shares if plan.changes_dataset else []):
             text = card if place == len(shares) - 1 else None
-            head = self._commit(share, plan.copies, text, revision, head)
-        self.check_complete(revision)
-        self.uploader.publish_pull(number)
+            part = _Part(self, state, share, plan.copies, text)
+            head = _commit([part], revision, head, self._title)
+        self._check_arrived(revision)
+        self.repo.publish_pull(number)
         return number, head
 
     def _merge(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
@@ -864,48 +745,27 @@ class DatasetPush:
             )
         number, _ = self._fill_pull(state, card)
         if self._look_again(MAIN).head != state.head:
-            self._progress.say(f"Pull request {number} is no longer needed. Close it on the Hub.")
+            self.progress.say(f"Pull request {number} is no longer needed. Close it on the Hub.")
             self._check_source_again()
             raise HubConflictError(
                 f"{self.name} changed during the upload to pull request {number}.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
-        self.uploader.merge_pull(number)
+        self.repo.merge_pull(number)
         if state.info is not None:
             self._tag_replaced(state, state.head, version_of(state.info))
         merged = self._look_again(MAIN)
-        self.check_complete(merged.head)
+        self._check_arrived(merged.head)
         tag = self._set_tag(merged, merged.head)
         return replace(report, commit=merged.head, pull_request=number, merged=True, tag=tag)
 
-    def _facts_of(self, path: str) -> FileFacts | None:
-        try:
-            # Some file systems change inode numbers while nobody changes the files.
-            return replace(FileFacts.of(self._result / path), inode=0)
-        except OSError:
-            return None
+    def _check_arrived(self, revision: str) -> None:
+        self.result.check_arrived(self.name, revision, self.repo.files_at(revision))
 
-    def check_unchanged(self, what_was_done: str) -> None:
-        """Refuse a result that changes during the push: other bytes were read than sent."""
-        changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
-        if changed:
-            raise VerificationError(
-                f"{count(len(changed), 'file')} of {self._result} changed during the push. "
-                f"{what_was_done}",
-                path=str(self._result),
-                next_step="Run the same command again when no other program writes to the dataset.",
-                details=changed[:20],
-            )
-
-    def check_complete(self, revision: str, files: Mapping[str, RemoteFile] | None = None) -> None:
-        """Compare a revision with the result; ``files`` are its files, if they were listed."""
-        self.check_unchanged(f"The tag {self.version} was not set.")
-        if files is None:
-            files = files_at(self._api, self.name, revision)
-        check_complete(
-            self.name, revision, files, self.sizes, self._digests, self._result, self.version
-        )
+    def _tag_in(self, state: RepoState) -> str | None:
+        """Return the commit of the tag of the result's version; None if there is no such tag."""
+        return state.tags.get(self.version)
 
     @property
     def _is_for_main(self) -> bool:
@@ -916,37 +776,32 @@ class DatasetPush:
         is_repository = not folder_of(self.name)
         return is_repository and self._options.branch == MAIN and not self._options.create_pr
 
-    @property
-    def _url(self) -> str:
-        url = f"{self._api.endpoint}/datasets/{repository_of(self.name)}"
-        folder = folder_of(self.name)
-        return f"{url}/tree/{self._options.branch}/{folder}" if folder else url
-
     def _set_tag(self, state: RepoState, commit: str) -> str:
         """Make the tag for a commit that holds the result, and return what was done."""
         if not self._is_for_main:
             return "none"
         if self._is_tagged(state, commit):
             return "kept"
-        if state.tag is not None:
+        before = self._tag_in(state)
+        if before is not None:
             # Uploads since the look may have taken hours.
-            now = find_tag(self._api, self.name, self.version)
+            now = self.repo.find_tag(self.version)
             if now == commit:
                 return "kept"
-            if now != state.tag:
-                raise self._tag_changed(state.tag, now)
-            self._progress.say(
+            if now != before:
+                raise self._tag_changed(before, now)
+            self.progress.say(
                 f"The tag {self.version} moves from {now[:12]} to {commit[:12]}. For a moment "
                 "the tag does not exist. If this command is interrupted then, run it again."
             )
-            self.uploader.delete_tag()
+            self.repo.delete_tag(self.version)
         try:
-            self.uploader.create_tag(commit)
+            self.repo.create_tag(self.version, commit)
         except HubConflictError as error:
-            now = find_tag(self._api, self.name, self.version)
+            now = self.repo.find_tag(self.version)
             if now != commit:
                 raise self._tag_changed(None, now) from error
-        return "set" if state.tag is None else "moved"
+        return "set" if before is None else "moved"
 
     def _tag_changed(self, before: str | None, now: str | None) -> HubConflictError:
         what = "made" if before is None else "moved"
@@ -960,23 +815,24 @@ class DatasetPush:
 
     def _is_tagged(self, state: RepoState, commit: str) -> bool:
         """Return whether the tag is at the commit, or at one with the same dataset."""
-        if state.tag in (None, commit):
-            return state.tag is not None
-        return not self._plan(self._files_at(state.tag), state).changes_dataset
+        tag = self._tag_in(state)
+        if tag is None or tag == commit:
+            return tag is not None
+        return not self._plan(state, self._files_at(tag)).changes_dataset
 
     def _report(
         self, state: RepoState, plan: PushPlan, card: str | None, *, created: bool
     ) -> PushReport:
         """Return the report, as far as it is known before any action."""
         pending = plan.changes_dataset
-        tag = "set" if state.tag is None else "moved"
+        tag = "set" if self._tag_in(state) is None else "moved"
         if not self._is_for_main:
             tag = "none"
         elif self._options.dry_run and not pending and self._is_tagged(state, state.head):
             tag = "kept"
         return PushReport(
             repo_id=self.name,
-            url=self._url,
+            url=self.repo.url(self._options.branch),
             branch=self._options.branch,
             created=created,
             before=None if created else state.head or None,
@@ -986,7 +842,7 @@ class DatasetPush:
             merged=False,
             tag=tag,
             added=len(plan.uploads()),
-            added_bytes=self._bytes_of(plan.uploads()),
+            added_bytes=self.result.bytes_of(plan.uploads()),
             unchanged=len(plan.unchanged),
             deleted=plan.deleted_files,
             kept=plan.kept,
@@ -995,5 +851,101 @@ class DatasetPush:
             seconds=0.0,
             version=self.version,
             copied=len(plan.copies),
-            copied_bytes=self._bytes_of(plan.copies),
+            copied_bytes=self.result.bytes_of(plan.copies),
         )
+
+
+class _PushTogether:
+    """Several pushes to folders of one repository.
+
+    `run` may be called again after a `HubUnavailableError`.
+    """
+
+    def __init__(self, api: HfApi, pushes: Sequence[DatasetPush], options: PushOptions) -> None:
+        self._pushes = {push.name: push for push in pushes}
+        self._options = options
+        # The folder to list, so no more of the repository is listed than necessary.
+        self._repo = Repo(api, posixpath.commonpath([*self._pushes]))
+
+    def run(self) -> list[PushReport]:
+        """Look at the repository, and do the missing work.
+
+        Returns:
+            A report for each dataset.
+        """
+        options = self._options
+        refs = self._repo.refs()
+        head = None if refs is None else head_of(refs, options.branch)
+        files = {} if head is None else self._listed(head)
+        parts: list[_Part] = []
+        reports: dict[str, PushReport] = {}
+        for name, push in self._pushes.items():
+            if refs is None and parts and not options.dry_run:
+                refs = self._repo.refs()  # the first push made the repo
+            own = files.get(name, {})
+            seen = None if refs is None else push.repo.look(options.branch, refs, own)
+            state, plan, card, reports[name] = push.prepare(seen)
+            parts.append(push.part_of(state, plan, card))
+        pending = [part for part in parts if part.operations]
+        groups = list(self._groups(pending))
+        for part in pending:
+            name = part.push.name
+            reports[name] = replace(reports[name], commits=len(groups))
+        if options.dry_run or not groups:
+            return [*reports.values()]
+        state = parts[0].state
+        if not state.has_branch:
+            self._repo.create_branch(options.branch, state.head)
+        head = state.head
+        for group in groups:
+            head = self._commit(group, head)
+            for part in group:
+                name = part.push.name
+                reports[name] = replace(reports[name], commit=head)
+        return [*reports.values()]
+
+    def _listed(self, commit: str) -> dict[str, dict[str, RemoteFile]]:
+        """Return the files of each dataset at a commit, by its name and their paths in it."""
+        found: dict[str, dict[str, RemoteFile]] = {}
+        for path, file in self._repo.files_at(commit).items():
+            place = in_folder(self._repo.name, path)
+            for at in (at for at, letter in enumerate(place) if letter == "/"):
+                if (name := place[:at]) in self._pushes:
+                    own = place[at + 1 :]
+                    found.setdefault(name, {})[own] = replace(file, path=own)
+        return found
+
+    def _groups(self, parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+        """Yield groups of datasets that fit into one commit."""
+        most, most_bytes = self._options.commit_operations, self._options.commit_payload_bytes
+        group: list[_Part] = []
+        operations, payload_bytes = 0, 0.0
+        for part in parts:
+            operations += part.operations
+            payload_bytes += part.payload_bytes
+            if group and (operations > most or payload_bytes > most_bytes):
+                yield group
+                group = []
+                operations, payload_bytes = part.operations, part.payload_bytes
+            group.append(part)
+        if group:
+            yield group
+
+    def _commit(self, group: Sequence[_Part], parent: str) -> str:
+        """Upload and commit some datasets, then compare the repository with them.
+
+        Returns:
+            The commit.
+        """
+        said = f"{count(len(group), 'LeRobot dataset')} {group[0].push.result.version}"
+        try:
+            commit = _commit(group, self._options.branch, parent, said)
+        except HubConflictError:
+            if parent == group[0].state.head and all(p.push.has_same_files(p.state) for p in group):
+                raise _others_change(repository_of(self._repo.name)) from None
+            raise
+        listed = self._listed(commit)
+        for part in group:
+            name = part.push.name
+            part.push.result.check_arrived(name, commit, listed.get(name, {}))
+        return commit

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from leconvert.dataset.files import kept_dataset
+from leconvert.dataset.files import GIT_FILES, kept_dataset, published_files
 from leconvert.dataset.formats.v2 import LEGACY_META_FILES
 from leconvert.dataset.formats.v3 import (
     DATA_PATH_TEMPLATE,
@@ -26,9 +24,16 @@ from leconvert.dataset.formats.v3 import (
     TASKS_PATH,
     VIDEO_PATH_TEMPLATE,
 )
+from leconvert.dataset.scan.changes import FileFacts
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.versions import V3_VERSION, unreadable
-from leconvert.remote.provenance import Provenance, facts_of
+from leconvert.remote.provenance import (
+    CARD_PATH,
+    Provenance,
+    facts_of,
+    hash_files,
+    read_provenance,
+)
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
@@ -37,15 +42,11 @@ from leconvert.support.errors import (
     VerificationError,
 )
 from leconvert.support.progress import Progress
-from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
-from leconvert.transfer.client import hub_errors
-from leconvert.transfer.hub import HubRepo, HubStore
-from leconvert.transfer.names import repository_of
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
-    from huggingface_hub import GitCommitInfo, GitRefs, HfApi
+    from leconvert.remote.repo import Repo, RepoState
 
 # The files of a repo that belong to the LeRobot dataset in it, as opposed to the user's own.
 
@@ -133,7 +134,6 @@ def _pattern(template: str, cameras: list[str]) -> re.Pattern[str] | None:
 # The plan of a push, decided from two listings. No code here uses the Hub or a disk.
 
 
-CARD_PATH = "README.md"
 _LARGE_SUFFIXES = (".parquet", ".mp4", ".arrow")
 # The Hub treats any file above 10 MiB as a large one.
 _SURELY_LARGE_BYTES = 10 * 1024 * 1024
@@ -290,32 +290,6 @@ def _is_large(path: str, size: int) -> bool:
 # The files of a result on disk, and whether the Hub has the same.
 
 
-_THREADS = 4
-
-
-def _sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with storage_errors(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def hash_files(
-    root: Path, sizes: Mapping[str, int], digests: dict[str, str], progress: Progress
-) -> None:
-    """Hash the files that have no digest yet."""
-    unread = [path for path in sizes if path not in digests]
-    if not unread:
-        return
-    with (
-        progress.stage("hash", sum(sizes[path] for path in unread), "B") as stage,
-        ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool,
-    ):
-        places = [root / path for path in unread]
-        for path, digest in zip(unread, pool.map(_sha256_of, places), strict=True):
-            digests[path] = digest
-            stage.advance(sizes[path])
-
-
 def same_as_remote(
     root: Path,
     local: Mapping[str, int],
@@ -341,228 +315,158 @@ def same_as_remote(
     }
 
 
-# Checks around a push: is there a dataset, may it replace what is there, did it arrive?
+_SHOWN = 20
 
 
-# The state of a repo, as a push needs it before and after its actions.
-
-
-KIND = "dataset"
-TAGS = ("v3.0", "v2.1")
-"""The versions that are pushed: LeRobot finds a dataset by a tag with the name of its version."""
-
-
-@dataclass(frozen=True, slots=True)
-class RepoState:
-    """One look at a repo."""
-
-    head: str  # the commit that a push would add to; that of ``main`` if the branch does not exist
-    has_branch: bool  # whether the branch exists
-    tag: str | None  # the commit of the tag of the result's version; None if there is no such tag
-    tags: Mapping[str, str]  # the commit of every tag, by name
-    pulls: Mapping[int, str]  # the head of every pull request, by number
-    files: Mapping[str, RemoteFile]  # every file at ``head``
-    # The dataset's info.json at ``head``; None if there is no dataset.
-    info: Mapping[str, Any] | None
-    card: bytes | None  # the stored card at ``head``; None if there is none
-
-
-NOTHING = RepoState("", False, None, {}, {}, {}, None, None)  # a repo that does not exist yet
-
-
-def read_refs(api: HfApi, repo_id: str) -> GitRefs | None:
-    """Return branches, tags and pull requests; None if there is no repo that the token can see."""
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-    with hub_errors(repo_id):
-        try:
-            return api.list_repo_refs(
-                repository_of(repo_id), repo_type=KIND, include_pull_requests=True
-            )
-        except GatedRepoError:
-            raise
-        except RepositoryNotFoundError:
-            return None
-
-
-def head_of(refs: GitRefs, branch: str) -> str | None:
-    """Return the parent of a push to a branch; None in an empty repo."""
-    heads = {ref.name: ref.target_commit for ref in refs.branches}
-    return heads.get(branch, heads.get("main"))
-
-
-def read_repo_state(
-    api: HfApi,
-    repo_id: str,
-    branch: str,
-    tag: str,
-    refs: GitRefs | None = None,
-    files: Mapping[str, RemoteFile] | None = None,
-) -> RepoState | None:
-    """Return the state of a repo; None if there is no repo that the token can see.
+class Result:
+    """A dataset that is pushed, with its files when the push began.
 
     Args:
-        refs: The answer of `read_refs`, if it is known.
-        files: Every file of the dataset at `head_of` the branch, if they were listed.
+        root: Its folder.
+        info: Its info.json.
+        on_hub: SHA-256 of files whose content is only on the Hub, by path; see `push`.
+        progress: Receives the progress.
+
+    Attributes:
+        version: Its version, which is also the name of the tag.
+        noted: The record beside it; None if there is none.
+        known: The same; None once it turns out to be another result's.
+        sizes: Size of every file, by path.
+        digests: SHA-256 of files, as far as known.
     """
-    refs = refs or read_refs(api, repo_id)
-    if refs is None:
-        return None
-    heads = {ref.name: ref.target_commit for ref in refs.branches}
-    tags = {ref.name: ref.target_commit for ref in refs.tags}
-    pulls = {
-        int(ref.ref.rsplit("/", 1)[1]): ref.target_commit
-        for ref in refs.pull_requests or []
-        if ref.ref.rsplit("/", 1)[1].isdigit()
-    }
-    head = head_of(refs, branch)
-    if head is None:
-        return NOTHING
-    there = files_at(api, repo_id, head) if files is None else files
 
-    def content(path: str) -> bytes | None:
-        if path not in there:
-            return None
-        return content_of(api, repo_id, head, path, there[path].digest)
+    def __init__(
+        self, root: Path, info: Mapping[str, Any], on_hub: Mapping[str, str], progress: Progress
+    ) -> None:
+        self.root = root
+        self.info = info
+        self.version = version_of(info)
+        self.noted = self.known = read_provenance(root)
+        published = published_files(root)
+        # Every repo has Git files of its own.
+        others = {path: why for path, why in published.left_out.items() if path not in GIT_FILES}
+        for line in replace(published, left_out=others).remarks():
+            progress.say(line)
+        self.sizes = published.sizes
+        self.digests = dict(on_hub)
+        self._progress = progress
+        self._facts = {path: self._facts_of(path) for path in self.sizes}
 
-    info = content(INFO_PATH)
-    return RepoState(
-        head=head,
-        has_branch=branch in heads,
-        tag=tags.get(tag),
-        tags=tags,
-        pulls=pulls,
-        files=there,
-        info=None if info is None else _json(info),
-        card=content(CARD_PATH),
-    )
+    def bytes_of(self, paths: Iterable[str]) -> int:
+        """Return the number of bytes of some files."""
+        return sum(self.sizes[path] for path in paths)
 
+    def same_as(self, files: Mapping[str, RemoteFile]) -> set[str]:
+        """Return the files whose content a repo has under the same name."""
+        return same_as_remote(self.root, self.sizes, files, self.digests, self._progress)
 
-def find_tag(api: HfApi, repo_id: str, tag: str) -> str | None:
-    """Return the current commit of a tag; None if there is no such tag."""
-    with hub_errors(repo_id):
-        refs = api.list_repo_refs(repository_of(repo_id), repo_type=KIND)
-    return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
+    def check_proven(self, *, force: bool) -> None:
+        """Refuse a result that is not as proven; files of unchanged size are read.
 
+        With ``force`` the record of another state is ignored.
 
-def is_private(api: HfApi, repo_id: str) -> bool | None:
-    """Return whether a repo is private; None if there is no repo that the token can see."""
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+        Raises:
+            VerificationError: Files differ from the record.
+        """
+        known = self.known
+        if known is None:
+            return
+        alike = {path: n for path, (n, _) in known.files.items() if self.sizes.get(path) == n}
+        hash_files(self.root, alike, self.digests, self._progress)
+        owned = Owned(self.info)  # files of others beside the dataset's own do not count
+        altered = [
+            path
+            for path, (size, sha256) in known.files.items()
+            if self.sizes.get(path) != size or self.digests[path] != sha256
+        ] + [path for path in self.sizes if path in owned and path not in known.files]
+        if altered and not force:
+            raise self._not_as_proven(known, sorted(altered))
+        if altered:
+            self.known = None
 
-    with hub_errors(repo_id):
-        try:
-            return bool(api.repo_info(repository_of(repo_id), repo_type=KIND).private)
-        except GatedRepoError:
-            raise
-        except RepositoryNotFoundError:
-            return None
-
-
-def list_commits(api: HfApi, repo_id: str, head: str) -> list[GitCommitInfo]:
-    """Return the commits up to a head, newest first."""
-    with hub_errors(repo_id, head):
-        return api.list_repo_commits(repository_of(repo_id), repo_type=KIND, revision=head)
-
-
-def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
-    """Return every file of a dataset at a revision, by its path in the dataset's folder."""
-    return {file.path: file for file in _store_at(api, repo_id, revision).list_files()}
-
-
-def _store_at(api: HfApi, repo_id: str, revision: str) -> HubStore:
-    """Return a store that tries once: after a failure, a push looks at everything again."""
-    return HubStore(HubRepo(repo_id, revision, api.endpoint, token=api.token), tries=1)
-
-
-def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str = "") -> bytes:
-    """Return the content of a small file of a repo; empty if the file does not exist.
-
-    Args:
-        api: The client.
-        repo_id: The repo.
-        revision: The revision.
-        path: The file.
-        digest: Its digest in a listing, as in `RemoteFile`.
-
-    Raises:
-        HubError: The file is listed, but does not exist.
-    """
-    content = _store_at(api, repo_id, revision).read_whole(path, digest)
-    if content is None and digest:
-        raise HubError(
-            f"{repo_id} at {revision} lists the file {path}, but does not have it.",
-            path=path,
-            next_step="Run the same command again.",
+    def _not_as_proven(self, known: Provenance, altered: list[str]) -> VerificationError:
+        said = f"{count(len(altered), 'file')} changed since then"
+        if not known.files:
+            said = "an old version of leconvert made it and recorded no hashes"
+        there = known.repo_id or (known.source and Path(known.source).is_dir())
+        source = known.place if there else "SOURCE"
+        return VerificationError(
+            f"Nothing proves that {self.root} is still the result of a conversion: {said}.",
+            path=str(self.root),
+            next_step=f"`leconvert verify {shlex.quote(str(self.root))} --source "
+            f"{shlex.quote(source)} --bytes` compares it with its source. If nothing differs, run "
+            "the same push again. If you changed it on purpose, --force-push pushes it as it is.",
+            details=altered[:_SHOWN] if known.files else (),
         )
-    return content or b""
+
+    def _facts_of(self, path: str) -> FileFacts | None:
+        try:
+            # Some file systems change inode numbers while nobody changes the files.
+            return replace(FileFacts.of(self.root / path), inode=0)
+        except OSError:
+            return None
+
+    def check_unchanged(self, what_was_done: str) -> None:
+        """Refuse a result that changes during the push: other bytes were read than sent."""
+        changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
+        if changed:
+            raise VerificationError(
+                f"{count(len(changed), 'file')} of {self.root} changed during the push. "
+                f"{what_was_done}",
+                path=str(self.root),
+                next_step="Run the same command again when no other program writes to the dataset.",
+                details=changed[:_SHOWN],
+            )
+
+    def check_arrived(self, repo_id: str, revision: str, files: Mapping[str, RemoteFile]) -> None:
+        """Compare the files of a revision with the result.
+
+        Raises:
+            HubConflictError: A file is missing or differs.
+            VerificationError: The result itself changed.
+        """
+        not_tagged = f"The tag {self.version} was not set."
+        self.check_unchanged(not_tagged)
+        wrong = [
+            path
+            for path, size in self.sizes.items()
+            if path != CARD_PATH
+            and (
+                (there := files.get(path)) is None
+                or there.size_bytes != size
+                or not self._is_content_of(there)
+            )
+        ]
+        if wrong:
+            raise HubConflictError(
+                f"{revision} of {repo_id} is not the result: "
+                f"{count(len(wrong), 'file differs', 'files differ')}.",
+                next_step=f"{not_tagged} Run the same command again.",
+                details=wrong[:_SHOWN],
+            )
+
+    def _is_content_of(self, there: RemoteFile) -> bool:
+        """Return whether a file of the same size has the same content, if its hash is known."""
+        if there.is_large:
+            return self.digests.get(there.path, there.digest) == there.digest
+        return there.is_content_of(self.root / there.path)
 
 
-def info_at(api: HfApi, repo_id: str, commit: str) -> dict[str, Any]:
-    """Return the ``meta/info.json`` of a commit; empty if it has no dataset."""
-    return _json(content_of(api, repo_id, commit, INFO_PATH))
-
-
-def _json(content: bytes) -> dict[str, Any]:
-    """Return a JSON object; an empty one for anything else, which describes no dataset."""
-    try:
-        parsed = json.loads(content)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-# Checks around a push: is there a dataset, may it replace what is there, did it arrive?
+# The check before a push: may it replace what is there?
 
 
 _FORCE = "To replace it in spite of this, add --force-push."
-_SHOWN = 20
 _COMMITS_SHOWN = 5
-
-
-def altered_files(
-    result: Path,
-    info: Mapping[str, Any],
-    known: Provenance,
-    sizes: Mapping[str, int],
-    digests: dict[str, str],
-    progress: Progress,
-) -> list[str]:
-    """Return the files of a result that are not as proven; files of unchanged size are read."""
-    alike = {path: size for path, (size, _) in known.files.items() if sizes.get(path) == size}
-    hash_files(result, alike, digests, progress)
-    return known.altered(info, sizes, digests)
-
-
-def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> VerificationError:
-    """Return the error that refuses to push a result that is not as proven."""
-    changed = f"{count(len(altered), 'file')} changed since then"
-    said = (
-        changed if known.files else ("an old version of leconvert made it and recorded no hashes")
-    )
-    there = known.repo_id or (known.source and Path(known.source).is_dir())
-    source = known.place if there else "SOURCE"
-    return VerificationError(
-        f"Nothing proves that {result} is still the result of a conversion: {said}.",
-        path=str(result),
-        next_step=f"`leconvert verify {shlex.quote(str(result))} --source {shlex.quote(source)} "
-        "--bytes` compares it with its source. If nothing differs, run the same push "
-        "again. If you changed it on purpose, --force-push pushes it as it is.",
-        details=altered[:_SHOWN] if known.files else (),
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """A push that changes a repo's files, before anything is written."""
 
-    api: HfApi
-    repo_id: str
+    repo: Repo
     state: RepoState
     plan: PushPlan
-    result: Path
-    info: Mapping[str, Any]
-    sizes: Mapping[str, int]
-    known: Provenance | None
+    result: Result
     progress: Progress
 
     def check(self) -> None:
@@ -571,11 +475,12 @@ class Replacement:
         Raises:
             HubConflictError: The repo holds another dataset, or other files.
         """
-        repo_id, state = self.repo_id, self.state
+        repo_id, state = self.repo.name, self.state
+        info = self.result.info
         if not state.files:
             return
         if state.info is None:
-            taken = sorted(self.sizes.keys() & state.files.keys() - {CARD_PATH})
+            taken = sorted(self.result.sizes.keys() & state.files.keys() - {CARD_PATH})
             if taken:
                 raise HubConflictError(
                     f"The repo {repo_id} is not a LeRobot dataset, but has a {taken[0]} of "
@@ -590,18 +495,18 @@ class Replacement:
                 next_step="Push to another repo with --push-repo-id.",
             )
         if version == V3_VERSION:
-            if version_of(self.info) == version:
+            if version_of(info) == version:
                 if self._appends(state.info):
                     return
                 raise self._refusal(f"already holds another {version} dataset")
             raise self._refusal(
-                f"holds a {version} dataset, which a {version_of(self.info)} dataset would replace",
+                f"holds a {version} dataset, which a {version_of(info)} dataset would replace",
                 "Push to another repo with --push-repo-id. " + _FORCE,
             )
-        why = differs(state.info, self.info)
+        why = differs(state.info, info)
         if why is not None:
             raise self._refusal(f"holds another dataset: {why}")
-        self._check_origin(self.known or Provenance(), Owned(state.info))
+        self._check_origin(self.result.known or Provenance(), Owned(state.info))
 
     def _appends(self, there: Mapping[str, Any]) -> bool:
         """Return whether the push adds episodes to the repo's dataset, as `convert --append` does.
@@ -612,12 +517,12 @@ class Replacement:
         kept = [path for path in self.plan.unchanged if not path.startswith("meta/")]
         replaced = [path for path in self.plan.add if path in self.state.files]
         named = ("fps", "robot_type", "features", "data_path", "video_path", "chunks_size")
-        before, now = (info.get("total_episodes") for info in (there, self.info))
+        before, now = (info.get("total_episodes") for info in (there, self.result.info))
         return (
             bool(kept)
             and not self.plan.delete
             and all(path.startswith("meta/") for path in replaced)
-            and all(there.get(name) == self.info.get(name) for name in named)
+            and all(there.get(name) == self.result.info.get(name) for name in named)
             and isinstance(before, int)
             and isinstance(now, int)
             and before < now
@@ -627,15 +532,15 @@ class Replacement:
         """Refuse if the repo's dataset is not the one that was converted, file by file."""
         there = {path: file for path, file in self.state.files.items() if path in owned}
         if known.repo_id:
-            if (known.repo_id, known.commit) == (self.repo_id, self.state.head):
+            if (known.repo_id, known.commit) == (self.repo.name, self.state.head):
                 return
             changed = self._changed_since(known, there, owned)
-            origin, from_here = known.commit[:12], known.repo_id == self.repo_id
+            origin, from_here = known.commit[:12], known.repo_id == self.repo.name
             said = f"changed after the converted commit {origin}: "
             if not from_here:
                 said = f"holds another dataset than the converted {known.repo_id} at {origin}: "
             next_step = (
-                f"`leconvert convert --repo-id {shlex.quote(self.repo_id)} --revision "
+                f"`leconvert convert --repo-id {shlex.quote(self.repo.name)} --revision "
                 f"{shlex.quote(self.state.head)} --root FOLDER --push-to-hub`, with a "
                 "new FOLDER, converts the present state. " + _FORCE
             )
@@ -653,10 +558,10 @@ class Replacement:
                 same = same_as_remote(source, local, there, {}, self.progress)
             if same >= there.keys() and facts_of(Path(known.source)) == known.source_facts:
                 return
-        url = f"hf://datasets/{self.repo_id}@{self.state.head}"
+        url = f"hf://datasets/{self.repo.name}@{self.state.head}"
         raise self._refusal(
-            f"holds a dataset, and no record says that {self.result} was made from it",
-            f"`leconvert verify {shlex.quote(str(self.result))} --source {shlex.quote(url)} "
+            f"holds a dataset, and no record says that {self.result.root} was made from it",
+            f"`leconvert verify {shlex.quote(str(self.result.root))} --source {shlex.quote(url)} "
             "--bytes` compares the two. If nothing differs, run the same push again. "
             f"{_FORCE}",
         )
@@ -665,7 +570,7 @@ class Replacement:
         self, known: Provenance, there: Mapping[str, RemoteFile], owned: Owned
     ) -> list[str]:
         try:
-            before = files_at(self.api, known.repo_id, known.commit)
+            before = self.repo.files_at(known.commit, known.repo_id)
         except HubUnavailableError:
             raise
         except HubError as error:
@@ -691,13 +596,13 @@ class Replacement:
         kind: type[HubConflictError] = HubConflictError,
     ) -> HubConflictError:
         """Return the error, with what the push would delete and replace."""
-        held, brought = self.state.info or {}, self.info
+        held, brought = self.state.info or {}, self.result.info
         replaced = sum(path in self.state.files for path in self.plan.add)
-        found = list_commits(self.api, self.repo_id, self.state.head)
+        found = self.repo.commits(self.state.head)
         newer = takewhile(lambda commit: commit.commit_id != since, found)
         commits = [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
         return kind(
-            f"{self.repo_id} {said}.",
+            f"{self.repo.name} {said}.",
             next_step=next_step,
             details=[
                 f"in the repo: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
@@ -717,43 +622,3 @@ def _extent(info: Mapping[str, Any]) -> str:
     totals = [(info.get(f"total_{noun}s"), noun) for noun in ("episode", "frame")]
     told = [count(number, noun) for number, noun in totals if isinstance(number, int)]
     return " and ".join(told) or "a dataset of unknown size"
-
-
-def check_complete(
-    repo_id: str,
-    revision: str,
-    files: Mapping[str, RemoteFile],
-    sizes: Mapping[str, int],
-    digests: Mapping[str, str],
-    root: Path,
-    tag: str,
-) -> None:
-    """Compare a listing with the result.
-
-    Raises:
-        HubConflictError: A file is missing or differs.
-    """
-    wrong = []
-    for path, size in sizes.items():
-        there = files.get(path)
-        if path == CARD_PATH or (
-            there is not None
-            and there.size_bytes == size
-            and _is_same(there, digests.get(path), root / path)
-        ):
-            continue
-        wrong.append(path)
-    if wrong:
-        raise HubConflictError(
-            f"{revision} of {repo_id} is not the result: "
-            f"{count(len(wrong), 'file differs', 'files differ')}.",
-            next_step=f"The tag {tag} was not set. Run the same command again.",
-            details=wrong[:_SHOWN],
-        )
-
-
-def _is_same(there: RemoteFile, digest: str | None, path: Path) -> bool:
-    """Return whether a file of the same size has the same content, as far as its hash is known."""
-    if there.is_large:
-        return digest is None or digest == there.digest
-    return there.is_content_of(path)

@@ -153,8 +153,13 @@ def _default_revision(tags: list[str], to: str) -> str:
 
 def read_info(store: HubStore) -> dict[str, Any]:
     """Return ``meta/info.json`` with one request; empty if there is no dataset."""
+    return info_in(store.read_whole(INFO_PATH) or b"")
+
+
+def info_in(content: bytes) -> dict[str, Any]:
+    """Return the JSON object of an info.json; empty for content that describes no dataset."""
     with suppress(ValueError):
-        info = json.loads(store.read_whole(INFO_PATH) or b"")
+        info = json.loads(content)
         if isinstance(info, dict):
             return info
     return {}

@@ -65,12 +65,12 @@ from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import (
-    Listing,
     NameGate,
     RemoteFile,
     Store,
     fetch_file,
     files_of,
+    find_listed,
     read_all,
     write_listing,
 )
@@ -211,9 +211,9 @@ class SparseSnapshot:
         """The folder that stands for the dataset."""
         return self.folder / "tree"
 
-    def listing(self) -> Listing:
-        """Return the listing of the files."""
-        return Listing(self.folder / "listing.parquet")
+    def find(self, paths: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
+        """Return files of the listing by path, each with whether the tree holds it whole."""
+        return find_listed(self.folder / "listing.parquet", paths)
 
     @property
     def fetched_bytes(self) -> int:
@@ -482,10 +482,10 @@ def contents_on_hub(tree: Path, taken: Iterable[tuple[str, str]]) -> dict[str, s
         tree: The snapshot's tree.
         taken: For each file that is kept unchanged, its path in the result and in the tree.
     """
-    listing = open_sparse_snapshot(tree).listing()
+    snapshot = open_sparse_snapshot(tree)
     found: dict[str, str] = {}
     for kept in batched(taken, _FILES_AT_A_TIME):
-        listed = listing.find([source for _, source in kept])
+        listed = snapshot.find([source for _, source in kept])
         for (path, _), (file, _) in zip(kept, listed, strict=True):
             if file.is_large:
                 found[path] = file.digest
@@ -507,9 +507,6 @@ class HubInputs:
         slot: The worker's part of the scratch folder.
         limit_bytes: Maximum of bytes in the scratch folder; None for no limit.
 
-    Attributes:
-        peak_bytes: Maximum of bytes that were in the slot at a time.
-
     Raises:
         UsageError: The limit is below the largest file's size.
     """
@@ -520,9 +517,7 @@ class HubInputs:
             raise limit_too_small(limit_bytes, outline.largest_bytes)
         self._tree = tree
         self._slot = slot
-        self._repo = outline.repo
-        self._listing = outline.listing()
-        self.peak_bytes = 0
+        self._outline = outline
 
     @contextmanager
     def files(
@@ -539,7 +534,7 @@ class HubInputs:
             until the next call, or until the block ends.
         """
         prefix = f"{self._tree}/"
-        listed = self._listing.find([source.removeprefix(prefix) for source in sources])
+        listed = self._outline.find([source.removeprefix(prefix) for source in sources])
         fetched: list[RemoteFile] = []
         numbers: dict[str, int] = {}  # of the fetched files; one file may hold several slices
         places: dict[int, int] = {}
@@ -554,7 +549,7 @@ class HubInputs:
             yield sources.__getitem__
             return
         waiting = threading.Event()
-        store = HubStore(self._repo, should_stop=should_stop)
+        store = HubStore(self._outline.repo, should_stop=should_stop)
 
         def fetch(file: RemoteFile, target: Path) -> None:
             part = part_in(self._slot.files_dir, file.path)
@@ -572,12 +567,7 @@ class HubInputs:
                 should_stop=should_stop,
             ) as window,
         ):
-            try:
-                yield (
-                    lambda place: window.path(places[place]) if place in places else sources[place]
-                )
-            finally:
-                self.peak_bytes = max(self.peak_bytes, window.peak_bytes)
+            yield lambda place: window.path(places[place]) if place in places else sources[place]
 
 
 def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from leconvert._version import __version__
 from leconvert.support.errors import (
@@ -97,28 +97,9 @@ def _can_write(endpoint: str, token: str) -> bool:
     return any("write" in permission for scope in scopes for permission in scope["permissions"])
 
 
-# Paces that are called before each request, and after each answer.
-
-
-class _Follows(Protocol):
-    def before(self) -> None: ...
-
-    def after(self, status: int, headers: Any) -> None: ...
-
-    def wait(self, seconds: float) -> None: ...
-
-
-_followed: list[_Follows] = []
-
-
-@contextmanager
-def follow_pace(pace: _Follows) -> Iterator[None]:
-    """Let every request of this process follow a pace while the block runs."""
-    _followed.append(pace)
-    try:
-        yield
-    finally:
-        _followed.remove(pace)
+# The paces that the requests of this process follow: `Pace.before` is called before each request,
+# `Pace.after` after each answer.
+_followed: list[Pace] = []
 
 
 def attach_hooks() -> None:
@@ -551,9 +532,12 @@ class Pace:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Let every request of this process follow the record while the block runs."""
-        with follow_pace(self):
+        _followed.append(self)
+        try:
             attach_hooks()
             yield
+        finally:
+            _followed.remove(self)
 
     def before(self) -> None:
         """Wait until the Hub may be asked.

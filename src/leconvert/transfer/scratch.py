@@ -412,9 +412,6 @@ class Window:
         fetch: Fetches one file to a path, or raises; called by several threads.
         budget_bytes: Maximum of bytes there at a time; at least the largest file's charge.
         should_stop: Called while the reader waits.
-
-    Attributes:
-        peak_bytes: Maximum of bytes that were there or in flight at a time.
     """
 
     def __init__(
@@ -440,7 +437,6 @@ class Window:
         self._reader_at = 0
         self._next = 0
         self._closed = False
-        self.peak_bytes = 0
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
 
     def __enter__(self) -> Self:
@@ -489,7 +485,6 @@ class Window:
                     if not self._make_room(place):
                         return
                     self._used_bytes += self._files[place].charge_bytes
-                    self.peak_bytes = max(self.peak_bytes, self._used_bytes)
                 self._begun.discard(place)
                 self._in_flight.add(place)
                 self._pool.submit(self._bring, place).add_done_callback(self._ended(place))

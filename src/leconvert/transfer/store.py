@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -323,30 +322,17 @@ def write_listing(path: Path, table: pa.Table, whole: Iterable[str]) -> None:
     pq.write_table(table, path, row_group_size=_ROWS_PER_GROUP, compression="zstd")
 
 
-class Listing:
-    """A written listing."""
+def find_listed(path: Path, wanted: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
+    """Return files of a written listing by path, each with whether the outline holds it whole.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        metadata = pq.read_metadata(path)
-        place = metadata.schema.names.index("path")
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        self._firsts = [group.column(place).statistics.min for group in groups]
-
-    def find(self, paths: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
-        """Return files by path, each with whether the outline holds it whole.
-
-        Raises:
-            KeyError: A path is not listed.
-        """
-        found: dict[str, tuple[RemoteFile, bool]] = {}
-        groups = sorted({max(0, bisect_right(self._firsts, path) - 1) for path in paths})
-        wanted = pa.array(paths, pa.string())
-        with pq.ParquetFile(self._path) as file:
-            for group in groups:
-                table = file.read_row_group(group, use_threads=False)
-                table = table.filter(pc.is_in(table.column("path"), wanted))
-                for row in table.to_pylist():
-                    remote = RemoteFile(row["path"], row["size_bytes"], row["digest"])
-                    found[remote.path] = remote, row["whole"]
-        return [found[path] for path in paths]
+    Raises:
+        KeyError: A path is not listed.
+    """
+    field = pc.field("path")
+    # The bounds leave out row groups by their statistics; pyarrow does not derive them from a list.
+    within = (field >= min(wanted)) & (field <= max(wanted)) & field.isin(wanted)
+    found: dict[str, tuple[RemoteFile, bool]] = {}
+    for row in pq.read_table(path, filters=within, use_threads=False).to_pylist():
+        is_whole = row.pop("whole")
+        found[row["path"]] = RemoteFile(**row), is_whole
+    return [found[each] for each in wanted]

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from leconvert.remote.provenance import (
-    Origin,
-    Provenance,
-    origin_path,
-    provenance_path,
-    read_origin,
-    read_provenance,
-    write_origin,
-    write_provenance,
-)
 from leconvert.remote.push_plan import (
     CommitShare,
     Owned,
@@ -26,7 +13,6 @@ from leconvert.remote.push_plan import (
     plan_push,
     version_of,
 )
-from leconvert.support.errors import WorkDirError
 from leconvert.transfer.store import RemoteFile
 
 CAMERA = "observation.images.top"
@@ -126,28 +112,6 @@ def test_a_push_is_named_by_its_files_and_its_base() -> None:
     assert (
         len({name, fingerprint({"a": 1, "b": 3}, "c0"), fingerprint({"a": 1, "b": 2}, "c1")}) == 3
     )
-
-
-def test_the_origin_of_a_run_is_read_back(tmp_path: Path) -> None:
-    assert read_origin(tmp_path) is None
-    origin = Origin("tester/arm", "v2.1", "a" * 40)
-    write_origin(tmp_path, origin, run_id="r1")
-    assert read_origin(tmp_path) == origin
-    record = json.loads(origin_path(tmp_path).read_bytes())
-    assert list(record) == ["format", "version", "run_id", "repo_id", "revision", "commit"]
-    assert (record["format"], record["version"]) == ("leconvert/origin", 1)
-    origin_path(tmp_path).write_text('{"format": "leconvert/origin", "version": 2, "run_id": ""}')
-    with pytest.raises(WorkDirError, match="version 2"):
-        read_origin(tmp_path)
-
-
-def test_provenance_lies_beside_the_result(tmp_path: Path) -> None:
-    result = tmp_path / "out"
-    assert read_provenance(result) is None
-    known = Provenance("tester/arm", "v2.1", "a" * 40, {"layout": "streaming"}, {"gap": 2}, ("x",))
-    write_provenance(result, known, run_id="r1")
-    assert provenance_path(result) == tmp_path / ".out.leconvert-provenance"
-    assert read_provenance(result) == known
 
 
 @pytest.mark.parametrize("features", [None, [], "none", {"action": "float32"}])

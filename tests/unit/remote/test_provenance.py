@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from leconvert.model.repairs import DroppedEpisode, Repairs
-from leconvert.model.values import Finding
-from leconvert.remote.provenance import Origin, Provenance, read_provenance, write_provenance
+import pytest
+
+from leconvert import convert
+from leconvert.model.repairs import RepairOptions
+from leconvert.remote.provenance import (
+    Origin,
+    Provenance,
+    origin_path,
+    provenance_path,
+    read_origin,
+    read_provenance,
+    write_origin,
+    write_provenance,
+)
+from leconvert.support.errors import WorkDirError
+from leconvert.testing import DatasetSpec, make_dataset
 
 
-def test_findings_are_counted_and_repairs_told_in_words() -> None:
-    findings = [
-        Finding(code, "warning", "Seen.") for code in ("stale-stats", "remux", "stale-stats")
-    ]
-    repairs = Repairs(
-        dropped_episodes=(DroppedEpisode(3, "missing-file"),), computed_columns=("timestamp",)
-    )
-    origin = Origin("tester/arm", "v2.1", "0" * 40)
-    made = Provenance.of(origin, {"layout": "streaming"}, findings, repairs)
-    assert made == Provenance(
-        repo_id="tester/arm",
-        revision="v2.1",
-        commit="0" * 40,
-        options={"layout": "streaming"},
-        findings={"stale-stats": 2, "remux": 1},
-        changes=tuple(repairs.summary()),
-    )
-    assert len(made.changes) == 2
+def test_findings_are_counted_and_repairs_told_in_words(tmp_path: Path) -> None:
+    source = make_dataset(tmp_path / "source", DatasetSpec(episodes=3, frames=6, cameras=()))
+    for number in (0, 1):
+        (source / f"data/chunk-000/episode_{number:06d}.parquet").unlink()
+    repairs = RepairOptions(on_bad_episode="drop")
+    convert(source, output=tmp_path / "out", for_push=True, repairs=repairs)
+    made = read_provenance(tmp_path / "out")
+    assert made is not None
+    assert (made.repo_id, made.merged, made.source) == ("", (), str(source))
+    assert made.options == {"on_bad_episode": "drop"}
+    assert made.findings == {"missing-file": 2}
+    assert made.changes[0] == "2 episodes left out"
+    assert made.files.keys() >= {"meta/info.json", "data/chunk-000/file-000.parquet"}
 
 
-def test_a_local_source_has_no_repo() -> None:
-    assert Provenance.of(None, {}) == Provenance()
+def test_the_origin_of_a_run_is_read_back(tmp_path: Path) -> None:
+    assert read_origin(tmp_path) is None
+    origin = Origin("tester/arm", "v2.1", "a" * 40)
+    write_origin(tmp_path, origin, run_id="r1")
+    assert read_origin(tmp_path) == origin
+    record = json.loads(origin_path(tmp_path).read_bytes())
+    assert list(record) == ["format", "version", "run_id", "repo_id", "revision", "commit"]
+    assert (record["format"], record["version"]) == ("leconvert/origin", 1)
+    origin_path(tmp_path).write_text('{"format": "leconvert/origin", "version": 2, "run_id": ""}')
+    with pytest.raises(WorkDirError, match="version 2"):
+        read_origin(tmp_path)
 
 
 def test_a_record_is_read_as_it_was_written_and_lies_beside_the_result(tmp_path: Path) -> None:
@@ -43,4 +61,5 @@ def test_a_record_is_read_as_it_was_written_and_lies_beside_the_result(tmp_path:
     )  # fmt: skip
     write_provenance(result, told, run_id="run")
     assert read_provenance(result) == told
-    assert [path.name for path in tmp_path.iterdir()] == [".out.leconvert-provenance"]
+    assert [*tmp_path.iterdir()] == [provenance_path(result)]
+    assert provenance_path(result).name == ".out.leconvert-provenance"

@@ -22,7 +22,9 @@ from leconvert.dataset.formats.v3 import write_repairs
 from leconvert.model.repairs import DroppedEpisode, Repairs
 from leconvert.remote.options import PushOptions
 from leconvert.remote.push import PushReport, push
-from leconvert.remote.push_plan import NOTHING, check_complete, read_repo_state
+from leconvert.remote.push_plan import Result
+from leconvert.remote.repo import NOTHING
+from leconvert.remote.repo import Repo as RemoteRepo
 from leconvert.support.errors import (
     HubAccessError,
     HubConflictError,
@@ -34,7 +36,7 @@ from leconvert.support.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.support.progress import SilentProgress
+from leconvert.support.progress import NO_PROGRESS, SilentProgress
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.store import RemoteFile
 
@@ -778,7 +780,7 @@ def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_
 
 def test_a_repo_whose_branches_are_all_gone_holds_nothing(hub: StandIn, api_of: Client) -> None:
     hub.add_repo(REPO).branches.clear()
-    assert read_repo_state(api_of(), REPO, "main", "v3.0") is NOTHING
+    assert RemoteRepo(api_of(), REPO).look("main") is NOTHING
 
 
 @pytest.mark.parametrize("info", [b"{", b"[1]", b"\xff\xfe"])
@@ -786,7 +788,7 @@ def test_an_info_that_cannot_be_read_describes_no_dataset_and_is_not_replaced(
     hub: StandIn, pushed: Push, api_of: Client, result: Path, info: bytes
 ) -> None:
     hub.add_repo(REPO, {"meta/info.json": info})
-    state = read_repo_state(api_of(), REPO, "main", "v3.0")
+    state = RemoteRepo(api_of(), REPO).look("main")
     assert state is not None
     assert state.info == {}
     with pytest.raises(HubConflictError, match="has no codebase_version"):
@@ -813,10 +815,13 @@ def git_hash(content: bytes) -> str:
 def test_what_arrived_is_compared_by_hash_small_files_too(
     tmp_path: Path, change: dict[str, RemoteFile | None], wrong: list[str]
 ) -> None:
-    (tmp_path / "meta").mkdir()
-    (tmp_path / "meta/info.json").write_bytes(b"{}")
-    digests = {"data/a.parquet": "a" * 64}
-    sizes = {"meta/info.json": 2, "data/a.parquet": 4, "data/b.parquet": 4, "README.md": 9}
+    contents = {"meta/info.json": b"{}", "data/a.parquet": b"rows", "data/b.parquet": b"rows"}
+    for path, content in (contents | {"README.md": b"# A card"}).items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    result = Result(
+        tmp_path, {"codebase_version": "v3.0"}, {"data/a.parquet": "a" * 64}, NO_PROGRESS
+    )
     there = {
         "meta/info.json": RemoteFile("meta/info.json", 2, git_hash(b"{}")),
         "data/a.parquet": RemoteFile("data/a.parquet", 4, "a" * 64),
@@ -824,15 +829,11 @@ def test_what_arrived_is_compared_by_hash_small_files_too(
         "README.md": RemoteFile("README.md", 1),
     }
     files = {path: file for path, file in (there | change).items() if file is not None}
-
-    def check() -> None:
-        check_complete(REPO, "main", files, sizes, digests, tmp_path, "v3.0")
-
     if not wrong:
-        check()
+        result.check_arrived(REPO, "main", files)
         return
     with pytest.raises(HubConflictError, match=f"main of {REPO} is not the result") as caught:
-        check()
+        result.check_arrived(REPO, "main", files)
     assert list(caught.value.details) == wrong
     assert "The tag v3.0 was not set." in str(caught.value.next_step)
 

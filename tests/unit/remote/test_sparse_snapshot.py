@@ -93,7 +93,7 @@ def test_an_outline_has_sizes_and_headers_and_little_else(
     assert made.repo.name == f"hf://datasets/{REPO}@{hub.repo(REPO).branches['main']}"
     largest = max(path.stat().st_size for path in large_clips.glob("videos/**/*.mp4"))
     assert made.largest_bytes == -(-largest // 4096) * 4096
-    found = made.listing().find([CLIP, "README.md"])
+    found = made.find([CLIP, "README.md"])
     assert [(file.path, whole) for file, whole in found] == [(CLIP, False), ("README.md", True)]
 
 
@@ -143,7 +143,7 @@ def test_a_clip_that_has_to_be_remuxed_is_held_whole(
     shutil.move(fragmented, clip)
     made = outline_of(hub, source_copy, tmp_path / "work")
     assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
-    [(_, is_whole)] = made.listing().find([CLIP])
+    [(_, is_whole)] = made.find([CLIP])
     assert is_whole
     # Without an edit list (this file begins with an empty moov) each frame is shown one frame late.
     codes = [finding.code for finding in scan_source(made.tree).findings]
@@ -158,7 +158,7 @@ def test_a_clip_that_the_scan_decodes_is_held_whole(
     clip.write_bytes(changed(clip.read_bytes(), with_bytes_over))
     made = outline_of(hub, source_copy, tmp_path / "work")
     assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
-    [(_, is_whole)] = made.listing().find([CLIP])
+    [(_, is_whole)] = made.find([CLIP])
     assert is_whole
     assert scan_source(made.tree).findings == ()
 
@@ -170,7 +170,7 @@ def test_a_clip_with_zeros_in_front_is_held_without_its_frames(
     clip = source_copy / CLIP
     clip.write_bytes(changed(clip.read_bytes(), with_zeros_over))
     made = outline_of(hub, source_copy, tmp_path / "work")
-    [(_, is_whole)] = made.listing().find([CLIP])
+    [(_, is_whole)] = made.find([CLIP])
     assert not is_whole
     assert scan_source(made.tree).findings == ()
 
@@ -339,7 +339,7 @@ def test_a_file_that_was_noted_as_whole_in_vain_is_not_read_as_one(
     (begun / "whole.txt").write_text(f"{CLIP}\n{TABLE}\n")
     made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, tmp_path / "work").source)
     assert (made.tree / CLIP).read_bytes() != (large_clips / CLIP).read_bytes()
-    assert [is_whole for _, is_whole in made.listing().find([CLIP, TABLE])] == [False, False]
+    assert [is_whole for _, is_whole in made.find([CLIP, TABLE])] == [False, False]
 
 
 @pytest.mark.usefixtures("only_headers")
@@ -394,7 +394,7 @@ def test_lists_and_what_is_not_declared_are_read_of_large_tables_too(
     local = scan_source(source)
     made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, tmp_path / "other").source)
     assert said(scan_source(made.tree)) == said(local)
-    [(_, is_whole)] = made.listing().find(["data/chunk-000/episode_000000.parquet"])
+    [(_, is_whole)] = made.find(["data/chunk-000/episode_000000.parquet"])
     assert not is_whole
     table = pq.read_table(tmp_path / "out/data")
     assert np.array_equal(table.column("force").to_pylist()[:frames], noise[:, 2:5])
@@ -409,7 +409,7 @@ def test_a_table_without_dictionaries_is_outlined_too(
     local, outlined = scan_source(source_copy), scan_source(made.tree)
     assert numbers(outlined)[5] == numbers(local)[5]
     assert said(outlined) == said(local) == []
-    [(_, is_whole)] = made.listing().find([TABLE])
+    [(_, is_whole)] = made.find([TABLE])
     assert not is_whole
 
 

@@ -16,8 +16,8 @@ from leconvert.cli import main
 from leconvert.dataset.formats import v3
 from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import known_origin
-from leconvert.remote.push import Uploader, push
-from leconvert.remote.push_folders import push_folders
+from leconvert.remote.push import push, push_folders
+from leconvert.remote.repo import Repo
 from leconvert.remote.source import resolve_revision
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.support.errors import HubConflictError
@@ -183,14 +183,14 @@ def test_a_push_goes_on_where_other_folders_change(
 ) -> None:
     assert main(["convert", ONE, str(tmp_path / "out")]) == 0
     changes = ["ben/deep/er/more.txt", "anna/pick_2/more.txt"]
-    original = Uploader.commit
+    original = Repo.commit
 
-    def commit(self: Uploader, *arguments: object, **options: object) -> str:
+    def commit(self: Repo, *arguments: object, **options: object) -> str:
         if changes:
             repo.add_commit(REPO, {changes.pop(0): b"more"})
         return original(self, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Uploader, "commit", commit)
+    monkeypatch.setattr(Repo, "commit", commit)
     options = PushOptions(repo_id=ONE)
     report = push(tmp_path / "out", options)
     assert report.commits == 1
@@ -341,14 +341,14 @@ def test_several_are_pushed_again_where_others_were_quicker(
     repo: StandIn, converted: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     changes = ["carl/notes.txt"] if refused == "others" else ["anna/pick/meta/info.json"]
-    original = Uploader.commit
+    original = Repo.commit
 
-    def commit(self: Uploader, *arguments: object, **options: object) -> str:
+    def commit(self: Repo, *arguments: object, **options: object) -> str:
         if changes:
             repo.add_commit(REPO, {changes.pop(0): b"{}"})
         return original(self, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Uploader, "commit", commit)
+    monkeypatch.setattr(Repo, "commit", commit)
     words = ["push", str(converted), "--push-repo-id", REPO]
     assert main(words) == (0 if refused == "others" else 17)
     assert ("anna/pick/meta/tasks.parquet" in tree_of(repo)) is (refused == "others")

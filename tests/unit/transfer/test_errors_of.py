@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi, constants
@@ -12,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import httpx
 from tests.hub import Fault, StandIn
 
-from leconvert.remote.push import Uploader
+from leconvert.remote.repo import Repo
 from leconvert.support.errors import (
     HubAccessError,
     HubConflictError,
@@ -97,10 +96,10 @@ def test_only_a_push_is_told_that_what_was_sent_is_not_sent_again(
     assert fetching.endswith("Run the same command again.")
 
 
-def test_a_push_that_fails_is_told_as_a_push(hub: StandIn, api_of: Client, tmp_path: Path) -> None:
+def test_a_push_that_fails_is_told_as_a_push(hub: StandIn, api_of: Client) -> None:
     hub.break_requests(Fault("drop_before", times=None))
     with pytest.raises(HubUnavailableError) as caught:
-        Uploader(api_of(), REPO, tmp_path, {}).create_repo(private=True)
+        Repo(api_of(), REPO).create(private=True)
     assert "Files that the Hub has are not uploaded again" in str(caught.value.next_step)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.transfer import store as fetch
-from leconvert.transfer.store import Listing, RemoteFile, files_of, read_all, write_listing
+from leconvert.transfer.store import RemoteFile, files_of, find_listed, read_all, write_listing
 
 FILES = [RemoteFile(f"data/{n:03d}.parquet", n, f"{n:040x}") for n in range(10)]
 
@@ -22,7 +22,7 @@ def test_every_file_is_found_wherever_a_group_ends(
     path = tmp_path / "listing.parquet"
     write_listing(path, table, whole=[FILES[4].path])
     wanted = [file.path for file in (FILES[9], FILES[0], FILES[4], FILES[9])]
-    found = Listing(path).find(wanted)
+    found = find_listed(path, wanted)
     assert [file.path for file, _ in found] == wanted
     assert [is_whole for _, is_whole in found] == [False, False, True, False]
     assert [file for file, _ in found][:2] == [FILES[9], FILES[0]]
@@ -35,4 +35,4 @@ def test_a_file_that_is_not_listed_is_an_error_and_no_other_file(
     monkeypatch.setattr(fetch, "_ROWS_PER_GROUP", 3)
     write_listing(tmp_path / "it", read_all(FILES), whole=[])
     with pytest.raises(KeyError):
-        Listing(tmp_path / "it").find([path])
+        find_listed(tmp_path / "it", [path])
