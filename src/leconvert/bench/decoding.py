@@ -358,7 +358,7 @@ def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
         "frames": int(table.length.sum()),
         "fps": meta.fps,
         "cameras": list(meta.camera_keys),
-        "data_files": len(table.data_paths),
+        "data_files": len(table.data.paths),
         "video_files": sum(len(camera.paths) for camera in table.cameras.values()),
         "codec": first.get("codec"),
         "gop": first.get("gop"),

@@ -179,7 +179,7 @@ class MapUnderTest(_LeRobotUnderTest):
         self._sampler = _ShuffledShare(
             len(self.dataset), options.seed, options.rank or 0, options.world_size or 1
         )
-        self.num_shards = len(subject.meta.table.data_paths)
+        self.num_shards = len(subject.meta.table.data.paths)
         self.loaded_episodes = self.dataset.num_episodes
 
     @override

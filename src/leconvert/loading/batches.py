@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from leconvert.loading.episodes import (
     Writer,
 )
 from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, Window
+from leconvert.loading.order import OrderBlock
 from leconvert.loading.tensors import Memory, TensorPlan, UnreadablePlace, WorkerCounters, allocate
 from leconvert.media import decode_image
 from leconvert.model.values import IntArray
@@ -87,6 +90,12 @@ def image_depth_factor(feature: Mapping[str, Any]) -> float:
 Batch = dict[str, Any]
 
 
+def _stop(pool: EpisodePool, process: int) -> None:
+    # A forked child has no such threads, and their locks may be locked for ever.
+    if process == os.getpid():
+        pool.stop()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleFormat:
     """The format of a sample."""
@@ -101,27 +110,29 @@ class SampleFormat:
 class BatchMaker:
     """Makes batches of samples, in the order and with the types of LeRobot's dataset.
 
-    Images are written as (height, width, channels), as decoders return them, and yielded as
-    (channels, height, width) without a copy.
+    It holds the files and decoders that a process has opened for one dataset. Images are written as
+    (height, width, channels), as decoders return them, and yielded as (channels, height, width)
+    without a copy.
     """
 
     def __init__(
         self,
         meta: DatasetMeta,
+        places: IntArray,
         sample: SampleFormat,
         pool: EpisodePool,
         reader: FrameReader,
         *,
         device: str,
-        memory: Memory,
         counters: WorkerCounters,
     ) -> None:
+        self.process = os.getpid()
+        self.pool = pool
         self._meta = meta
+        self._places = places  # of the order's episodes in the dataset
         self._sample = sample
-        self._pool = pool
         self._reader = reader
         self._device = torch.device(device)
-        self.memory = memory
         self._counters = counters
         self._image_shapes: dict[str, tuple[int, ...]] = {}
         self._depth_scales = {
@@ -129,14 +140,20 @@ class BatchMaker:
             for key in meta.video_keys
             if meta.is_depth(key)
         }
-        self._places_of_cameras = {key: place for place, key in enumerate(meta.camera_keys)}
+        self._camera_numbers = {key: number for number, key in enumerate(meta.camera_keys)}
+        # Not at exit: by then Python has ended the threads and begins to remove its modules.
+        weakref.finalize(self, _stop, pool, self.process).atexit = False
 
-    def make(self, places: IntArray, frames: IntArray) -> Batch:
+    def expect(self, episodes: list[int]) -> None:
+        """Receive the next episodes of the order, to prepare them."""
+        self.pool.expect(self._places[episodes].tolist())
+
+    def make(self, block: OrderBlock, memory: Memory) -> Batch:
         """Return a batch.
 
         Args:
-            places: Position of each sample's episode, shape (B,).
-            frames: Number of each sample's frame in its episode, shape (B,).
+            block: The frames of B samples.
+            memory: Provides the memory for the batch.
 
         Returns:
             Tensors by feature with B as the first dimension, lists of values that are not numbers,
@@ -145,26 +162,37 @@ class BatchMaker:
         Raises:
             UnreadableSourceError: Rows or frames cannot be read or decoded.
         """
+        self.pool.leave_before(int(block.numbers[0]))
+        places = self._places[block.episodes]
+        batch = self._make(places, block.frames, memory)
+        self.pool.keep_until(places, block.last_numbers)
+        return batch
+
+    def clear(self) -> None:
+        """Release all episodes."""
+        self.pool.clear()
+
+    def _make(self, places: IntArray, frames: IntArray, memory: Memory) -> Batch:
         begin = time.perf_counter_ns()
         lengths = self._meta.table.length[places]
         chosen = {
             key: window.frames(frames, lengths) for key, window in self._sample.windows.items()
         }
         wanted = {key: chosen.get(key, frames[:, None]) for key in self._meta.video_keys}
-        self._pool.bring(places, wanted)
-        rows = [self._pool.rows(place) for place in places.tolist()]
+        self.pool.bring(places, wanted)
+        rows = [self.pool.rows(place) for place in places.tolist()]
         read = time.perf_counter_ns()
         self._learn_image_shapes(rows, places, frames, chosen)
-        batch = self._allocate(rows[0], len(places))
+        batch = self._allocate(rows[0], len(places), memory)
         decode_begin = time.perf_counter_ns()
-        self._fill_videos(batch, places, frames, chosen)
+        self._fill_videos(batch, places, wanted)
         decoded = time.perf_counter_ns()
         result: Batch = {key: _channels_first(batch[key]) for key in self._meta.video_keys}
         for key in self._meta.features:
             if key in result:
                 continue
             if key in rows[0].images:
-                self._fill_images(batch[key], key, rows, places, chosen.get(key), frames)
+                self._fill_images(batch[key], key, rows, places, chosen.get(key, frames[:, None]))
                 result[key] = _channels_first(batch[key])
             elif key in rows[0].arrays:
                 _fill_numbers(batch[key], key, rows, chosen.get(key, frames))
@@ -190,12 +218,12 @@ class BatchMaker:
         self._counters.add("assemble_ns", end - decoded + decode_begin - read)
         return result
 
-    def _allocate(self, rows: EpisodeRows, size: int) -> dict[str, torch.Tensor]:
+    def _allocate(self, rows: EpisodeRows, size: int, memory: Memory) -> dict[str, torch.Tensor]:
         plans = []
         tensors = {}
         for key in self._meta.features:
             steps = self._sample.windows[key].steps if key in self._sample.windows else None
-            if key in self._places_of_cameras:
+            if key in self._camera_numbers:
                 plan = self._image_plan(key, size, steps)
                 if self._device.type != "cpu" and key in self._meta.video_keys:
                     tensors[key] = torch.empty(plan.shape, dtype=plan.dtype, device=self._device)
@@ -210,7 +238,7 @@ class BatchMaker:
             TensorPlan(key + PAD_SUFFIX, torch.bool, (size, window.steps))
             for key, window in self._sample.windows.items()
         ]
-        return tensors | allocate(plans, self.memory)
+        return tensors | allocate(plans, memory)
 
     def _image_plan(self, key: str, size: int, steps: int | None) -> TensorPlan:
         # For a window of one step, LeRobot's dataset drops the axis of time, but only for videos.
@@ -230,7 +258,7 @@ class BatchMaker:
         chosen: Mapping[str, IntArray],
     ) -> None:
         """Learn each camera's image size from one image, before memory is allocated."""
-        for key in self._places_of_cameras:
+        for key in self._camera_numbers:
             if key in self._image_shapes:
                 continue
             if key in self._meta.video_keys:
@@ -246,11 +274,10 @@ class BatchMaker:
         def write(_: IntArray, pictures: torch.Tensor) -> None:
             shapes.append(tuple(pictures.shape[1:]))
 
-        def give_up(_: IntArray, error: UnreadableSourceError) -> None:
-            if not self._sample.count_unreadable:
-                raise self._placed(error, key, int(places[0]), int(frames[0])) from error
+        def trouble(_: IntArray, error: UnreadableSourceError) -> None:
+            self._accept(error, key, int(places[0]), int(frames[0]))
 
-        self._reader.read([(FrameRequest(key, places, frames), write, give_up)])
+        self._reader.read([FrameRequest(key, places, frames, write, trouble)])
         # The declared shape may be wrong, but nothing else is known if no image can be decoded.
         return shapes[0] if shapes else _declared_shape(self._meta.features[key])
 
@@ -258,18 +285,20 @@ class BatchMaker:
         self,
         batch: Mapping[str, torch.Tensor],
         places: IntArray,
-        frames: IntArray,
-        chosen: Mapping[str, IntArray],
+        wanted: Mapping[str, IntArray],
     ) -> None:
-        requests: list[tuple[FrameRequest, Writer, Trouble]] = []
-        for key in self._meta.video_keys:
-            wanted = chosen.get(key, frames[:, None])
-            request = FrameRequest(key, np.repeat(places, wanted.shape[1]), wanted.reshape(-1))
+        requests = []
+        for key, of_samples in wanted.items():
+            places_of_frames = np.repeat(places, of_samples.shape[1])
+            frames = of_samples.reshape(-1)
             target = batch[key].reshape(-1, *self._image_shapes[key])
-            requests.append((request, self._writer(key, target), self._trouble(request, target)))
-            self._counters.add("frames", len(request.frames))
-        if requests:
-            self._reader.read(requests)
+            write, trouble = (
+                self._writer(key, target),
+                self._trouble(key, places_of_frames, frames, target),
+            )
+            requests.append(FrameRequest(key, places_of_frames, frames, write, trouble))
+            self._counters.add("frames", len(frames))
+        self._reader.read(requests)
 
     def _writer(self, key: str, target: torch.Tensor) -> Writer:
         scale = self._depth_scales.get(key)
@@ -298,33 +327,34 @@ class BatchMaker:
 
         return write
 
-    def _trouble(self, request: FrameRequest, target: torch.Tensor) -> Trouble:
+    def _trouble(
+        self, key: str, places: IntArray, frames: IntArray, target: torch.Tensor
+    ) -> Trouble:
         def trouble(members: IntArray, error: UnreadableSourceError) -> None:
-            if not self._sample.count_unreadable:
-                first = int(members[0])
-                place, frame = int(request.places[first]), int(request.frames[first])
-                raise self._placed(error, request.camera, place, frame) from error
             target[torch.from_numpy(members).to(target.device)] = 0
-            camera = self._places_of_cameras[request.camera]
-            for member in members.tolist():
-                self._counters.name_unreadable(
-                    UnreadablePlace(
-                        camera, int(request.places[member]), int(request.frames[member])
-                    )
-                )
+            for place, frame in zip(
+                places[members].tolist(), frames[members].tolist(), strict=True
+            ):
+                self._give_up(error, key, place, frame)
 
         return trouble
 
-    def _placed(
-        self, error: UnreadableSourceError, camera: str, place: int, frame: int
-    ) -> UnreadableSourceError:
-        """Return the error of a frame with its episode, number and camera."""
+    def _give_up(self, error: UnreadableSourceError, key: str, place: int, frame: int) -> None:
+        """Count a frame that cannot be decoded, or raise its error."""
+        self._accept(error, key, place, frame)
+        camera = self._camera_numbers[key]
+        self._counters.name_unreadable(UnreadablePlace(camera, place, frame))
+
+    def _accept(self, error: UnreadableSourceError, camera: str, place: int, frame: int) -> None:
+        """Raise the error of a frame, with its episode and camera, unless such frames count."""
+        if self._sample.count_unreadable:
+            return
         episode = int(self._meta.table.index[place])
-        return UnreadableSourceError(
+        raise UnreadableSourceError(
             f"{error.message.rstrip('.')} (episode {episode}, frame {frame} of {camera}).",
             path=error.path,
             next_step=error.next_step,
-        )
+        ) from error
 
     # --- images of tables ---------------------------------------------------------------------
 
@@ -334,23 +364,16 @@ class BatchMaker:
         key: str,
         rows: list[EpisodeRows],
         places: IntArray,
-        window: IntArray | None,
-        frames: IntArray,
+        wanted: IntArray,
     ) -> None:
-        wanted = frames[:, None] if window is None else window
         pictures = target.numpy().reshape(*wanted.shape, *self._image_shapes[key])
-        camera = self._places_of_cameras[key]
         for sample, found in enumerate(rows):
             for step, frame in enumerate(wanted[sample].tolist()):
                 try:
                     pictures[sample, step] = self._picture(key, found, frame)
                 except UnreadableSourceError as error:
-                    if not self._sample.count_unreadable:
-                        raise self._placed(error, key, int(places[sample]), frame) from error
                     pictures[sample, step] = 0
-                    self._counters.name_unreadable(
-                        UnreadablePlace(camera, int(places[sample]), frame)
-                    )
+                    self._give_up(error, key, int(places[sample]), frame)
         self._counters.add("frames", wanted.size)
 
     def _picture(self, key: str, rows: EpisodeRows, frame: int) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -44,6 +45,7 @@ _TOLERANCE_SECONDS = 1e-4
 _KEPT_GROUPS = 2
 _FOOTER_BYTES = 64 * 1024
 _TRAILER_BYTES = 8
+_Ranges = list[tuple[int, int]]  # each from a byte to the byte after the last
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,42 +59,23 @@ class EpisodeRows:
 
 
 class _DataFile:
-    """A data file and the first rows of its row groups; the first call of `reader` opens it."""
+    """An open data file and the first rows of its row groups."""
 
-    source: OpenFile
-
-    def __init__(self, files: Files, path: str) -> None:
-        self._files = files
-        self._path = path
-        self.users = 0
-        self.lock = threading.Lock()
-        self._reader: pq.ParquetFile | None = None
-        self.starts: IntArray = np.zeros(1, np.int64)
-
-    def reader(self) -> pq.ParquetFile:
-        with self.lock:
-            if self._reader is None:
-                self._reader = self._open()
-        return self._reader
-
-    def _open(self) -> pq.ParquetFile:
-        source = self.source = self._files.open(self._path)
+    def __init__(self, source: OpenFile) -> None:
+        self.source = source
         size = source.size_bytes
-        with ExitStack() as undone:
-            undone.callback(source.close)  # a later caller opens it again
-            try:
-                source.need([(max(0, size - _FOOTER_BYTES), size)])
-                with open(source.path, "rb") as file:  # noqa: PTH123 (a name, not a Path)
-                    file.seek(max(0, size - _TRAILER_BYTES))
-                    footer = int.from_bytes(file.read(4), "little") + _TRAILER_BYTES
-                source.need([(max(0, size - footer), size)])
-                reader = pq.ParquetFile(source.path)
-            except (OSError, pa.ArrowException) as error:
-                raise _unreadable(source.name, error) from error
-            undone.pop_all()
-        counts = [reader.metadata.row_group(n).num_rows for n in range(reader.num_row_groups)]
+        source.need([(max(0, size - _FOOTER_BYTES), size)])
+        try:
+            with open(source.path, "rb") as file:  # noqa: PTH123 (a name, not a Path)
+                file.seek(max(0, size - _TRAILER_BYTES))
+                footer = int.from_bytes(file.read(4), "little") + _TRAILER_BYTES
+            source.need([(max(0, size - footer), size)])
+            self.reader = pq.ParquetFile(source.path)
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(source.name, error) from error
+        metadata = self.reader.metadata
+        counts = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
         self.starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        return reader
 
     def groups(self, first: int, count: int) -> range:
         """Return the row groups that contain some rows."""
@@ -106,12 +89,11 @@ class _DataFile:
         head, last = np.searchsorted(self.starts, [first, first + count - 1], side="right")
         return range(int(head) - 1, int(last))
 
-    def spans(self, groups: range) -> list[tuple[int, int]]:
+    def spans(self, groups: range) -> _Ranges:
         """Return the byte ranges of row groups."""
-        metadata = self.reader().metadata
         spans = []
         for group in groups:
-            chunks = metadata.row_group(group)
+            chunks = self.reader.metadata.row_group(group)
             columns = [chunks.column(number) for number in range(chunks.num_columns)]
             starts = [
                 min(
@@ -127,57 +109,112 @@ class _DataFile:
             spans.append((min(starts), max(stops)))
         return spans
 
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self.source.close()
 
+class _Reader[Key, Opened: (_DataFile, Clip)](ABC):
+    """Opens the files of episodes, and fetches the bytes of remote files that episodes need.
 
-class RowReader:
-    """Reads the rows of episodes. Only `need` may be called from several threads."""
+    A remote file is open while an episode needs it. Only `_need` may be called from several
+    threads.
+    """
 
     def __init__(self, meta: DatasetMeta, files: Files) -> None:
         self._meta = meta
         self._files = files
-        self._open: OrderedDict[int, _DataFile] = OrderedDict()
-        self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
+        self._opened: OrderedDict[Key, Opened] = OrderedDict()
+        self._opening: dict[Key, threading.Lock] = {}
+        self._users: dict[Key, int] = {}
+        # By episode: files, and the byte ranges of each that are in use.
+        self._held: dict[int, list[tuple[Key, OpenFile, _Ranges]]] = {}
         self._lock = threading.Lock()
-        self._columns = [key for key, ft in meta.features.items() if ft["dtype"] != "video"]
-        episodes = meta.table
-        self._rows_in = np.zeros(len(episodes.data_paths), np.int64)
-        np.add.at(self._rows_in, episodes.data_file, episodes.length)
 
-    def need(self, place: int) -> int:
-        """Fetch an episode's rows, once before they are read; from any thread.
+    @abstractmethod
+    def _path(self, key: Key) -> str:
+        """Return the path of a file, relative to the dataset."""
+
+    @abstractmethod
+    def _open(self, source: OpenFile, key: Key) -> Opened:
+        """Read the index of a file."""
+
+    def _file(self, key: Key) -> Opened:
+        file = self._opened.get(key)
+        if file is None:
+            source = self._files.open(self._path(key))
+            with ExitStack() as undone:
+                undone.callback(source.close)  # a later caller opens it again
+                file = self._opened[key] = self._open(source, key)
+                undone.pop_all()
+        return file
+
+    def _need(self, place: int, key: Key, spans_of: Callable[[Opened], _Ranges]) -> int:
+        """Fetch bytes of a file for an episode; from any thread.
 
         Returns:
             Number of bytes fetched; 0 for local files.
         """
         if self._files.is_local:
             return 0
-        file = self._file(place, users=1)
-        file.reader()
-        file.source.need(file.spans(self._groups(file, place)))
+        with self._lock:
+            self._users[key] = self._users.get(key, 0) + 1
+            opening = self._opening.setdefault(key, threading.Lock())
+        with ExitStack() as undone:
+            undone.callback(self._leave, key)
+            with opening:
+                file = self._file(key)
+            spans = spans_of(file)
+            undone.pop_all()
+        with self._lock:
+            self._held.setdefault(place, []).append((key, file.source, spans))
+        file.source.need(spans)
         return file.source.take_fetched_bytes()
+
+    def release(self, place: int) -> None:
+        """Release the bytes of an episode, which are no longer needed."""
+        for key, source, spans in self._held.pop(place, []):
+            source.release(spans)
+            self._leave(key)
+
+    def _leave(self, key: Key) -> None:
+        with self._lock:
+            self._users[key] -= 1
+            # Checked under the lock: a thread may be about to fetch from the file.
+            if not self._users[key]:
+                del self._users[key], self._opening[key]
+                self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        file = self._opened.pop(key, None)
+        if file is not None:
+            file.source.close()
+
+
+class RowReader(_Reader[int, _DataFile]):
+    """Reads the rows of episodes. Only `need` may be called from several threads."""
+
+    def __init__(self, meta: DatasetMeta, files: Files) -> None:
+        super().__init__(meta, files)
+        self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
+        self._columns = [key for key, ft in meta.features.items() if ft["dtype"] != "video"]
+        self._slices = meta.table.data
+        self._rows_in = np.zeros(len(self._slices.paths), np.int64)
+        np.add.at(self._rows_in, self._slices.file, meta.table.length)
+
+    def need(self, place: int) -> int:
+        """Fetch an episode's rows, once before they are read; see `_need`."""
+
+        def spans(file: _DataFile) -> _Ranges:
+            return file.spans(self._groups(file, place))
+
+        return self._need(place, self.file_of(place), spans)
 
     def file_of(self, place: int) -> int:
         """Return the number of the data file with an episode's rows."""
-        return int(self._meta.table.data_file[place])
+        return int(self._slices.file[place])
 
-    def release(self, place: int) -> None:
-        """Release an episode's rows, which will not be read again."""
-        if self._files.is_local:
-            return
-        file = self._file(place)
-        file.source.release(file.spans(self._groups(file, place)))
-        with self._lock:
-            file.users -= 1
-            # read under the lock: a thread may be about to fetch from it
-            is_unused = not file.users
-            if is_unused:
-                del self._open[self.file_of(place)]
-        if is_unused:
-            file.close()
+    def _path(self, key: int) -> str:
+        return self._slices.paths[key]
+
+    def _open(self, source: OpenFile, _: int) -> _DataFile:
+        return _DataFile(source)
 
     def read(self, place: int) -> EpisodeRows:
         """Return the rows of an episode.
@@ -191,54 +228,43 @@ class RowReader:
             return self._read(place)
         finally:
             if self._files.is_local:  # else it was checked when its bytes were fetched
-                self._files.check(self._meta.table.data_paths[self.file_of(place)])
+                self._files.check(self._path(self.file_of(place)))
 
     def _read(self, place: int) -> EpisodeRows:
-        file = self._file(place)
-        reader = file.reader()
+        number = self.file_of(place)
+        file = self._file(number)
+        if self._files.is_local:
+            self._opened.move_to_end(number)
+            while len(self._opened) > _OPEN_FILES:
+                self._opened.popitem(last=False)
         groups = self._groups(file, place)
-        first = int(self._meta.table.first_row[place])
+        first = int(self._slices.first[place])
         count = int(self._meta.table.length[place])
         name = file.source.name
         whole = int(file.starts[groups.start]) == first and len(groups) == 1
         whole = whole and int(file.starts[groups.stop]) == first + count
         try:
             if whole:
-                table = reader.read_row_group(groups.start, use_threads=False)
+                table = file.reader.read_row_group(groups.start, use_threads=False)
             else:
-                number = self.file_of(place)
-                tables = [self._kept(number, group, reader) for group in groups]
+                tables = [self._kept(number, group, file.reader) for group in groups]
                 joined = pa.concat_tables(tables)
                 table = joined.slice(first - int(file.starts[groups.start]), count)
             rows = self._rows(table, is_shared=not whole)
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise _unreadable(name, error) from error
-        if file.starts[-1] != self._rows_in[self.file_of(place)]:
+        if file.starts[-1] != self._rows_in[number]:
             raise SourceError(
                 f"{name} has {file.starts[-1]} rows, but its episodes have "
-                f"{self._rows_in[self.file_of(place)]}.",
+                f"{self._rows_in[number]}.",
                 path=name,
                 next_step=self._what_helps(),
             )
         self._check(rows, place, name)
         return rows
 
-    def _file(self, place: int, *, users: int = 0) -> _DataFile:
-        number = self.file_of(place)
-        with self._lock:
-            file = self._open.get(number)
-            if file is None:
-                path = self._meta.table.data_paths[number]
-                file = self._open[number] = _DataFile(self._files, path)
-            file.users += users
-            self._open.move_to_end(number)
-            while self._files.is_local and len(self._open) > _OPEN_FILES:
-                self._open.popitem(last=False)[1].close()
-        return file
-
     def _groups(self, file: _DataFile, place: int) -> range:
-        table = self._meta.table
-        return file.groups(int(table.first_row[place]), int(table.length[place]))
+        return file.groups(int(self._slices.first[place]), int(self._meta.table.length[place]))
 
     def _kept(self, number: int, group: int, reader: pq.ParquetFile) -> pa.Table:
         key = (number, group)
@@ -348,8 +374,6 @@ def _coded_images(key: str, column: pa.Array, *, is_shared: bool) -> list[pa.Buf
 
 
 def _unreadable(name: str, error: Exception) -> UnreadableSourceError:
-    if isinstance(error, UnreadableSourceError):
-        return error
     if isinstance(error, OSError) and error.errno and not os.path.exists(name):  # noqa: PTH110
         reason = "it is missing"
     else:
@@ -362,18 +386,8 @@ def _unreadable(name: str, error: Exception) -> UnreadableSourceError:
 
 
 _FileKey = tuple[str, int]
-_Ranges = list[tuple[int, int]]
 # Threads that fetch for the current batch; stores answer this many at once.
 _URGENT_THREADS = 16
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FrameRequest:
-    """Frames of one camera."""
-
-    camera: str  # the video feature
-    places: IntArray  # position of each frame's episode, shape (N,)
-    frames: IntArray  # number of each frame within its episode, shape (N,)
 
 
 # Called with positions in a request, shape (n,), and their frames, shape (n, H, W, C), or one frame
@@ -383,17 +397,27 @@ Writer = Callable[[IntArray, torch.Tensor], None]
 Trouble = Callable[[IntArray, UnreadableSourceError], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameRequest:
+    """Frames of one camera, and the functions that receive them."""
+
+    camera: str  # the video feature
+    places: IntArray  # position of each frame's episode, shape (N,)
+    frames: IntArray  # number of each frame within its episode, shape (N,)
+    write: Writer
+    trouble: Trouble
+
+
 class _Group(NamedTuple):
     """The part of a request that is in one file."""
 
     key: _FileKey
     members: IntArray
     ranks: IntArray
-    write: Writer
-    trouble: Trouble
+    request: FrameRequest
 
 
-class FrameReader:
+class FrameReader(_Reader[_FileKey, Clip]):
     """Decodes frames by episode and number.
 
     Guaranteed: each frame is the requested one. Its position in the file is counted and its time is
@@ -416,86 +440,51 @@ class FrameReader:
         is_strict: bool,
         counters: WorkerCounters,
     ) -> None:
-        self._meta = meta
-        self._files = files
+        super().__init__(meta, files)
         self._backend = backend
         self._is_strict = is_strict
         self._device = device
         self._threads = threads
         self._cache_size = max(cache_size, threads, 1)
         self._counters = counters
-        self._clips: dict[_FileKey, Clip] = {}
-        self._users: dict[_FileKey, int] = {}
-        # By episode: its clips, their files and the byte ranges that are in use.
-        self._held: dict[int, list[tuple[Clip, _FileKey, _Ranges]]] = {}
-        self._opening: dict[_FileKey, threading.Lock] = {}
-        self._lock = threading.Lock()
         self._decoders: OrderedDict[_FileKey, ClipDecoder] = OrderedDict()
         self._random = Random(0)  # noqa: S311 (no secret)
         self._codecs = Codecs(self._cache_size)
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
     def need(self, place: int) -> int:
-        """Fetch the bytes of all frames of an episode; from any thread.
+        """Fetch the bytes of all frames of an episode; see `_need`."""
+        table, fetched = self._meta.table, 0
+        for camera, files in table.cameras.items():
+            first, count = int(files.first[place]), int(table.length[place])
+            spans = partial(Clip.spans, first=first, count=count)
+            fetched += self._need(place, self.file_of(place, camera), spans)
+        return fetched
 
-        Returns:
-            Number of bytes fetched; 0 for local files.
-        """
-        length = int(self._meta.table.length[place])
-
-        def spans(clip: Clip, first: int) -> _Ranges:
-            return clip.spans(first, length)
-
-        return sum(self._need(place, camera, spans) for camera in self._meta.table.cameras)
+    def need_frames(self, place: int, camera: str, frames: IntArray) -> int:
+        """Fetch the bytes that some frames of an episode need; see `_need`."""
+        ranks = int(self._meta.table.cameras[camera].first[place]) + frames
+        spans = partial(Clip.frame_spans, ranks=ranks, uses_pyav=self._uses_pyav(camera))
+        return self._need(place, self.file_of(place, camera), spans)
 
     def file_of(self, place: int, camera: str) -> _FileKey:
         """Return the file with an episode's frames: the camera, and the file's number."""
         return camera, int(self._meta.table.cameras[camera].file[place])
 
-    def need_frames(self, place: int, camera: str, frames: IntArray) -> int:
-        """Fetch the bytes that some frames of an episode need; from any thread.
+    def _path(self, key: _FileKey) -> str:
+        return self._meta.table.cameras[key[0]].paths[key[1]]
 
-        Returns:
-            Number of bytes fetched; 0 for local files.
-        """
+    def _open(self, source: OpenFile, key: _FileKey) -> Clip:
+        keep = not self._files.is_local or self._uses_pyav(key[0])
+        return open_clip(source, keep_index=keep)
 
-        def spans(clip: Clip, first: int) -> _Ranges:
-            return clip.frame_spans(first + frames, uses_pyav=self._uses_pyav(camera))
-
-        return self._need(place, camera, spans)
-
-    def _need(self, place: int, camera: str, spans_of: Callable[[Clip, int], _Ranges]) -> int:
-        if self._files.is_local:
-            return 0
-        files = self._meta.table.cameras[camera]
-        key = self.file_of(place, camera)
-        with self._lock:
-            self._users[key] = self._users.get(key, 0) + 1
-            opening = self._opening.setdefault(key, threading.Lock())
-        with opening:
-            clip = self._clip(key)
-        spans = spans_of(clip, int(files.first[place]))
-        with self._lock:
-            self._held.setdefault(place, []).append((clip, key, spans))
-        clip.source.need(spans)
-        return clip.source.take_fetched_bytes()
-
-    def release(self, place: int) -> None:
-        """Release an episode's frames, which are no longer needed."""
-        for clip, key, spans in self._held.pop(place, []):
-            clip.source.release(spans)
-            with self._lock:
-                self._users[key] -= 1
-                if not self._users[key]:
-                    self._forget(key)
-
-    def read(self, requests: Sequence[tuple[FrameRequest, Writer, Trouble]]) -> None:
+    def read(self, requests: Sequence[FrameRequest]) -> None:
         """Decode frames and pass them to the writers, in any order.
 
         Frames that cannot be decoded are passed to ``trouble``, and the others still come. With
         threads, writers are called from several threads at once.
         """
-        groups = [group for request in requests for group in self._grouped(*request)]
+        groups = [group for request in requests for group in self._grouped(request)]
         if self._pool is None:
             for group in groups:
                 self._serve(group, self._decoder(group))
@@ -506,27 +495,16 @@ class FrameReader:
             opened = [self._decoder(group) for group in part]
             list(self._pool.map(self._serve, part, opened))
 
-    def _grouped(self, request: FrameRequest, write: Writer, trouble: Trouble) -> list[_Group]:
+    def _grouped(self, request: FrameRequest) -> list[_Group]:
         camera = self._meta.table.cameras[request.camera]
         files = camera.file[request.places]
         ranks = camera.first[request.places] + request.frames
         order = np.lexsort((ranks, files))
         heads = np.flatnonzero(np.diff(files[order])) + 1
         return [
-            _Group(
-                (request.camera, int(files[members[0]])), members, ranks[members], write, trouble
-            )
+            _Group((request.camera, int(files[members[0]])), members, ranks[members], request)
             for members in np.split(order, heads)
         ]
-
-    def _clip(self, key: _FileKey) -> Clip:
-        clip = self._clips.get(key)
-        if clip is None:
-            path = self._meta.table.cameras[key[0]].paths[key[1]]
-            keep = not self._files.is_local or self._uses_pyav(key[0])
-            clip = open_clip(self._files.open(path), keep_index=keep)
-            self._clips[key] = clip
-        return clip
 
     def _uses_pyav(self, camera: str) -> bool:
         return self._backend == "pyav" or self._meta.is_depth(camera)
@@ -540,7 +518,7 @@ class FrameReader:
         self._counters.add("cache_misses")
         try:
             decoder = open_decoder(
-                self._clip(group.key),
+                self._file(group.key),
                 self._backend,
                 device=self._device,
                 is_depth=self._meta.is_depth(group.key[0]),
@@ -557,18 +535,14 @@ class FrameReader:
             del self._decoders[chosen]
             self._counters.add("cache_evictions")
             if self._files.is_local:
-                self._clips.pop(chosen, None)
+                self._opened.pop(chosen, None)
         self._counters.put("cache_size", len(self._decoders))
         return decoder
 
     def _forget(self, key: _FileKey) -> None:
         self._decoders.pop(key, None)
-        self._users.pop(key, None)
-        self._opening.pop(key, None)
-        clip = self._clips.pop(key, None)
-        if clip is not None:
-            clip.source.close()
         self._counters.put("cache_size", len(self._decoders))
+        super()._forget(key)
 
     def _serve(self, group: _Group, decoder: ClipDecoder | UnreadableSourceError) -> None:
         """Give a group its frames, and check that the file is still the noted one."""
@@ -576,19 +550,18 @@ class FrameReader:
             self._give(group, decoder)
         finally:
             if self._files.is_local:  # else it was checked when its bytes were fetched
-                camera, number = group.key
-                self._files.check(self._meta.table.cameras[camera].paths[number])
+                self._files.check(self._path(group.key))
 
     def _give(self, group: _Group, decoder: ClipDecoder | UnreadableSourceError) -> None:
         if isinstance(decoder, UnreadableSourceError):
-            group.trouble(group.members, decoder)
+            group.request.trouble(group.members, decoder)
             return
-        clip = self._clips[group.key]
+        clip = self._opened[group.key]
         right = clip.is_right(group.ranks, float(self._meta.fps))
         members, ranks = group.members, group.ranks
         if not right.all():
             wrong = int(ranks[~right][0])
-            group.trouble(
+            group.request.trouble(
                 members[~right],
                 UnreadableSourceError(
                     f"{clip.source.name} has no frame {wrong} at its time.",
@@ -612,12 +585,12 @@ class FrameReader:
                 if len(mine) > len(frames) > 1:
                     counts = np.diff(bounds[part.start : part.stop + 1])
                     places = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
-                    group.write(mine, frames[places])
+                    group.request.write(mine, frames[places])
                 else:
-                    group.write(mine, frames)
+                    group.request.write(mine, frames)
         except UnreadableSourceError as error:
             if len(distinct) == 1:
-                group.trouble(members, error)
+                group.request.trouble(members, error)
                 return
             # One of them is damaged; the others are still wanted.
             for rank in distinct.tolist():
@@ -653,8 +626,6 @@ class EpisodePool:
         # By episode: the tasks that fetch its rows, and all of its frames.
         self._rows_coming: dict[int, Future[None]] = {}
         self._frames_coming: dict[int, Future[None]] = {}
-        self._fetched_bytes = 0
-        self._lock = threading.Lock()
         self._urgent: ThreadPoolExecutor | None = None
         if fetch_workers:
             self._urgent = ThreadPoolExecutor(_URGENT_THREADS, "fetch")
@@ -710,7 +681,6 @@ class EpisodePool:
             if place not in self._frames_coming:
                 need = partial(self._frame_reader.need, place)
                 self._frames_coming[place] = self._ahead.submit(self._fetch, need)
-        self._count_fetched()
 
     def _bring_rows(self, place: int) -> None:
         assert self._urgent is not None
@@ -719,14 +689,7 @@ class EpisodePool:
             self._rows_coming[place] = self._urgent.submit(self._fetch, need)
 
     def _fetch(self, need: Callable[[], int]) -> None:
-        fetched = need()
-        with self._lock:
-            self._fetched_bytes += fetched
-
-    def _count_fetched(self) -> None:
-        with self._lock:
-            fetched, self._fetched_bytes = self._fetched_bytes, 0
-        self._counters.add("fetched_bytes", fetched)
+        self._counters.add("fetched_bytes", need())
 
     def rows(self, place: int) -> EpisodeRows:
         """Return an episode's rows; the episode enters the pool if necessary."""
@@ -738,7 +701,6 @@ class EpisodePool:
             else:
                 self._fetch(partial(self._row_reader.need, place))
                 self._fetch(partial(self._frame_reader.need, place))
-                self._count_fetched()
             found = self._held[place] = self._row_reader.read(place)
             self._counters.add("episodes")
         return found
@@ -758,29 +720,20 @@ class EpisodePool:
             self._leave(place)
 
     def _leave(self, place: int) -> None:
-        del self._held[place]
+        self._held.pop(place, None)
         self._last_numbers.pop(place, None)
+        for coming in (self._rows_coming, self._frames_coming):
+            fetch = coming.pop(place, None)
+            # Errors of bytes that are no longer needed do not matter.
+            if fetch is not None and not fetch.cancel():
+                wait([fetch])
         self._row_reader.release(place)
-        self._release_frames(place)
-
-    def _release_frames(self, place: int) -> None:
-        coming = self._frames_coming.pop(place, None)
-        # Errors of bytes that are no longer needed do not matter.
-        if coming is not None and not coming.cancel():
-            wait([coming])
         self._frame_reader.release(place)
 
     def clear(self) -> None:
         """Release all episodes."""
         self._expected = ()
-        for coming in self._frames_coming.values():
+        for coming in (*self._rows_coming.values(), *self._frames_coming.values()):
             coming.cancel()  # all of them, before waiting for any
-        for place, coming in self._rows_coming.items():
-            if not coming.cancel() and coming.exception() is None:
-                self._row_reader.release(place)
-        self._rows_coming.clear()
-        for place in list(self._held):
+        for place in {*self._held, *self._rows_coming, *self._frames_coming}:
             self._leave(place)
-        for place in list(self._frames_coming):
-            self._release_frames(place)
-        self._count_fetched()

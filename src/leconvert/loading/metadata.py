@@ -39,26 +39,27 @@ class EpisodeTable:
     index: IntArray  # ``episode_index``
     length: IntArray  # number of frames
     from_index: IntArray  # number of its first frame in the whole dataset
-    data_paths: tuple[str, ...]  # every data file, relative to the dataset
-    data_file: IntArray  # position in ``data_paths`` of each episode's file
-    first_row: IntArray  # first row within that file
+    data: Slices  # the data files and first rows
     # For each camera, in the order of the features: its video files and first frames.
     cameras: Mapping[str, Slices]
 
     def __len__(self) -> int:
         return len(self.index)
 
+    def streams(self) -> list[Slices]:
+        """Return the slices of the data and of each camera."""
+        return [self.data, *self.cameras.values()]
+
     def files(self) -> list[IntArray]:
         """Return the file of each episode, for the data and for each camera."""
-        return [self.data_file, *(camera.file for camera in self.cameras.values())]
+        return [stream.file for stream in self.streams()]
 
     def paths(self, places: IntArray) -> list[str]:
         """Return the paths of all files that contain some episodes, relative to the dataset."""
-        streams = [self.data_paths, *(camera.paths for camera in self.cameras.values())]
         return [
-            paths[number]
-            for paths, file in zip(streams, self.files(), strict=True)
-            for number in np.unique(file[places]).tolist()
+            stream.paths[number]
+            for stream in self.streams()
+            for number in np.unique(stream.file[places]).tolist()
         ]
 
 
@@ -220,7 +221,7 @@ class DatasetMeta(FeatureMeta):
                 digest.update(f"{feature}\0{statistic}\0".encode())
                 digest.update(np.ascontiguousarray(numbers, np.float64))
         table = self.table
-        arrays = [table.index, table.length, table.from_index, table.first_row, *table.files()]
+        arrays = [table.index, table.length, table.from_index, table.data.first, *table.files()]
         arrays += [camera.first for camera in table.cameras.values()]
         for numbers in arrays:
             digest.update(np.ascontiguousarray(numbers, np.int64))
@@ -291,8 +292,7 @@ def _episode_rows(root: str) -> pa.Table:
 
 def _read(dataset: v3.Dataset, *, lists_files: bool = False) -> DatasetMeta:
     fps = dataset.declared.raw["fps"]
-    table, data = dataset.episodes, dataset.slices(DATA_STREAM)
-    length, tasks = table.to_index - table.from_index, dataset.tasks
+    table, tasks = dataset.episodes, dataset.tasks
     for error in errors_of_meta(dataset, lists_files=lists_files):
         path = f"{dataset.name}/{error.path}"
         said = f"{path} cannot be used for loading: {error.message}"
@@ -311,11 +311,9 @@ def _read(dataset: v3.Dataset, *, lists_files: bool = False) -> DatasetMeta:
         task_texts=tasks,
         table=EpisodeTable(
             index=table.episode_index,
-            length=length,
+            length=table.to_index - table.from_index,
             from_index=table.from_index,
-            data_paths=tuple(data.paths),
-            data_file=data.file,
-            first_row=data.first,
+            data=dataset.slices(DATA_STREAM),
             cameras=cameras,
         ),
         stats=dataset.stats,

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import os
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,53 +208,6 @@ def split(batch: Sample) -> list[Sample]:
     return [
         {key: value[place] for key, value in batch.items()} for place in range(len(batch["task"]))
     ]
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class _Workplace:
-    """The files and decoders that a process has opened for one dataset."""
-
-    process: int
-    places: IntArray  # of the order's episodes in the dataset
-    maker: BatchMaker
-    pool: EpisodePool
-    looks: int = 0  # number of single samples made
-
-    def __post_init__(self) -> None:
-        # Not at exit: by then Python has ended the threads and begins to remove its modules.
-        weakref.finalize(self, _stop, self.pool, self.process).atexit = False
-
-    def expect(self, episodes: list[int]) -> None:
-        """Receive the next episodes of the order, to prepare them."""
-        self.pool.expect(self.places[episodes].tolist())
-
-    def make(self, block: OrderBlock, memory: Memory) -> Sample:
-        """Return a batch in memory that ``memory`` provides."""
-        self.pool.leave_before(int(block.numbers[0]))
-        self.maker.memory = memory
-        places = self.places[block.episodes]
-        batch = self.maker.make(places, block.frames)
-        self.pool.keep_until(places, block.last_numbers)
-        return batch
-
-    def look(self, place: int, frame: int) -> Sample:
-        """Return a batch of one sample; the episodes of the last few samples stay in memory."""
-        number, self.looks = self.looks, self.looks + 1
-        self.pool.leave_before(number - _KEPT_LOOKS)
-        places = np.array([place])
-        batch = self.maker.make(places, np.array([frame]))
-        self.pool.keep_until(places, np.array([number]))
-        return batch
-
-    def clear(self) -> None:
-        """Release all episodes."""
-        self.pool.clear()
-
-
-def _stop(pool: EpisodePool, process: int) -> None:
-    # A forked child has no such threads, and their locks may be locked for ever.
-    if process == os.getpid():
-        pool.stop()
 
 
 class LeRobotNames(TypedDict, total=False):
@@ -463,7 +415,8 @@ class EpisodeStream(SampleStream):
             video_decoder_cache_size = min(most, episode_pool_size * cameras)
         self.video_decoder_cache_size = video_decoder_cache_size
         self._counters = Counters(len(self.meta.camera_keys))
-        self._desk: _Workplace | None = None  # makes single samples
+        self._desk: Workplace | None = None  # makes single samples
+        self._looks = 0  # number of single samples made
 
     # --- its contents ------------------------------------------------------------------------
 
@@ -560,11 +513,8 @@ class EpisodeStream(SampleStream):
         table = self.meta.table
         for camera, place, frame in self._counters.unreadable():
             key = self.meta.camera_keys[camera]
-            files = table.cameras.get(key)
-            if files is None:
-                path = table.data_paths[int(table.data_file[place])]
-            else:
-                path = files.paths[int(files.file[place])]
+            files = table.cameras.get(key, table.data)
+            path = files.paths[int(files.file[place])]
             found.append(
                 UnreadableFrame(key, int(table.index[place]), frame, self._files.name(path))
             )
@@ -599,8 +549,12 @@ class EpisodeStream(SampleStream):
         if self._desk is None or self._desk.process != os.getpid():
             self._desk = self._opened(Counters(len(self.meta.camera_keys)).of_worker(0))
         episode = int(np.searchsorted(self._ends, frame, side="right"))
-        first = int(self._ends[episode - 1]) if episode else 0
-        return split(self._desk.look(self._places[episode], frame - first))[0]
+        frame -= int(self._ends[episode - 1]) if episode else 0
+        # The episodes of the last few samples stay in memory.
+        number, self._looks = self._looks, self._looks + 1
+        numbers = episode, frame, number - _KEPT_LOOKS, number
+        block = OrderBlock(*(np.array([each]) for each in numbers))
+        return split(self._desk.make(block, private_memory))[0]
 
     @cached_property
     def _ends(self) -> IntArray:
@@ -620,9 +574,9 @@ class EpisodeStream(SampleStream):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_desk": None}
 
-    def _opened(self, counters: WorkerCounters) -> _Workplace:
+    def _opened(self, counters: WorkerCounters) -> Workplace:
         if not self._files.is_local:
-            self._files.connect(self.meta.table.data_paths[0])
+            self._files.connect(self.meta.table.data.paths[0])
         reader = FrameReader(
             self.meta,
             self._files,
@@ -639,16 +593,15 @@ class EpisodeStream(SampleStream):
             fetch_workers=0 if self._files.is_local else self.video_fetch_workers,
             counters=counters,
         )
-        maker = BatchMaker(
+        return BatchMaker(
             self.meta,
+            self._places,
             self._sample,
             pool,
             reader,
             device=self.decode_device,
-            memory=private_memory,
             counters=counters,
         )
-        return _Workplace(os.getpid(), self._places, maker, pool)
 
 
 def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:

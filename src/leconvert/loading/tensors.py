@@ -322,7 +322,7 @@ class UnreadablePlace(NamedTuple):
 
 
 class WorkerCounters:
-    """The row of one worker. Only `name_unreadable` may be called from several threads."""
+    """The row of one worker; several threads may write to it."""
 
     def __init__(
         self,
@@ -337,11 +337,13 @@ class WorkerCounters:
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add to a fact of `StreamFacts`."""
-        self._row[_PLACE_OF[name]] += amount
+        with self._lock:
+            self._row[_PLACE_OF[name]] += amount
 
     def put(self, name: str, value: int) -> None:
         """Set a fact of `StreamFacts`."""
-        self._row[_PLACE_OF[name]] = value
+        with self._lock:
+            self._row[_PLACE_OF[name]] = value
 
     def name_unreadable(self, place: UnreadablePlace) -> None:
         """Count a frame that could not be decoded, and remember it if it is among the first 16."""

@@ -110,7 +110,7 @@ def test_the_files_of_a_batch_are_opened_side_by_side(
 ) -> None:
     stream = EpisodeStream(in_memory)
     table = stream.meta.table
-    count = len(table.data_paths) + sum(len(camera.paths) for camera in table.cameras.values())
+    count = len(table.data.paths) + sum(len(camera.paths) for camera in table.cameras.values())
     assert len(LENGTHS) * (1 + len(CAMERAS)) > count > 2
     together = threading.Barrier(count)
     opened = remote_files.SparseFile.__init__
@@ -333,10 +333,8 @@ def test_a_remote_stream_that_was_broken_off_holds_nothing_at_the_end_of_the_nex
     assert stream._workplace is not None
     pool = stream._workplace.pool
     assert (pool._held, pool._rows_coming, pool._frames_coming) == ({}, {}, {})
-    assert not pool._frame_reader._held
-    assert not pool._row_reader._open
-    assert not pool._frame_reader._clips
-    assert not pool._frame_reader._users
+    for reader in (pool._row_reader, pool._frame_reader):
+        assert (reader._held, reader._opened, reader._users) == ({}, {}, {})
 
 
 def test_batches_on_every_rank_is_the_least(v30: Path) -> None:
@@ -720,7 +718,7 @@ def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: in
 
 def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> None:
     stream = EpisodeStream(v30_copy)
-    stream.meta.table.first_row[:] = np.roll(stream.meta.table.first_row, 1)
+    stream.meta.table.data.first[:] = np.roll(stream.meta.table.data.first, 1)
     with pytest.raises(SourceError, match="does not contain episode"):
         list(stream)
 

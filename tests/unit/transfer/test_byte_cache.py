@@ -460,9 +460,9 @@ def test_the_threads_of_a_process_share_one_client_of_the_store(
     made.clear()
     arrived = pickle.loads(pickle.dumps(stream._files))
     S3FileSystem.clear_instance_cache()
-    arrived.connect(stream.meta.table.data_paths[0])
+    arrived.connect(stream.meta.table.data.paths[0])
     with ThreadPoolExecutor(8) as threads:
-        for path in stream.meta.table.data_paths * 3:
+        for path in stream.meta.table.data.paths * 3:
             threads.submit(arrived.open, path)
     assert made == ["s3"]
 
