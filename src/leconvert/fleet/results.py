@@ -338,7 +338,8 @@ class Host:
         if state.resolved is None:
             assert isinstance(dataset.source, Path)
             listed = None
-            sizes = [(dataset.source / path).stat().st_size for path in _files(dataset.source)]
+            files = (path for path, is_file in files_below(dataset.source) if is_file)
+            sizes = ((dataset.source / path).stat().st_size for path in files)
             charged = sum(RemoteFile("", size).charge_bytes for size in sizes)
             room = charged
         else:
@@ -443,10 +444,6 @@ def push_options(dataset: FleetDataset, made: Made | None) -> PushOptions:
     if earlier is not None and earlier["repo_id"] == dataset.push.repo_id:
         return replace(dataset.push, replaces=earlier["commit"])
     return dataset.push
-
-
-def _files(folder: Path) -> list[str]:
-    return [path for path, is_file in files_below(folder) if is_file]
 
 
 def already_on_hub(dataset: FleetDataset) -> SourceError:
