@@ -369,7 +369,7 @@ def _check_not_in_use(fleet: Fleet) -> None:
 def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
     """Refuse paths that would mix sources, results and the work dir, and a push without a right.
 
-    Of several pushes only the first is checked.
+    Only the first of several pushes is checked.
     """
     owners = {
         dataset.source: f"the source {dataset.source}"
