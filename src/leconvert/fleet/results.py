@@ -240,14 +240,12 @@ class AtHand:
     Attributes:
         dataset: The dataset, with these folders.
         origin: How it was downloaded from the Hub; None for a local dataset.
-        migrates: Whether its files stay on the Hub; the conversion itself then pushes it.
         scratch: Folder for files of a migrating dataset that are fetched one by one; None if no
             room is reserved for them.
     """
 
     dataset: FleetDataset
     origin: HubOrigin | None = None
-    migrates: bool = False
     scratch: ScratchOptions | None = None
 
 
@@ -434,7 +432,7 @@ def snapshot_at(
         dataset, source=found.source, target=WorkDir.migrated(found.source), discard=discard
     )
     scratch = ScratchOptions(folder / "fetched", window) if window else None
-    return AtHand(here, found.arrival, migrates=True, scratch=scratch)
+    return AtHand(here, found.arrival, scratch)
 
 
 def push_options(dataset: FleetDataset, made: Made | None) -> PushOptions:

@@ -608,7 +608,7 @@ def convert_dataset(
                     Control(stop=host.stop, progress=progress),
                 )
                 assert hand.dataset.target is not None
-                if dataset.push is not None and not hand.migrates:
+                if dataset.push is not None and not dataset.migrates:
                     pushed = host.push(hand.dataset.target, dataset, made)
             break
         except _NeedsRoomError as error:
@@ -697,11 +697,11 @@ def _convert_at_hand(
                     # own.
                     proof=replace(options.proof, keep_as_former=True),
                     scratch=hand.scratch or ScratchOptions(),
-                    push=push_options(dataset, made) if hand.migrates else None,
+                    push=push_options(dataset, made) if dataset.migrates else None,
                 ),
                 control,
                 arrival=hand.origin,
-                output=None if hand.migrates else target,
+                output=None if dataset.migrates else target,
                 work_dir=folder.root,
                 for_push=dataset.push is not None,
             )
