@@ -75,6 +75,20 @@ def test_a_failure_is_remembered_when_the_controller_has_forgotten_it(
     assert engine.failures() == ["job 41_0 ended as FAILED: no output"]
 
 
+def test_a_second_run_with_an_engine_knows_nothing_of_the_first(
+    slurm: Slurm, engine: SlurmEngine, clock: TurnedClock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|FAILED|NonZeroExitCode", "41_1|COMPLETED|None", "41_2|COMPLETED|None")
+    assert (engine.running(), len(engine.failures())) == (0, 1)
+    begin(engine, planned)
+    slurm.has("42", "42_0|RUNNING|None", "42_1|RUNNING|None", "42_2|RUNNING|None")
+    clock.seconds += 6.0
+    assert (engine.running(), engine.failures()) == (3, [])
+    engine.stop()
+    assert (slurm.folder / "cancelled").read_text() == "--quiet 42"
+
+
 def test_a_worker_that_is_put_back_into_the_queue_has_not_failed(
     slurm: Slurm, engine: SlurmEngine, clock: TurnedClock, planned: OpenedRun
 ) -> None:
