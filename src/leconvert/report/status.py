@@ -558,7 +558,7 @@ class RunObserver:
             Liveness.of(holder),
             state.notes.get("peak_memory_bytes", 0),
         )
-        return packer, state.step in {PackStep.SWAPPED, PackStep.FINISHED}
+        return packer, state.is_packed
 
 
 def _job(record: JobRecord, states: Sequence[ElementState] | None) -> JobStatus:
