@@ -83,7 +83,7 @@ from leconvert.workdir.activity import read_workers, record_invocation, record_p
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import OneHost
-from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir, is_default_work_dir
+from leconvert.workdir.records import Journal, RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import give_up_run, remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (
@@ -1328,7 +1328,7 @@ def submit_run(
             next_step="Leave it out: the replaced result is kept as "
             f"{old_dir(Path(run.manifest.target))}.",
         )
-    if _is_finished(run):
+    if Journal(run.paths, run_id).read().is_packed:
         if proof.delete_source and old_dir(run.manifest.exchanged).is_dir():
             raise UsageError(
                 f"The result of {root} is in place already, so nothing is submitted. Its source is "
@@ -1367,11 +1367,6 @@ def hand_over(
     logs, script = str(paths.logs_dir), engine.script(handover, paths)
     jobs = (None, None) if dry_run else engine.submit(handover, paths)
     return Submission(run_id, False, handover.workers, *jobs, logs, script)
-
-
-def _is_finished(run: OpenedRun) -> bool:
-    state = Journal(run.paths, run.manifest.run_id).read()
-    return state.step in {PackStep.SWAPPED, PackStep.FINISHED}
 
 
 def _batches_left(run: OpenedRun, leases: LeaseOptions) -> int:

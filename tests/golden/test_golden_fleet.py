@@ -25,9 +25,9 @@ def test_a_fleet_is_read(tmp_path: Path) -> None:
     head.write_text(json.dumps({**json.loads(head.read_bytes()), "of_a_later_release": 1}))
     # What no look needs to write, as on a disk that others own.
     (head.parent / "workers").mkdir()
-    fleet = open_fleet(root, only_look=True)
-    assert fleet.policy == Policy((PolicyRule(("--retime",), ("robot/*",), ("timestamps",)),))
-    pick, place = fleet.datasets
+    opened = open_fleet(root, only_look=True)
+    assert opened.policy == Policy((PolicyRule(("--retime",), ("robot/*",), ("timestamps",)),))
+    pick, place = opened.datasets
     assert (pick.name, pick.source, pick.target) == (
         "robot/pick",
         Path("/data/robot/pick"),

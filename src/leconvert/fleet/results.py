@@ -239,14 +239,12 @@ class AtHand:
     Attributes:
         dataset: The dataset, with these folders.
         origin: How it was downloaded from the Hub; None for a local dataset.
-        migrates: Whether its files stay on the Hub; the conversion itself then pushes it.
         scratch: Folder for files of a migrating dataset that are fetched one by one; None if no
             room is reserved for them.
     """
 
     dataset: FleetDataset
     origin: HubOrigin | None = None
-    migrates: bool = False
     scratch: ScratchOptions | None = None
 
 
@@ -336,7 +334,8 @@ class Host:
         if state.resolved is None:
             assert isinstance(dataset.source, Path)
             listed = None
-            sizes = [(dataset.source / path).stat().st_size for path in _files(dataset.source)]
+            files = (path for path, is_file in files_below(dataset.source) if is_file)
+            sizes = ((dataset.source / path).stat().st_size for path in files)
             charged = sum(RemoteFile("", size).charge_bytes for size in sizes)
             room = charged
         else:
@@ -421,7 +420,7 @@ def snapshot_at(
         dataset, source=found.source, target=WorkDir.migrated(found.source), discard=discard
     )
     scratch = ScratchOptions(folder / "fetched", window) if window else None
-    return AtHand(here, found.arrival, migrates=True, scratch=scratch)
+    return AtHand(here, found.arrival, scratch)
 
 
 def push_options(dataset: FleetDataset, made: Made | None) -> PushOptions:
@@ -431,10 +430,6 @@ def push_options(dataset: FleetDataset, made: Made | None) -> PushOptions:
     if earlier is not None and earlier["repo_id"] == dataset.push.repo_id:
         return replace(dataset.push, replaces=earlier["commit"])
     return dataset.push
-
-
-def _files(folder: Path) -> list[str]:
-    return [path for path, is_file in files_below(folder) if is_file]
 
 
 def already_on_hub(dataset: FleetDataset) -> SourceError:

@@ -369,7 +369,7 @@ def _check_not_in_use(fleet: Fleet) -> None:
 def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
     """Refuse paths that would mix sources, results and the work dir, and a push without a right.
 
-    Of several pushes only the first is checked.
+    Only the first of several pushes is checked.
     """
     owners = {
         dataset.source: f"the source {dataset.source}"
@@ -608,7 +608,7 @@ def convert_dataset(
                     Control(stop=host.stop, progress=progress),
                 )
                 assert hand.dataset.target is not None
-                if dataset.push is not None and not hand.migrates:
+                if dataset.push is not None and not dataset.migrates:
                     pushed = host.push(hand.dataset.target, dataset, made)
             break
         except _NeedsRoomError as error:
@@ -697,11 +697,11 @@ def _convert_at_hand(
                     # own.
                     proof=replace(options.proof, keep_as_former=True),
                     scratch=hand.scratch or ScratchOptions(),
-                    push=push_options(dataset, made) if hand.migrates else None,
+                    push=push_options(dataset, made) if dataset.migrates else None,
                 ),
                 control,
                 arrival=hand.origin,
-                output=None if hand.migrates else target,
+                output=None if dataset.migrates else target,
                 work_dir=folder.root,
                 for_push=dataset.push is not None,
             )
@@ -1031,8 +1031,7 @@ class FleetWorker:
             raise
         except BusyError as error:
             # Another worker holds it, for example one that was thought to be gone.
-            self._hand_back(lease, error.message)
-            self._waiter(self._stop, _LONGEST_NAP_SECONDS)
+            self._put_off(lease, error)
         except HubUnavailableError as error:
             answers, limited = self._told_by_hub()
             # If the Hub refuses or fails all requests, that says nothing about this dataset. It is
@@ -1040,18 +1039,10 @@ class FleetWorker:
             self._troubles[number] += answers > before[0] and limited == before[1]
             if self._pace is not None:
                 self._pace.failed(error.wait_seconds)
-            if self._troubles[number] >= _MOST_TROUBLES:
-                self._fail(lease, error)
-            else:
-                self._hand_back(lease, error.message)
-                self._waiter(self._stop, _LONGEST_NAP_SECONDS)
+            self._put_off(lease, error)
         except (StorageError, OSError) as error:
-            self._troubles[number] += 1
-            if lacks_permission(error) or self._troubles[number] >= _MOST_TROUBLES:
-                self._fail(lease, _told(error))
-            else:
-                self._hand_back(lease, str(error))
-                self._waiter(self._stop, _LONGEST_NAP_SECONDS)
+            self._troubles[number] += _MOST_TROUBLES if lacks_permission(error) else 1
+            self._put_off(lease, error)
         except LeconvertError as error:
             self._fail(lease, error)
         except Exception as error:  # noqa: BLE001 - a bug must set its dataset aside, not the fleet
@@ -1071,6 +1062,15 @@ class FleetWorker:
 
     def _fail(self, lease: Lease, error: LeconvertError, told: str = "") -> None:
         self._set_aside += lease.fail(error, told)
+
+    def _put_off(self, lease: Lease, error: LeconvertError | OSError) -> None:
+        """Hand a dataset back for another attempt; set it aside if it met trouble too often."""
+        told = _told(error)
+        if self._troubles[lease.batch_id] >= _MOST_TROUBLES:
+            self._fail(lease, told)
+        else:
+            self._hand_back(lease, told.message)
+            self._waiter(self._stop, _LONGEST_NAP_SECONDS)
 
     def _hand_back(self, lease: Lease, reason: str) -> None:
         with suppress(StorageError, OSError):  # otherwise it expires

@@ -21,7 +21,7 @@ from leconvert.workdir.activity import JobRecord, WorkerRecord, read_jobs, read_
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.locks import read_packer
-from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir
+from leconvert.workdir.records import Journal, PackStep, WorkDir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import is_converted
 
@@ -177,49 +177,7 @@ class RunStatus:
         return asdict(self)
 
 
-_SECONDS_BETWEEN_LOOKS = 10.0
-
-
-class JobObserver:
-    """Looks at the jobs of one run; asks the scheduler at most every ten seconds."""
-
-    def __init__(
-        self,
-        paths: RunPaths,
-        run_id: str,
-        *,
-        clock: Callable[[], float],
-        fs: FileSystem = LOCAL,
-    ) -> None:
-        self._paths = paths
-        self._run_id = run_id
-        self._clock = clock
-        self._fs = fs
-        self._asked_at: float | None = None
-        self._states: list[ElementState] | None = []
-
-    def look(self) -> list[JobStatus]:
-        """Return all submissions, oldest first; empty if there are none."""
-        records = read_jobs(self._paths, self._run_id, fs=self._fs)
-        now = self._clock()
-        asked = [record.job_id for record in records if record.engine == "slurm"]
-        if asked and (self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_LOOKS):
-            self._asked_at = now
-            self._states = job_states(asked)
-        return [self._status(record) for record in records]
-
-    def _status(self, record: JobRecord) -> JobStatus:
-        job = (record.engine, record.job_id, record.role, record.tasks)
-        if self._states is None or record.engine != "slurm":
-            return JobStatus(*job, states=None, reason=None)
-        own = [s for s in self._states if s.job_id.partition("_")[0] == record.job_id]
-        return JobStatus(
-            *job,
-            states=dict(sorted(Counter(element.state for element in own).items())),
-            reason=next((element.reason for element in own if element.state == "PENDING"), None),
-        )
-
-
+_SECONDS_BETWEEN_QUESTIONS = 10.0  # to a scheduler
 _WINDOW_SECONDS = 60.0
 _SHORTEST_SECONDS = 1.0
 
@@ -483,7 +441,8 @@ class RunObserver:
         self._workers = WorkerObserver(store, rates)
         self._began: float | None = None
         self._former = FormerCount([Path(run.manifest.target)])
-        self._jobs = JobObserver(run.paths, self.run_id, clock=clock, fs=fs)
+        self._asked_at: float | None = None
+        self._job_states: list[ElementState] | None = []
         self._last: RunStatus | None = None
 
     def look(self) -> RunStatus:
@@ -531,7 +490,7 @@ class RunObserver:
             ended_workers=len(self._workers.ended),
             unsettled=unsettled,
             failures=self._look_at_failures(failed),
-            jobs=self._jobs.look(),
+            jobs=self._look_at_jobs(),
             peak_memory_bytes=self._workers.peak_memory_bytes,
             former_states=former_states,
             former_bytes=former_bytes,
@@ -577,6 +536,15 @@ class RunObserver:
         read = self._failed.look([row.batch_id for row in failed])
         return [read.get(row.batch_id) or _failure(row.batch_id, {}) for row in failed]
 
+    def _look_at_jobs(self) -> list[JobStatus]:
+        """Return all submissions, oldest first; a scheduler is asked at most every ten seconds."""
+        records = read_jobs(self._run.paths, self.run_id, fs=self._fs)
+        asked = [record.job_id for record in records if record.engine == "slurm"]
+        now = self._clock()
+        if asked and (self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_QUESTIONS):
+            self._asked_at, self._job_states = now, job_states(asked)
+        return [_job(record, self._job_states) for record in records]
+
     def _look_at_packer(self) -> tuple[PackerStatus, bool]:
         state = Journal(self._run.paths, self.run_id, fs=self._fs).read()
         if not state.generation:
@@ -590,7 +558,19 @@ class RunObserver:
             Liveness.of(holder),
             state.notes.get("peak_memory_bytes", 0),
         )
-        return packer, state.step in {PackStep.SWAPPED, PackStep.FINISHED}
+        return packer, state.is_packed
+
+
+def _job(record: JobRecord, states: Sequence[ElementState] | None) -> JobStatus:
+    job = (record.engine, record.job_id, record.role, record.tasks)
+    if states is None or record.engine != "slurm":
+        return JobStatus(*job, states=None, reason=None)
+    own = [s for s in states if s.job_id.partition("_")[0] == record.job_id]
+    return JobStatus(
+        *job,
+        states=dict(sorted(Counter(element.state for element in own).items())),
+        reason=next((element.reason for element in own if element.state == "PENDING"), None),
+    )
 
 
 def _failure(batch_id: int, record: Mapping[str, Any]) -> Failure:

@@ -48,7 +48,6 @@ from leconvert.workdir.activity import (
 from leconvert.workdir.records import (
     Journal,
     JournalState,
-    PackStep,
     WorkDir,
     decode_record,
     read_record,
@@ -223,7 +222,6 @@ class RunReport:
 
 
 _CLOCKS_AGREE_SECONDS = 2.0  # writing a record takes time; clocks that differ by less agree
-_PACKED = {PackStep.SWAPPED, PackStep.FINISHED}
 _VOID = re.compile(r"([0-9]{6,})\.void-([0-9]+)\Z")
 
 
@@ -277,7 +275,7 @@ def gather_run(run: OpenedRun) -> RunReport:
     held = {a.batch_id for a in attempts if a.end is AttemptEnd.HELD}
     counts = BatchCounts(manifest.num_batches, len(done), len(failed), len(held - failed))
     verification = _verification(state)
-    packed = state.step in _PACKED
+    packed = state.is_packed
     target = Path(manifest.target)
     tree = quantiles = None
     if packed and is_converted(target, manifest.to):
@@ -500,7 +498,7 @@ def _verification(state: JournalState) -> Verification | None:
             shown=[without_secrets_in(str(line)) for line in record.get("shown") or ()],
         )
     # Only a proven result is swapped into place.
-    proven = depth not in {None, "none"} and state.step in _PACKED
+    proven = depth not in {None, "none"} and state.is_packed
     return None if depth is None else Verification(str(depth), True if proven else None)
 
 

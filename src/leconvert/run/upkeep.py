@@ -320,7 +320,7 @@ def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None
     """Return why the dataset may be elsewhere than at the target; None if it is not."""
     again = "run the command that made it again to finish it"
     with suppress(FileNotFoundError):
-        if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
+        if state.is_packed:
             return None
         if marked_by(target) == run_id:
             return f"it was interrupted when its result had taken the place of {target}; {again}"

@@ -448,6 +448,11 @@ class JournalState:
     pid: int = 0
     times: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether the result is in place."""
+        return self.step in {PackStep.SWAPPED, PackStep.FINISHED}
+
 
 class Journal:
     """The journal of one run.

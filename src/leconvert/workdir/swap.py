@@ -820,7 +820,7 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
     # The mark counts more than the journal: a packer that lost its lock may have swapped while this
     # one began, and recorded it in a record that nobody reads.
     is_in = marked_by(target, fs=fs) == journal.run_id
-    if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
+    if state.is_packed:
         _finish(target, journal)
         return SwapOutcome.COMPLETED
     if not is_in and (swap is None or (state.step is PackStep.PACKING and is_listed(target, fs))):

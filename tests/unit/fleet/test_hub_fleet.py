@@ -14,7 +14,7 @@ from tests.hub import WRITE_TOKEN, Fault, StandIn
 
 from leconvert import fleet
 from leconvert.cli import main
-from leconvert.fleet import DatasetState, FleetStatus, HubName, Line
+from leconvert.fleet import FleetStatus, Line
 from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.support.errors import HubAccessError, HubError, UsageError
@@ -320,23 +320,3 @@ def test_all_hosts_wait_before_they_ask_once_one_was_refused(tmp_path: Path) -> 
     assert read_pause(path, clock.now - 1e6) == 900.0
     path.write_text("{")
     assert read_pause(path, clock.now) == 0.0
-
-
-def test_names_on_the_hub_are_read_as_users_write_them() -> None:
-    assert HubName.parse("org/name") == HubName("org/name")
-    assert HubName.parse("hf://datasets/org/name@v2.1") == HubName("org/name", "v2.1")
-    assert str(HubName("org/name", "v2.1")) == "hf://datasets/org/name@v2.1"
-    assert HubName.parse("org/name", bare=False) is None
-    page = "https://huggingface.co/datasets/org/name"
-    assert HubName.parse(page, bare=False) == HubName.parse(f"{page}/") == HubName("org/name")
-    assert HubName.parse(f"{page}/tree/refs%2Fpr%2F1") == HubName("org/name", "refs/pr/1")
-    for text in (
-        "name",
-        "/a/b",
-        "hf://org",
-        "./a/b",
-        f"{page}/blob/main/x",
-        "https://a.b/datasets/c/d",
-    ):
-        assert HubName.parse(text) is None
-    assert DatasetState.CONVERTED.value == "converted"

@@ -98,6 +98,9 @@ def test_names_are_read(text: str, name: str, revision: str) -> None:
         "./a/b",
         "a b/c",
         "https://huggingface.co/datasets/ORG/NAME/tree/main/a@b",
+        "https://huggingface.co/datasets/ORG/NAME/blob/main/x",
+        "https://example.org/datasets/ORG/NAME",
+        "hf://ORG",
         "",
     ],
 )

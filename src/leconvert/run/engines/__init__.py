@@ -74,7 +74,7 @@ class Engine(Protocol):
         """The number of workers that it starts by default; None for as many as fit here."""
 
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
-        """Start ``count`` workers.
+        """Start ``count`` workers, and forget those of an earlier run that have ended.
 
         Args:
             count: Number of workers.

@@ -53,6 +53,9 @@ class LocalEngine:
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
         """Start ``count`` workers; see `leconvert.run.engines.Engine`."""
         paths.logs_dir.mkdir(parents=True, exist_ok=True)
+        # Those that have ended belong to an earlier run with this engine.
+        self._workers = [worker for worker in self._workers if worker[0].poll() is None]
+        self._asked_to_stop.intersection_update(process.pid for process, _ in self._workers)
         for _ in range(count):
             log = paths.logs_dir / f"local-{time.time_ns():x}-{len(self._workers)}.log"
             with log.open("wb") as output, open(os.devnull, "rb") as nothing:  # noqa: PTH123

@@ -280,17 +280,17 @@ class RayCluster:
         best = max(offers, key=lambda offer: (offer.get("CPU", 0), offer.get("memory", 0)))
         return f"the largest offers {best.get('CPU', 0):g} CPUs and {_gib(best.get('memory', 0))}"
 
-    def fitting_nodes(self) -> Mapping[str, str]:
-        """Return the living nodes that are large enough for a worker: host names by id."""
+    def fitting_nodes(self) -> list[str]:
+        """Return the ids of living nodes that are large enough for a worker."""
         asked = {"CPU": float(self._options.cpus_per_task), **self._options.resources}
         if self._options.memory_bytes is not None:
             asked["memory"] = float(self._options.memory_bytes)
-        return {
-            one["NodeID"]: one["NodeManagerHostname"]
+        return [
+            one["NodeID"]
             for one in self._ray.nodes()
             if one["Alive"]
             and all(one["Resources"].get(name, 0) >= need for name, need in asked.items())
-        }
+        ]
 
     def start(self, arguments: Sequence[str], log: Path, node: str | None) -> Any:
         """Start a worker when there is room, on this node or on any for None; return a handle."""
@@ -500,8 +500,7 @@ class Driver:
         self._paused_until: dict[Slot, float] = {}
         self._pausing = 0
         self._nothing_left = False
-        self._has_nodes = False
-        self._nodes_seen_at = clock()
+        self._no_nodes_since: float | None = None
         self._failures: deque[str] = deque(maxlen=_FAILURES_SHOWN)
         self._failed = 0
 
@@ -510,8 +509,8 @@ class Driver:
         while not stop.is_set() and self.running():
             self.look(stop, _SECONDS_A_ROUND)
             running, failures = self.running(), self.failures()
-            wait_seconds = self._order.options.node_wait_seconds
-            if not self._has_nodes and self._clock() - self._nodes_seen_at > wait_seconds:
+            since, wait_seconds = self._no_nodes_since, self._order.options.node_wait_seconds
+            if since is not None and self._clock() - since > wait_seconds:
                 failures.append(
                     f"no node of the cluster had room for a worker for {wait_seconds:g} s"
                 )
@@ -523,7 +522,7 @@ class Driver:
     def running(self) -> int:
         """Return how many workers run, wait to be started, or may still get a node."""
         running = len(self._tasks) + self._pausing
-        if running or self._has_nodes or self._nothing_left:
+        if running or self._no_nodes_since is None or self._nothing_left:
             return running
         return int(len(self._handed_back) < self._order.count)
 
@@ -545,9 +544,7 @@ class Driver:
     def start_missing(self) -> None:
         """Start a worker in every free slot."""
         nodes, now = self._cluster.fitting_nodes(), self._clock()
-        self._has_nodes = bool(nodes)
-        if nodes:
-            self._nodes_seen_at = now
+        self._no_nodes_since = None if nodes else self._no_nodes_since or now
         gone = [slot for slot in self._tasks if slot.node is not None and slot.node not in nodes]
         self._cluster.cancel([self._tasks.pop(slot).handle for slot in gone])
         self._pausing = 0
@@ -881,7 +878,8 @@ class RayEngine:
         name = f"ray-{time.time_ns():x}"
         order = Order(self._options, count, arguments, paths.logs_dir, name)
         driver = DriverProcess(order)
-        self._drivers.append(driver)
+        # Those whose workers have ended belong to an earlier run with this engine.
+        self._drivers = [*(one for one in self._drivers if one.running()), driver]
         job_id, workers = driver.begin()
         note_job(paths, "ray", job_id, "workers", workers)
 

@@ -345,6 +345,9 @@ class SlurmEngine:
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
         """Submit ``count`` workers; see `leconvert.run.engines.Engine`."""
         paths.logs_dir.mkdir(parents=True, exist_ok=True)
+        if not self.running():  # what there is belongs to an earlier run with this engine
+            self._jobs.clear()
+            self._ended_badly.clear()
         self._logs_dir = paths.logs_dir
         job = worker_job(self._options, count, arguments, log_dir=str(paths.logs_dir))
         (job_id,) = submit([job])

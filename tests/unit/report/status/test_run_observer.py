@@ -337,9 +337,13 @@ def edit(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize("shards", [[1], 7, {"a": 1}, [{"cloned_bytes": "x"}]])
 def test_a_done_record_that_was_edited_counts_no_bytes(planned: OpenedRun, shards: object) -> None:
     run_worker(planned.work_dir.root)
+    whole = planned.paths.done(2).read_bytes()
     edit(planned.paths.done(2), shards=shards)
-    status = run_status(planned.work_dir.root)
+    observer = RunObserver(planned)
+    status = observer.look()
     assert (status.done, status.video.batches_read) == (5, 4)
+    planned.paths.done(2).write_bytes(whole)
+    assert observer.look().video.batches_read == 5, "it is asked for again"
 
 
 @pytest.mark.parametrize("changes", [{"error": 7}, {"losses": "many"}, {"errors": None}])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leconvert.report import status as jobs
-from leconvert.report.status import JobObserver
+from leconvert.report import status
+from leconvert.report.status import RunObserver
 from leconvert.run.engines.slurm import ElementState
 from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.run import OpenedRun
@@ -36,7 +36,7 @@ class Scheduler:
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     asked = Scheduler()
-    monkeypatch.setattr(jobs, "job_states", asked)
+    monkeypatch.setattr(status, "job_states", asked)
     return asked
 
 
@@ -45,17 +45,14 @@ def submit(run: OpenedRun, job_id: str, *, engine: str = "slurm", role: str = "w
     write_job(run.paths, run.manifest.run_id, record)
 
 
-def observer(run: OpenedRun, clock: Any) -> JobObserver:
-    return JobObserver(run.paths, run.manifest.run_id, clock=clock)
-
-
 def test_elements_of_an_array_are_counted_by_state_and_one_says_why_it_waits(
-    planned: OpenedRun, clock: Any, scheduler: Scheduler
+    planned: OpenedRun, scheduler: Scheduler
 ) -> None:
     submit(planned, "12")
     submit(planned, "13", role="packer")
     submit(planned, "14")
-    array, packer, forgotten = observer(planned, clock).look()
+    array, packer, forgotten = RunObserver(planned).look().jobs
+    assert (array.engine, array.job_id, array.role, array.tasks) == ("slurm", "12", "workers", 3)
     assert (array.states, array.reason) == ({"PENDING": 1, "RUNNING": 2}, "Resources")
     assert (packer.role, packer.states, packer.reason) == ("packer", {"PENDING": 1}, "Dependency")
     assert (forgotten.states, forgotten.reason) == ({}, None)
@@ -66,36 +63,25 @@ def test_a_scheduler_is_asked_at_most_every_ten_seconds(
     planned: OpenedRun, clock: Any, scheduler: Scheduler
 ) -> None:
     submit(planned, "12")
-    looks = observer(planned, clock)
-    looks.look()
-    scheduler.answer = []
-    clock.seconds += 9.9
-    assert looks.look()[0].states == {"PENDING": 1, "RUNNING": 2}
-    clock.seconds += 0.1
-    assert looks.look()[0].states == {}
-    assert len(scheduler.asked) == 2
+    observer = RunObserver(planned, clock=clock)
+    observer.look()
+    for answer, later, told in (
+        ([], 9.9, {"PENDING": 1, "RUNNING": 2}),
+        ([], 0.1, {}),
+        (None, 10.0, None),  # it does not answer
+    ):
+        scheduler.answer = answer
+        clock.seconds += later
+        (job,) = observer.look().jobs
+        assert (job.states, job.reason is None) == (told, not told)
+    assert len(scheduler.asked) == 3
 
 
-def test_a_scheduler_that_does_not_answer_leaves_the_states_unknown(
-    planned: OpenedRun, clock: Any, scheduler: Scheduler
+def test_no_scheduler_is_asked_for_nothing_nor_for_jobs_of_other_engines(
+    planned: OpenedRun, scheduler: Scheduler
 ) -> None:
-    submit(planned, "12")
-    scheduler.answer = None
-    (job,) = observer(planned, clock).look()
-    assert (job.states, job.reason) == (None, None)
-
-
-def test_of_jobs_of_other_engines_no_scheduler_is_asked(
-    planned: OpenedRun, clock: Any, scheduler: Scheduler
-) -> None:
+    assert RunObserver(planned).look().jobs == []
     submit(planned, "raysubmit_7", engine="ray")
-    (job,) = observer(planned, clock).look()
+    (job,) = RunObserver(planned).look().jobs
     assert (job.engine, job.job_id, job.states) == ("ray", "raysubmit_7", None)
-    assert scheduler.asked == []
-
-
-def test_where_nothing_was_submitted_there_are_no_jobs(
-    planned: OpenedRun, clock: Any, scheduler: Scheduler
-) -> None:
-    assert observer(planned, clock).look() == []
     assert scheduler.asked == []

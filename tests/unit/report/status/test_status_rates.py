@@ -6,43 +6,42 @@ import pytest
 
 from leconvert.report.status import Progressed, RateWindow, seconds_left
 
+Looks = list[tuple[float, dict[str, tuple[int, float, int, float]]]]
+STOPPED: Looks = [(1000.0 + n, {"a": (7000, 7000.0, 70, 10.0)}) for n in range(0, 130, 10)]
+LONG_AGO: Looks = [
+    (float(n), {"a": (1000 * min(n, 100), 0.0, 0, float(n))}) for n in range(0, 200, 10)
+]
+JOINED: Looks = [
+    (0.0, {"a": (0, 0.0, 0, 1.0)}),
+    (10.0, {"a": (0, 0.0, 0, 11.0), "b": (100, 0.0, 0, 0.5)}),
+]
 
-def test_the_first_look_takes_the_workers_own_mean() -> None:
+
+@pytest.mark.parametrize(
+    ("looks", "token", "rates"),
+    [
+        pytest.param([(1000.0, {"a": (500, 5000.0, 50, 10.0)})], "a", (50, 500, 5), id="own mean"),
+        pytest.param([(1000.0, {"a": (500, 5000.0, 50, 10.0)})], "b", (0, 0, 0), id="nobody"),
+        pytest.param(
+            [(1000.0, {"a": (500, 500.0, 50, 10.0)}), (1002.0, {"a": (900, 700.0, 50, 12.0)})],
+            *("a", (200, 100, 0)),
+            id="what moved meanwhile",
+        ),
+        pytest.param(STOPPED, "a", (0, 0, 0), id="a worker that stopped moving"),
+        pytest.param(LONG_AGO, "a", (0, 0, 0), id="moved before the last minute"),
+        pytest.param(JOINED, "b", (200, 0, 0), id="joined just now"),
+        pytest.param(
+            [*JOINED, (14.0, {"b": (500, 0.0, 0, 4.5)})], "b", (100, 0, 0), id="joined late"
+        ),
+    ],
+)
+def test_rates_are_those_of_the_last_minute(
+    looks: Looks, token: str, rates: tuple[float, ...]
+) -> None:
     window = RateWindow()
-    window.add(1000.0, {"a": Progressed(size_bytes=500, cost=5000.0, frames=50, seconds=10.0)})
-    assert window.rates("a") == (50.0, 500.0, 5.0)
-    assert window.rates("nobody") == (0.0, 0.0, 0.0)
-
-
-def test_later_looks_take_what_moved_while_it_was_watched() -> None:
-    window = RateWindow()
-    window.add(1000.0, {"a": Progressed(500, 500.0, 50, 10.0)})
-    window.add(1002.0, {"a": Progressed(900, 700.0, 50, 12.0)})
-    assert window.rates("a") == (200.0, 100.0, 0.0)
-
-
-def test_a_worker_that_stopped_moving_has_no_rate_whatever_it_did_before() -> None:
-    window = RateWindow()
-    for second in range(0, 130, 10):
-        window.add(1000.0 + second, {"a": Progressed(7000, 7000.0, 70, 10.0)})
-    assert window.rates("a") == (0.0, 0.0, 0.0)
-
-
-def test_only_the_last_minute_counts() -> None:
-    window = RateWindow()
-    for second in range(0, 200, 10):
-        moved = 1000 * min(second, 100)
-        window.add(float(second), {"a": Progressed(moved, 0.0, 0, float(second))})
-    assert window.rates("a")[0] == 0.0
-
-
-def test_a_worker_that_joined_late_is_measured_from_when_it_was_first_seen() -> None:
-    window = RateWindow()
-    window.add(0.0, {"a": Progressed(0, 0.0, 0, 1.0)})
-    window.add(10.0, {"a": Progressed(0, 0.0, 0, 11.0), "b": Progressed(100, 0.0, 0, 0.5)})
-    assert window.rates("b") == (200.0, 0.0, 0.0)
-    window.add(14.0, {"a": Progressed(0, 0.0, 0, 15.0), "b": Progressed(500, 0.0, 0, 4.5)})
-    assert window.rates("b") == (100.0, 0.0, 0.0)
+    for now, seen in looks:
+        window.add(now, {worker: Progressed(*did) for worker, did in seen.items()})
+    assert window.rates(token) == rates
 
 
 @pytest.mark.parametrize(

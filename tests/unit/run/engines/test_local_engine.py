@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,18 @@ def test_the_library_starts_as_many_as_it_is_told(
     )
     assert started == [count if isinstance(count, int) else 2]
     assert report.batches == 5
+
+
+def test_a_second_run_with_an_engine_knows_nothing_of_the_first(
+    planned: OpenedRun, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    engine = LocalEngine(1, program=("sh", "-c", f"test -e {mark} || {{ touch {mark}; exit 3; }}"))
+    pause = threading.Event()
+    told = []
+    for _ in range(2):
+        engine.start(1, ["WORK"], planned.paths)
+        while engine.running():
+            pause.wait(0.01)  # for another process
+        told.append(len(engine.failures()))
+    assert told == [1, 0]

@@ -16,7 +16,6 @@ _GIB = float(2**30)
 def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:
     return {
         "NodeID": f"id-{name}",
-        "NodeManagerHostname": name,
         "Alive": alive,
         "Resources": resources,
     }
@@ -51,7 +50,7 @@ NODES = (
 )
 def test_living_nodes_that_are_large_enough_fit(options: RayOptions, fitting: list[str]) -> None:
     cluster = cluster_of(options, *NODES)
-    assert cluster.fitting_nodes() == {f"id-{name}": name for name in fitting}
+    assert cluster.fitting_nodes() == [f"id-{name}" for name in fitting]
 
 
 def test_a_worker_that_fits_nowhere_is_refused_with_what_there_is() -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leconvert.run.engines.ray import DriverProcess, Order, RayOptions
+from leconvert.run.engines.ray import DriverProcess, Order, RayEngine, RayOptions
 from leconvert.support.errors import EngineError
+from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
     from conftest import TurnedClock
@@ -155,3 +156,23 @@ def test_a_cluster_that_does_not_answer_is_not_waited_for(
         driver.begin()
     ended(driver)
     driver.stop()
+
+
+def test_a_second_run_with_an_engine_knows_nothing_of_the_first(
+    planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended:
+        def __init__(self, order: Order) -> None:
+            self.failures = lambda: [order.name]
+
+        def begin(self) -> tuple[str, int]:
+            return "0100", 1
+
+        def running(self) -> int:
+            return 0
+
+    monkeypatch.setattr("leconvert.run.engines.ray.DriverProcess", Ended)
+    engine = RayEngine()
+    for _ in range(2):
+        engine.start(1, ["WORK"], planned.paths)
+        assert len(engine.failures()) == 1

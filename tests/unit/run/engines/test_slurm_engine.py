@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leconvert.report.status import RunObserver
 from leconvert.run.engines.options import SlurmOptions
 from leconvert.run.engines.slurm import SlurmEngine
 from leconvert.support.errors import EngineError
@@ -14,26 +13,11 @@ from leconvert.workdir.activity import read_jobs
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
-    from conftest import Slurm
-
-
-class Clock:
-    """A monotonic clock that a test turns."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
+    from conftest import Slurm, TurnedClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def engine(clock: Clock) -> SlurmEngine:
+def engine(clock: TurnedClock) -> SlurmEngine:
     return SlurmEngine(SlurmOptions(workers_per_node=3), clock=clock)
 
 
@@ -42,7 +26,7 @@ def begin(engine: SlurmEngine, planned: OpenedRun) -> None:
 
 
 def test_waiting_workers_count_and_the_controller_is_asked_now_and_then(
-    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+    slurm: Slurm, engine: SlurmEngine, clock: TurnedClock, planned: OpenedRun
 ) -> None:
     assert engine.running() == 0
     begin(engine, planned)
@@ -56,7 +40,7 @@ def test_waiting_workers_count_and_the_controller_is_asked_now_and_then(
 
 
 def test_a_controller_that_is_away_ends_nothing(
-    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+    slurm: Slurm, engine: SlurmEngine, clock: TurnedClock, planned: OpenedRun
 ) -> None:
     begin(engine, planned)
     slurm.flag("away")
@@ -80,7 +64,7 @@ def test_failures_come_with_the_end_of_their_logs(
 
 
 def test_a_failure_is_remembered_when_the_controller_has_forgotten_it(
-    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+    slurm: Slurm, engine: SlurmEngine, clock: TurnedClock, planned: OpenedRun
 ) -> None:
     begin(engine, planned)
     slurm.has("41", "41_0|FAILED|NonZeroExitCode", "41_1|RUNNING|None", "41_2|RUNNING|None")
@@ -91,8 +75,22 @@ def test_a_failure_is_remembered_when_the_controller_has_forgotten_it(
     assert engine.failures() == ["job 41_0 ended as FAILED: no output"]
 
 
+def test_a_second_run_with_an_engine_knows_nothing_of_the_first(
+    slurm: Slurm, engine: SlurmEngine, clock: TurnedClock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|FAILED|NonZeroExitCode", "41_1|COMPLETED|None", "41_2|COMPLETED|None")
+    assert (engine.running(), len(engine.failures())) == (0, 1)
+    begin(engine, planned)
+    slurm.has("42", "42_0|RUNNING|None", "42_1|RUNNING|None", "42_2|RUNNING|None")
+    clock.seconds += 6.0
+    assert (engine.running(), engine.failures()) == (3, [])
+    engine.stop()
+    assert (slurm.folder / "cancelled").read_text() == "--quiet 42"
+
+
 def test_a_worker_that_is_put_back_into_the_queue_has_not_failed(
-    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+    slurm: Slurm, engine: SlurmEngine, clock: TurnedClock, planned: OpenedRun
 ) -> None:
     begin(engine, planned)
     slurm.has("41", "41_0|PREEMPTED|None", "41_1|RUNNING|None", "41_2|RUNNING|None")
@@ -130,23 +128,6 @@ def test_a_refused_submission_is_an_error_and_leaves_no_record(
         begin(engine, planned)
     assert read_jobs(planned.paths, planned.manifest.run_id) == []
     assert engine.running() == 0
-
-
-def test_a_status_shows_the_jobs_beside_the_leases(
-    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
-) -> None:
-    begin(engine, planned)
-    slurm.has("41", "41_0|RUNNING|None", "41_1|PENDING|Resources", "41_2|PENDING|Resources")
-    observer = RunObserver(planned, clock=clock)
-    (job,) = observer.look().jobs
-    assert (job.engine, job.job_id, job.role, job.tasks) == ("slurm", "41", "workers", 3)
-    assert job.states == {"PENDING": 2, "RUNNING": 1}
-    assert job.reason == "Resources"
-    observer.look()
-    assert slurm.times_asked == 1
-    clock.seconds += 11.0
-    slurm.flag("away")
-    assert observer.look().jobs[0].states is None
 
 
 def test_records_of_jobs_that_cannot_be_read_are_left_out(
