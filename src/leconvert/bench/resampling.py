@@ -46,7 +46,6 @@ from leconvert.bench.pipelines import (
     measure_batch_size,
     one_by_one,
     ratios,
-    tensors,
     wait_for,
 )
 from leconvert.bench.results import begin_document
@@ -72,8 +71,7 @@ class _OneByOne(ResampledBatches):
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         """Return a padded batch."""
-        batch = collate(one_by_one(self, self.load(indices)))
-        return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
+        return collate(one_by_one(self, self.load(indices)))
 
 
 @dataclass(slots=True)
@@ -534,14 +532,6 @@ def everything(options: ResampleOptions) -> ResampleOptions:
         loaders=True,
         end_to_end=True,
     )
-
-
-def stem_of(options: Mapping[str, Any], source: str) -> str:
-    """Return the stem of a run's file names, from its options."""
-    devices = "-".join(options["devices"]).replace(":", "")
-    loaded = "" if options["preload"] else "-no-preload"
-    types = "-".join(options["dtypes"])
-    return f"resample-{source}-{options['mode']}-{options['hz']:g}hz-{types}-{devices}{loaded}"
 
 
 def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:

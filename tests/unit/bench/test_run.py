@@ -269,9 +269,9 @@ def test_the_limit_is_found_beside_the_result(
     assert [(rate["access"], rate["processes"]) for rate in limit["rates"]] == [
         ("sequential", 1), ("random", 1), ("sequential", 2), ("random", 2)
     ]  # fmt: skip
-    path = write_document(limit, tmp_path, "limit")
+    path, _ = write_document(limit, tmp_path)
     other = {**limit, "dataset": {**limit["dataset"], "fingerprint": "another dataset's"}}
-    write_document(other, tmp_path, "other-limit")
+    write_document(other, tmp_path)
     options = replace(BRIEF, root=str(several_files), probe_samples=0)
 
     result = run_probe(options, results_dir=tmp_path)
