@@ -19,8 +19,7 @@ from tree_digest import tree_digest
 from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-EPISODES = 24
-"""How many `short_episodes` has."""
+_EPISODES = 24
 
 
 class LabError(Exception):
@@ -266,8 +265,8 @@ def short_episodes(folder: Path) -> tuple[Path, str]:
     source, inline = folder / "many", folder / "inline"
     if not source.exists():
         spec = DatasetSpec(
-            episodes=EPISODES,
-            frames=[5 + number % 7 for number in range(EPISODES)],
+            episodes=_EPISODES,
+            frames=[5 + number % 7 for number in range(_EPISODES)],
             cameras=(CameraSpec(key="observation.images.top", width=64, height=48),),
         )
         make_dataset(source, spec)

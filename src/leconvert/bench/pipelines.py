@@ -31,7 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leconvert.bench.environment import GpuUse
+from leconvert.bench.environment import GpuUse, find_device
 from leconvert.bench.options import ResampleOptions
 from leconvert.loading import (
     LENGTHS,
@@ -42,7 +42,6 @@ from leconvert.loading import (
     Trajectory,
     pack,
 )
-from leconvert.support.errors import ProbeError
 from leconvert.support.progress import Stage
 
 Array = npt.NDArray[Any]
@@ -230,21 +229,6 @@ class BatchedPipeline(Pipeline):
             with stages.timed("copy_out"):
                 values = {key: tensor.cpu() for key, tensor in values.items()}
         return stages.seconds, values
-
-
-def find_device(name: str) -> torch.device:
-    """Return a device.
-
-    Raises:
-        ProbeError: torch cannot use it.
-    """
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ProbeError(
-            f"torch {torch.__version__} cannot use the device {name}.",
-            next_step="Leave --device out, or install a torch build for CUDA.",
-        )
-    return device
 
 
 def wait_for(device: str) -> None:

@@ -33,7 +33,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from leconvert.bench.environment import GpuUse, host_record, package_version, versions_record
+from leconvert.bench.environment import (
+    GpuUse,
+    find_device,
+    host_record,
+    package_version,
+    versions_record,
+)
 from leconvert.bench.options import DTYPES, GPU_BATCH_SIZES, ResampleOptions
 from leconvert.bench.pipelines import (
     BASELINE,
@@ -42,7 +48,6 @@ from leconvert.bench.pipelines import (
     Pipeline,
     batches_of,
     collate,
-    find_device,
     measure_batch_size,
     one_by_one,
     ratios,

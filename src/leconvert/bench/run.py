@@ -21,6 +21,7 @@ import torch
 from leconvert.bench.decoding import dataset_record, known_limit, opened_dataset
 from leconvert.bench.environment import (
     TreeMemory,
+    find_device,
     find_ffmpeg,
     host_record,
     require_packages,
@@ -349,7 +350,7 @@ def run_probe(
     document = begin_document("run")
     options = options.placed()
     backend = choose_backend("auto", options.decode_device)
-    _check_device(options.device)
+    find_device(options.device)
     meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
     options = _resolved(options, meta)
     deltas = windows_of(options, meta)
@@ -449,14 +450,6 @@ def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
         partition_index=options.partition_index,
     )
     return [int(index) for index in table.index[places]]
-
-
-def _check_device(device: str) -> None:
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ProbeError(
-            f"torch {torch.__version__} can use no GPU here.",
-            next_step="Leave --device out, or install a torch build for CUDA.",
-        )
 
 
 def _timed(
