@@ -456,20 +456,15 @@ def _timed(
     loader: LoaderUnderTest, options: RunOptions, progress: Progress
 ) -> tuple[Measured, TreeMemory]:
     """Time the loader; workers still run when memory is sampled last."""
-    by_batches = options.num_batches is not None
-    total = options.num_batches if by_batches else max(1, round(options.duration_s))
+    total = max(1, round(options.duration_s))
     told = 0
-    with (
-        TreeMemory() as memory,
-        progress.stage("timing", total or 1, "batches" if by_batches else "s") as stage,
-    ):
+    with TreeMemory() as memory, progress.stage("timing", total, "s") as stage:
 
         def tell(seconds: float) -> None:
             nonlocal told
-            amount = 1 if by_batches else int(min(seconds, options.duration_s)) - told
-            if amount:
-                told += amount
-                stage.advance(amount)
+            whole = min(int(seconds), total)
+            stage.advance(whole - told)
+            told = whole
 
         def facts_of(batch: Mapping[str, Any]) -> BatchFacts:
             # Start here: the workers exist now, and forking is unsafe while threads run.

@@ -193,17 +193,6 @@ def calls(bin_dir: Path) -> list[list[object]]:
     return [json.loads(line) for line in (bin_dir / "calls.jsonl").read_text().splitlines()]
 
 
-def test_a_line_says_nothing_of_what_nobody_asked_for() -> None:
-    line = " ".join(words_of(ONE, Site()))
-    for word in ("gpus", "account", "partition", "qos", "dependency", "append"):
-        assert word not in line
-
-
-def test_a_training_job_may_be_requeued_and_goes_on_in_its_log() -> None:
-    line = words_of(replace(ONE, trains=True), Site())
-    assert line[-3:] == ("--requeue", "--open-mode=append", "--output=logs/%x-%j.out")
-
-
 def test_a_training_has_a_rank_for_each_gpu_of_a_node() -> None:
     job = Job("train", ("probe", "train"), Resources(cpus=16, gpus=8), trains=True)
     assert {"--nodes=1", "--ntasks-per-node=8", "--cpus-per-task=2", "--gpus-per-node=8"} <= set(
