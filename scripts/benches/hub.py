@@ -1,4 +1,4 @@
-"""What moves between this machine and the Hub.
+"""Measure the bytes that move between this machine and the Hub.
 
     python scripts/bench.py hub push        # a result, to a repo that holds the v2.1 dataset
     python scripts/bench.py hub migration   # a dataset to v3.0 without moving its files
@@ -113,9 +113,12 @@ def push(options: Namespace) -> Iterator[kit.Row]:
             convert(source, output=folder / "result", for_push=True)
             clips = [path.stat().st_size for path in source.rglob("*.mp4")]
             for cache in ("warm", "cold"):
-                about = {"shape": shape.name, "cache": cache}
-                about |= {"mean_clip_bytes": round(sum(clips) / len(clips))}
-                yield about | pushed(folder, folder / "result", warm=cache == "warm")
+                yield {
+                    "shape": shape.name,
+                    "cache": cache,
+                    "mean_clip_bytes": round(sum(clips) / len(clips)),
+                    **pushed(folder, folder / "result", warm=cache == "warm"),
+                }
 
 
 def pushed(folder: Path, result: Path, *, warm: bool) -> kit.Row:

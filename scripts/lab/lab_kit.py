@@ -19,8 +19,7 @@ from tree_digest import tree_digest
 from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-EPISODES = 24
-"""How many `short_episodes` has."""
+_EPISODES = 24
 
 
 class LabError(Exception):
@@ -116,28 +115,43 @@ def missing_packages(
     return sorted({package for words in missing for package in words.split()})
 
 
-def require_root(why: str) -> None:
-    """Say in one sentence why the lab takes root.
+def require(why: str, packages: Mapping[str, str]) -> None:
+    """Install what is missing, or say in one sentence why there can be no lab here.
+
+    Args:
+        why: Why the lab takes root.
+        packages: As for `missing_packages`.
 
     Raises:
-        LabError: This process is not root's.
+        LabError: Not root, or a package cannot be installed.
     """
     if os.geteuid() != 0:
         raise LabError(f"{why}: run the lab as root.")
+    if missing := missing_packages(packages):
+        install(missing)
+    if still := missing_packages(packages):
+        raise LabError(f"These packages are missing: {' '.join(still)}; install them by hand.")
 
 
-def run_tool(command: Sequence[str], *, otherwise: str = "") -> str:
+def run_tool(
+    command: Sequence[str],
+    *,
+    otherwise: str = "",
+    environment: Mapping[str, str] = os.environ,
+) -> str:
     """Run a program of the system and return what it wrote.
 
     Args:
         command: The program and its arguments.
         otherwise: Begins the error; empty to begin with the command.
+        environment: Its variables, but for ``PATH``.
 
     Raises:
         LabError: It failed.
     """
-    environment = os.environ | {"PATH": SEARCHED}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command, env={**environment, "PATH": SEARCHED}, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
         raise LabError(f"{otherwise or f'`{" ".join(command)}` failed'}: {said}")
@@ -266,8 +280,8 @@ def short_episodes(folder: Path) -> tuple[Path, str]:
     source, inline = folder / "many", folder / "inline"
     if not source.exists():
         spec = DatasetSpec(
-            episodes=EPISODES,
-            frames=[5 + number % 7 for number in range(EPISODES)],
+            episodes=_EPISODES,
+            frames=[5 + number % 7 for number in range(_EPISODES)],
             cameras=(CameraSpec(key="observation.images.top", width=64, height=48),),
         )
         make_dataset(source, spec)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab_kit import lab_parser, run_lab, say
+from lab_kit import lab_parser, require, run_lab, say
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import Ground
-from slurm_lab.cluster import require
+from slurm_lab.cluster import PACKAGES
 from slurm_lab.guests import GuestCluster
 from slurm_lab.over_nfs import HOSTS, MEMORY_MB, SCENARIOS
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def build(options: argparse.Namespace) -> Iterator[tuple[Ground, GuestCluster]]:
     """Have the lab and the cluster for the length of a ``with`` block."""
-    require()
+    require("SLURM's daemons start jobs for others", PACKAGES)
     began = time.monotonic()
     lab = NfsLab(options.folder)
     with lab.running(LabOptions(clients=HOSTS, memory_mb=MEMORY_MB)):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lab_kit import LabError, wait_until
+from lab_kit import LabError, missing_packages, wait_until
 from nfs_lab import LabOptions, NfsLab
-from nfs_lab.requirements import missing_packages
+from nfs_lab.requirements import packages_for
 from nfs_lab.scenarios import ALL, SCENARIOS, Ground
 
 pytestmark = pytest.mark.lab
@@ -71,7 +71,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """A lab of three hosts for all scenarios."""
     folder = tmp_path_factory.mktemp("nfs") / "lab"
     with NfsLab(folder).running(LabOptions(clients=3)) as lab:
-        assert missing_packages("ext4") == []
+        assert missing_packages(packages_for("ext4")) == []
         yield Ground(lab)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lab_kit import wait_until
+from lab_kit import missing_packages, wait_until
 from slurm_lab import SlurmCluster
-from slurm_lab.cluster import missing_packages
+from slurm_lab.cluster import PACKAGES
 
 from leconvert.api import convert
 from leconvert.cli import main
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """A cluster of two logical nodes; none of its daemons outlives the test."""
     if os.geteuid() != 0:
         pytest.skip("SLURM's daemons need root")
-    if missing := missing_packages():
+    if missing := missing_packages(PACKAGES):
         pytest.skip(f"needs the packages {' '.join(missing)}")
     # A short name: a socket's path has at most 107 bytes.
     cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"), nodes=2)

@@ -5,11 +5,10 @@ On processors younger than the guests' kernel that kernel needs a library: see `
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import lab_kit
-from lab_kit import LabError, find_program, install, require_root, run_tool
+from lab_kit import LabError, run_tool
 
 MODULES = Path("/usr/lib/uml/modules")
 """Debian's folder for modules of its User-Mode-Linux kernel, a folder a version."""
@@ -53,24 +52,18 @@ def preload(folder: Path) -> list[str]:
     return ["env", f"LD_PRELOAD={library}"] if library.exists() else []
 
 
-def missing_packages(
-    file_system: str,
-    *,
-    find: Callable[[str], str | None] = find_program,
-    wide_registers: bool | None = None,
-) -> list[str]:
-    """Return the Debian packages whose programs are not on this machine, sorted.
+def packages_for(file_system: str, *, wide_registers: bool | None = None) -> dict[str, str]:
+    """Return the Debian packages of a lab by the program that tells whether they are there.
 
     Args:
         file_system: The file system of the server's disk, ``ext4`` or ``xfs``.
-        find: Returns a program's path, or None.
         wide_registers: See `prepare`, whose library must then be compiled; None asks
             this machine.
     """
     wanted = _PACKAGES | _FILE_SYSTEM_PACKAGES[file_system]
     if has_wide_registers() if wide_registers is None else wide_registers:
         wanted |= _COMPILER_PACKAGES
-    return lab_kit.missing_packages(wanted, find=find)
+    return wanted
 
 
 def require(file_system: str) -> None:
@@ -79,17 +72,11 @@ def require(file_system: str) -> None:
     Raises:
         LabError: Not root, no tap device, or a package cannot be installed.
     """
-    require_root("The lab makes network namespaces and kernels")
+    lab_kit.require("The lab makes network namespaces and kernels", packages_for(file_system))
     if not Path("/dev/net/tun").exists():
         raise LabError(
             "There is no /dev/net/tun: load the module `tun`, or give the container the device."
         )
-    missing = missing_packages(file_system)
-    if missing:
-        install(missing)
-        still = missing_packages(file_system)
-        if still:
-            raise LabError(f"These packages are missing: {' '.join(still)}; install them by hand.")
 
 
 def kernel_version() -> str:

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab_kit import LabError, missing_packages, require_root, run_tool
+from lab_kit import require, run_tool
 from nfs_lab.network import Network
 
 __all__ = ["Hosts"]
@@ -38,9 +38,7 @@ class Hosts:
         Raises:
             LabError: Not root, a tool is missing, or the kernel refuses.
         """
-        require_root("Network namespaces take root")
-        if missing := missing_packages(_PACKAGES):
-            raise LabError(f"Install {' '.join(missing)} first: the hosts need them.")
+        require("Network namespaces take root", _PACKAGES)
         self._ip("netns", "add", self._switch.namespace)
         self._ip_at(self._switch, "link", "add", _BRIDGE, "type", "bridge")
         self._ip_at(self._switch, "link", "set", _BRIDGE, "up")

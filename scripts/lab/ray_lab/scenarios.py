@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab_kit import EPISODES, Row, ScenarioFailedError, demand, short_episodes, wait_until
+from lab_kit import Row, ScenarioFailedError, demand, short_episodes, wait_until
 from tree_digest import tree_digest
 
 from ray_lab.cluster import HEAD, RayCluster
@@ -102,57 +102,32 @@ class Conversion:
         return seconds
 
 
-def plain(ground: Ground) -> Iterator[Row]:
-    """Two workers on every node convert a dataset while nothing goes wrong."""
-    ground.cluster.slow_down(0.5)
-    conversion = Conversion(ground, "plain", "--workers-per-node", "2")
-    seconds = conversion.end()
-    came = conversion.workers()
-    demand(len(came) == 3, f"workers came on {dict(came)} alone")
-    yield Row(
-        "plain",
-        f"{EPISODES} episodes, two workers on each of 3 nodes",
-        f"result byte-identical to the inline run's after {seconds:.0f} s; workers by host: "
-        f"{_said(came)}",
-    )
-
-
 def node_killed(ground: Ground) -> Iterator[Row]:
-    """A node loses its power in the middle; its worker is started on another one."""
-    cluster = ground.cluster
-    cluster.slow_down(_SECONDS_A_BATCH)
-    conversion = Conversion(ground, "killed", "--nodes", "2", "--workers-per-node", "2")
-    conversion.wait_for_workers(4)
-    before = conversion.workers()
-    ended = cluster.kill("h2")
-    replaced = conversion.seconds_until_replaced(before)
-    seconds = conversion.end()
-    came = conversion.workers()
-    cluster.boot("h2")
-    yield Row(
-        "node-killed",
-        f"4 workers on 3 nodes; h2 loses its power: {ended} processes are killed at once",
-        f"result byte-identical to the inline run's after {seconds:.0f} s; the {before['h2']} of "
-        f"h2 replaced within {replaced:.0f} s; workers by host: {_said(came)}",
-    )
+    """A node loses its power in the middle; its workers are started on other nodes."""
+    return _lost(ground, "node-killed", "loses its power", ground.cluster.kill)
 
 
 def link_cut(ground: Ground) -> Iterator[Row]:
     """A node's link is cut without a reset; its processes go on behind the cut."""
+    what = "loses its link without a reset, and stays cut off"
+    return _lost(ground, "link-cut", what, ground.cluster.cut)
+
+
+def _lost(ground: Ground, name: str, what: str, lose: Callable[[str], object]) -> Iterator[Row]:
     cluster = ground.cluster
     cluster.slow_down(_SECONDS_A_BATCH)
-    conversion = Conversion(ground, "cut", "--nodes", "2", "--workers-per-node", "2")
+    conversion = Conversion(ground, name, "--nodes", "2", "--workers-per-node", "2")
     conversion.wait_for_workers(4)
     before = conversion.workers()
-    cluster.cut("h3")
+    lose("h3")
     replaced = conversion.seconds_until_replaced(before)
     seconds = conversion.end()
     came = conversion.workers()
     cluster.kill("h3")
     cluster.boot("h3")
     yield Row(
-        "link-cut",
-        "4 workers on 3 nodes; the link of h3 is cut without a reset, and stays so",
+        name,
+        f"4 workers on 3 nodes; h3 {what}",
         f"result byte-identical to the inline run's after {seconds:.0f} s; the {before['h3']} of "
         f"h3 replaced within {replaced:.0f} s; workers by host: {_said(came)}",
     )
@@ -180,7 +155,6 @@ def node_joins(ground: Ground) -> Iterator[Row]:
 
 
 SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
-    "plain": plain,
     "node-killed": node_killed,
     "link-cut": link_cut,
     "node-joins": node_joins,

@@ -16,9 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import lab_kit
 import psutil
-from lab_kit import LabError, find_program, install, require_root, wait_until
+from lab_kit import SEARCHED, LabError, require, run_tool, wait_until
 
 _UP_SECONDS = 30.0
 _END_SECONDS = 20.0
@@ -27,41 +26,14 @@ _HERE = "127.0.0.1"
 _REQUEUED = "PENDING"
 
 
-_PACKAGES = {
+PACKAGES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
     "sbatch": "slurm-client",
     "munged": "munge",
     "setpriv": "util-linux",
 }
-
-
-def program(name: str) -> str:
-    """Return the path of a daemon or a command.
-
-    Raises:
-        LabError: It is not installed.
-    """
-    found = find_program(name)
-    if found is None:
-        raise LabError(f"There is no {name} here: install the package {_PACKAGES[name]}.")
-    return found
-
-
-def missing_packages() -> list[str]:
-    """Return the Debian packages whose programs are not on this machine, sorted."""
-    return lab_kit.missing_packages(_PACKAGES)
-
-
-def require() -> None:
-    """Install what is missing, or say in one sentence why there can be no cluster here.
-
-    Raises:
-        LabError: Not root, or a package cannot be installed.
-    """
-    require_root("SLURM's daemons start jobs for others")
-    if missing := missing_packages():
-        install(missing)
+"""The packages by the program that tells whether they are there."""
 
 
 _CORES_A_NODE = 4
@@ -216,7 +188,7 @@ class SlurmCluster:
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables by which SLURM's commands find this cluster and no other."""
-        return os.environ | {"SLURM_CONF": str(self._configuration)}
+        return os.environ | {"SLURM_CONF": str(self._configuration), "PATH": SEARCHED}
 
     @property
     def version(self) -> str:
@@ -234,7 +206,7 @@ class SlurmCluster:
         Raises:
             LabError: It cannot be built.
         """
-        require()
+        require("SLURM's daemons start jobs for others", PACKAGES)
         self._write_configuration()
         with self._logs, ExitStack() as begun:
             try:
@@ -252,13 +224,7 @@ class SlurmCluster:
         Raises:
             LabError: It failed.
         """
-        done = subprocess.run(
-            (program_or_name(command[0]), *command[1:]),
-            env=self.environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise LabError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
-        return done.stdout
+        return run_tool(command, environment=self.environment)
 
     def wait_for(self, job_ids: Sequence[str], seconds: float) -> list[JobEnd]:
         """Wait until jobs have ended and return how, in the order asked for.
@@ -351,9 +317,8 @@ class SlurmCluster:
 
     def _daemon(self, name: str, *command: str) -> None:
         log = self._logs.enter_context((self.folder / f"{command[0]}.out").open("a"))
-        tied = [program("setpriv"), "--pdeathsig", "TERM"]
         self._daemons[name] = subprocess.Popen(
-            [*tied, program(command[0]), *command[1:]],
+            ["setpriv", "--pdeathsig", "TERM", *command],
             env=self.environment, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -375,11 +340,6 @@ class SlurmCluster:
         wait_until(
             lambda: not self.run("squeue", "--noheader").strip(), _END_SECONDS, "The end of jobs"
         )
-
-
-def program_or_name(name: str) -> str:
-    """Return the path of one of SLURM's commands; they come in one package."""
-    return str(Path(program("sbatch")).with_name(name))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

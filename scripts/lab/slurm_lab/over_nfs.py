@@ -29,22 +29,6 @@ _WORKERS_A_NODE = 2
 _WITHOUT_CONTROLLER = 3
 
 
-def conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
-    """Workers on every node and a packer convert a dataset while nothing goes wrong."""
-    run = _Run(ground, cluster, "quiet")
-    sent = run.submit()
-    run.wait_for_result(sent)
-    run.check_result()
-    yield Row(
-        "slurm-conversion",
-        f"{run.name}, {run.conversion.batches} batches, {sent['workers']} workers as an array "
-        f"on {len(cluster.nodes)} hosts, the packer after them",
-        f"byte-identical to the inline run without NFS; `verify --bytes` on another host passes; "
-        f"batches a host {run.shares()}",
-    )
-    run.conversion.remove()
-
-
 def troubled_conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
     """Workers are preempted, a node loses its power, and so does the controller's host.
 
@@ -116,7 +100,6 @@ def troubled_conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
 
 
 SCENARIOS: Mapping[str, Callable[[Ground, GuestCluster], Iterator[Row]]] = {
-    "conversion": conversion,
     "troubled-conversion": troubled_conversion,
 }
 """Every scenario by name."""

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from threading import BrokenBarrierError
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Access = Literal["sequential", "random"]
 
-ACCESSES: tuple[Access, ...] = ("sequential", "random")
+ACCESSES: tuple[Access, ...] = get_args(Access)
 """Runs of neighbouring frames, as a player reads them; or single frames at random positions."""
 
 # How long a process waits for the others; importing torch takes time.
@@ -284,7 +284,7 @@ def decode_stretches(plan: LimitPlan, number: int, paths: Sequence[str]) -> list
             _, warm = next(calls)
             warm()  # the first frame of a decoder costs more than any other
             _start.wait(_PATIENCE_SECONDS)
-            done.append(timed_decoding(calls, plan.seconds))
+            done.append(_timed(calls, plan.seconds))
             _start.wait(_PATIENCE_SECONDS + plan.seconds)
     except BaseException:
         _start.abort()  # the others must not wait for ever
@@ -324,19 +324,14 @@ def _calls(
             yield stop - first, partial(clip.run, first, stop)
 
 
-def timed_decoding(
-    calls: Iterator[tuple[int, Callable[[], object]]],
-    seconds: float,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Stretch:
+def _timed(calls: Iterator[tuple[int, Callable[[], object]]], seconds: float) -> Stretch:
     """Make calls until the time is over; whole calls count."""
-    began = now = clock()
+    began = now = time.perf_counter()
     frames = 0
     for count, call in calls:
         call()
         frames += count
-        now = clock()
+        now = time.perf_counter()
         if now - began >= seconds:
             break
     return frames, now - began

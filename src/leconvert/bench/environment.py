@@ -16,11 +16,15 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from leconvert._version import __version__
+from leconvert.support.errors import ProbeError
 from leconvert.support.extras import missing_package
 from leconvert.support.machine import allowed_cores, cpu_name, descendants, home_folder, is_linux
+
+if TYPE_CHECKING:
+    import torch
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
 PACKETS_LOOKED_AT = 500
@@ -95,6 +99,23 @@ def usable_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def find_device(name: str) -> torch.device:
+    """Return a device.
+
+    Raises:
+        ProbeError: torch cannot use it.
+    """
+    import torch
+
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ProbeError(
+            f"torch {torch.__version__} cannot use the device {name}.",
+            next_step="Leave --device out, or install a torch build for CUDA.",
+        )
+    return device
 
 
 def host_record() -> dict[str, Any]:

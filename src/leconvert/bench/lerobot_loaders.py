@@ -118,6 +118,7 @@ class _LeRobotUnderTest(LoaderUnderTest):
         self._counts = _shared(max(1, workers), 4)
         self._unreadable = _shared(max(1, workers))
         self._loader: DataLoader[Any] | None = None
+        self.dataset: Any = None
 
     @property
     @override
@@ -136,6 +137,17 @@ class _LeRobotUnderTest(LoaderUnderTest):
     def close_workers(self) -> None:
         # The iterator owns the workers; it goes with the loader.
         self._loader = None
+
+    def _batches(self, **more: Any) -> DataLoader[Any]:
+        """Return the loader of the dataset; its workers stay between epochs."""
+        if self._loader is None:
+            self._loader = DataLoader(
+                self.dataset,
+                collate_fn=_TaggedCollate(self._unreadable),
+                **more,
+                **loader_settings(self.subject.options),
+            )
+        return self._loader
 
     def _cache(self) -> _CountingCache:
         return _CountingCache(self._counts, self.subject.options.video_decoder_cache_size)
@@ -185,14 +197,7 @@ class MapUnderTest(_LeRobotUnderTest):
     @override
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
         self._sampler.epoch = epoch
-        if self._loader is None:
-            self._loader = DataLoader(
-                self.dataset,
-                sampler=self._sampler,
-                collate_fn=_TaggedCollate(self._unreadable),
-                **loader_settings(self.subject.options),
-            )
-        return self._loader
+        return self._batches(sampler=self._sampler)
 
     @override
     @contextmanager
@@ -240,13 +245,7 @@ class StreamingUnderTest(_LeRobotUnderTest):
     @override
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
         del epoch  # the dataset goes on drawing from its own generator
-        if self._loader is None:
-            self._loader = DataLoader(
-                self.dataset,
-                collate_fn=_TaggedCollate(self._unreadable),
-                **loader_settings(self.subject.options),
-            )
-        return self._loader
+        return self._batches()
 
     @override
     @contextmanager

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from leconvert.dataset.formats.v3 import INFO_PATH
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
@@ -57,20 +57,18 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
             next_step=f"Run `{install_command(_NEEDED)}`.",
         ) from error
     run = _Run(program, also)
-    given, sys.argv = sys.argv, ["lerobot-train", *arguments, "--dataset.streaming=true"]
-    try:
-        with (
-            _replaced(program, "make_train_eval_datasets", run.make_datasets),
-            _replaced(factory, "StreamingLeRobotDataset", run.open_stream),
-            _replaced(
-                accelerate.Accelerator,
-                "prepare_data_loader",
-                _preparing(run, accelerate.Accelerator.prepare_data_loader),
-            ),
-        ):
-            program.main()
-    finally:
-        sys.argv = given
+    words = ["lerobot-train", *arguments, "--dataset.streaming=true"]
+    with (
+        patch.object(sys, "argv", words),
+        patch.object(program, "make_train_eval_datasets", run.make_datasets),
+        patch.object(factory, "StreamingLeRobotDataset", run.open_stream),
+        patch.object(
+            accelerate.Accelerator,
+            "prepare_data_loader",
+            _preparing(run, accelerate.Accelerator.prepare_data_loader),
+        ),
+    ):
+        program.main()
 
 
 class _Run:
@@ -180,13 +178,3 @@ def _preparing(run: _Run, prepare: Any) -> Any:
         return prepare(accelerator, loader, *args, **kwargs)
 
     return prepare_data_loader
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

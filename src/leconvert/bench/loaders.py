@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, override
+from unittest.mock import patch
 
 import numpy as np
 
@@ -215,15 +216,8 @@ def timed_calls(
         finally:
             spent += clock() - began
 
-    was_its_own = method in vars(owner)
-    setattr(owner, method, timed)
-    try:
+    with patch.object(owner, method, timed):
         yield lambda: spent
-    finally:
-        if was_its_own:
-            setattr(owner, method, original)
-        else:
-            delattr(owner, method)
 
 
 def time_single_pass(

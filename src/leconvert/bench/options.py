@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Mode = Literal["single", "sarm", "sarm-action"]
 Deltas = Mapping[str, tuple[float, ...]]
 
-MODES: tuple[Mode, ...] = ("single", "sarm", "sarm-action")
+MODES: tuple[Mode, ...] = get_args(Mode)
 """The named modes; a result says ``deltas`` if a file gave the windows."""
 
 # SARM, a reward model for long tasks, looks at eight frames that are one second apart.
@@ -104,7 +104,7 @@ class Resources:
 
 Source = Literal["local", "hub", "bucket", "warmed_bucket"]
 
-SOURCES: tuple[Source, ...] = ("local", "hub", "bucket", "warmed_bucket")
+SOURCES: tuple[Source, ...] = get_args(Source)
 """The labels in a result for where its bytes came from."""
 
 BUCKETS = frozenset({"bucket", "warmed_bucket"})
@@ -181,7 +181,7 @@ def parse_scenarios(text: str) -> tuple[Scenario, ...]:
 
 Loader = Literal["map", "stream", "stream-lerobot"]
 
-LOADERS: tuple[Loader, ...] = ("map", "stream", "stream-lerobot")
+LOADERS: tuple[Loader, ...] = get_args(Loader)
 """LeRobot's map-style dataset, leconvert's stream, and LeRobot's own streaming dataset."""
 
 _MOST_DEFAULT_WORKERS = 4
@@ -451,8 +451,7 @@ def _check_known(name: str, value: str | None, known: Collection[str]) -> None:
 ResampleMode = Literal["baseline", "batched", "compare"]
 Dtype = Literal["fp32", "bf16"]
 
-RESAMPLE_MODES: tuple[ResampleMode, ...] = ("baseline", "batched", "compare")
-DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 USUAL_BATCH_SIZES = (16, 32, 64, 128)
 GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
@@ -537,7 +536,7 @@ class ResampleOptions:
             )
         if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
             raise UsageError("--batch-sizes must be whole numbers of at least 1.")
-        _check_known("mode", self.mode, RESAMPLE_MODES)
+        _check_known("mode", self.mode, get_args(ResampleMode))
         for dtype in self.dtypes:
             _check_known("dtype", dtype, DTYPES)
         if not all(map(_DEVICE.fullmatch, self.devices)):

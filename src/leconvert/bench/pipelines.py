@@ -24,17 +24,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leconvert.bench.environment import GpuUse
+from leconvert.bench.environment import GpuUse, find_device
 from leconvert.bench.options import ResampleOptions
-from leconvert.loading import Methods, Packed, PackMemory, ResampledBatches, Trajectory, pack
-from leconvert.support.errors import ProbeError
+from leconvert.loading import (
+    LENGTHS,
+    Methods,
+    Packed,
+    PackMemory,
+    ResampledBatches,
+    Trajectory,
+    pack,
+)
 from leconvert.support.progress import Stage
 
 Array = npt.NDArray[Any]
@@ -46,14 +53,6 @@ FloatArray = npt.NDArray[np.float64]
 BASELINE = "rows"
 
 _NEARLY_PARALLEL = 1e-6
-
-
-class Collated(NamedTuple):
-    """Resampled trajectories as a batch."""
-
-    columns: Mapping[str, Array]  # shape (B, M, ...); zeros beyond a trajectory's length
-    lengths: npt.NDArray[np.int64]  # shape (B,)
-    mask: npt.NDArray[np.bool_]  # shape (B, M); whether there is a sample
 
 
 def resample_one(trajectory: Trajectory, targets: FloatArray, methods: Methods) -> dict[str, Array]:
@@ -123,24 +122,16 @@ def one_by_one(
     return [resample_one(one, one.targets(task.hz), task.methods) for one in trajectories]
 
 
-def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
-    """Combine resampled trajectories into one padded batch."""
-    keys = list(results[0])
-    lengths = np.array([len(result[keys[0]]) for result in results], np.int64)
-    longest = int(lengths.max())
-    columns = {}
-    for key in keys:
-        first = results[0][key]
-        batch = np.zeros((len(results), longest, *first.shape[1:]), first.dtype)
+def collate(results: Sequence[Mapping[str, Array]]) -> dict[str, Tensor]:
+    """Combine resampled trajectories into one batch, padded with zeros, with its `LENGTHS`."""
+    lengths = [len(next(iter(result.values()))) for result in results]
+    batch = {LENGTHS: torch.tensor(lengths)}
+    for key, first in results[0].items():
+        values = np.zeros((len(results), max(lengths), *first.shape[1:]), first.dtype)
         for row, result in enumerate(results):
-            batch[row, : lengths[row]] = result[key]
-        columns[key] = batch
-    return Collated(columns, lengths, np.arange(longest) < lengths[:, None])
-
-
-def tensors(batch: Collated) -> dict[str, Tensor]:
-    """Return a batch's columns as torch tensors."""
-    return {key: torch.from_numpy(values) for key, values in batch.columns.items()}
+            values[row, : lengths[row]] = result[key]
+        batch[key] = torch.from_numpy(values)
+    return batch
 
 
 TORCH_TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -199,7 +190,7 @@ class BaselinePipeline(Pipeline):
         with stages.timed("resample"):
             results = one_by_one(self._task, trajectories)
         with stages.timed("collate"):
-            values = tensors(collate(results))
+            values = collate(results)
         return stages.seconds, values
 
 
@@ -233,26 +224,11 @@ class BatchedPipeline(Pipeline):
                 with stages.timed("copy_in"):
                     packed = packed.to(self._place, self._kind)
         with stages.timed("kernel"):
-            values = self._task.at_once(packed).values
+            values = self._task.as_batch(packed)
         if is_cuda:
             with stages.timed("copy_out"):
                 values = {key: tensor.cpu() for key, tensor in values.items()}
         return stages.seconds, values
-
-
-def find_device(name: str) -> torch.device:
-    """Return a device.
-
-    Raises:
-        ProbeError: torch cannot use it.
-    """
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ProbeError(
-            f"torch {torch.__version__} cannot use the device {name}.",
-            next_step="Leave --device out, or install a torch build for CUDA.",
-        )
-    return device
 
 
 def wait_for(device: str) -> None:
@@ -407,7 +383,7 @@ def _ratio(seconds: float, other_seconds: float) -> float:
     return seconds / max(other_seconds, _TICK_S)
 
 
-def _exact(task: ResampledBatches, indices: Sequence[int]) -> Mapping[str, Array]:
+def _exact(task: ResampledBatches, indices: Sequence[int]) -> Values:
     """Return a batch in float64, its linear columns by `numpy.interp`."""
     results = []
     for one in task.load(indices):
@@ -423,14 +399,14 @@ def _exact(task: ResampledBatches, indices: Sequence[int]) -> Mapping[str, Array
                 for column in range(start, stop if method == "linear" else start):
                     out[:, column] = np.interp(targets, times, rows[:, column])
         results.append(exact)
-    return collate(results).columns
+    return collate(results)
 
 
-def _error(values: Values, exact: Mapping[str, npt.NDArray[Any]]) -> float:
+def _error(values: Values, exact: Values) -> float:
     """Return the largest difference."""
     return max(
         (
-            float(np.abs(tensor.double().numpy() - exact[key].astype(np.float64)).max())
+            float((tensor.double() - exact[key].double()).abs().max())
             for key, tensor in values.items()
             if tensor.numel()
         ),

@@ -33,7 +33,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from leconvert.bench.environment import GpuUse, host_record, package_version, versions_record
+from leconvert.bench.environment import (
+    GpuUse,
+    find_device,
+    host_record,
+    package_version,
+    versions_record,
+)
 from leconvert.bench.options import DTYPES, GPU_BATCH_SIZES, ResampleOptions
 from leconvert.bench.pipelines import (
     BASELINE,
@@ -42,11 +48,9 @@ from leconvert.bench.pipelines import (
     Pipeline,
     batches_of,
     collate,
-    find_device,
     measure_batch_size,
     one_by_one,
     ratios,
-    tensors,
     wait_for,
 )
 from leconvert.bench.results import begin_document
@@ -72,8 +76,7 @@ class _OneByOne(ResampledBatches):
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         """Return a padded batch."""
-        batch = collate(one_by_one(self, self.load(indices)))
-        return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
+        return collate(one_by_one(self, self.load(indices)))
 
 
 @dataclass(slots=True)
@@ -534,14 +537,6 @@ def everything(options: ResampleOptions) -> ResampleOptions:
         loaders=True,
         end_to_end=True,
     )
-
-
-def stem_of(options: Mapping[str, Any], source: str) -> str:
-    """Return the stem of a run's file names, from its options."""
-    devices = "-".join(options["devices"]).replace(":", "")
-    loaded = "" if options["preload"] else "-no-preload"
-    types = "-".join(options["dtypes"])
-    return f"resample-{source}-{options['mode']}-{options['hz']:g}hz-{types}-{devices}{loaded}"
 
 
 def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:

@@ -44,17 +44,29 @@ def begin_document(kind: str) -> dict[str, Any]:
     }
 
 
-def run_name(options: Mapping[str, Any]) -> str:
-    """Return the stem of a run's file names, from its options."""
-    scenario = options["scenario"] or "probe"
-    device = options["decode_device"]
-    if options["device"] != device:
-        device = f"{device}-to-{options['device']}"
-    return (
-        f"{scenario}-{options['loader']}-{options['mode']}-b{options['batch_size']}"
-        f"-w{options['num_workers']}-{str(device).replace(':', '')}"
-        f"-r{options['rank']}of{options['world_size']}"
-    )
+def stem_of(document: Document) -> str:
+    """Return the stem of a document's file names, from its options."""
+    options = document["options"]
+    if document["kind"] == "limit":
+        stem = f"limit-{options['decode_device']}-p{options['processes']}"
+    elif document["kind"] == "resample":
+        stem = "-".join(
+            [
+                *("resample", document["set"]["source"], options["mode"], f"{options['hz']:g}hz"),
+                *(*options["dtypes"], *options["devices"]),
+                *(() if options["preload"] else ["no-preload"]),
+            ]
+        )
+    else:
+        device = options["decode_device"]
+        if options["device"] != device:
+            device = f"{device}-to-{options['device']}"
+        stem = (
+            f"{options['scenario'] or 'probe'}-{options['loader']}-{options['mode']}"
+            f"-b{options['batch_size']}-w{options['num_workers']}-{device}"
+            f"-r{options['rank']}of{options['world_size']}"
+        )
+    return stem.replace(":", "")  # of a device
 
 
 def flattened(document: Document) -> dict[str, Any]:
@@ -84,14 +96,21 @@ def csv_text(documents: Sequence[Document]) -> str:
     return text.getvalue()
 
 
-def write_document(document: Document, out_dir: Path, stem: str) -> Path:
-    """Write ``STEM.json`` and ``STEM.csv``; if the name is taken, a number is added."""
+def write_document(document: Document, out_dir: Path) -> list[Path]:
+    """Write ``STEM.json`` and ``STEM.csv``, of resampling also ``STEM-table.csv``.
+
+    If a name is taken, a number is added.
+    """
     with storage_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-        path = _claimed(out_dir, stem)
+        path = _claimed(out_dir, stem_of(document))
     replace_record(path, (json.dumps(document, indent=2) + "\n").encode())
-    write_table([document], path.with_suffix(".csv"))
-    return path
+    tables = {path.with_suffix(".csv"): [document]}
+    if document["kind"] == "resample":
+        tables[path.with_name(f"{path.stem}-table.csv")] = _rows_with_ratios(document)
+    for table, rows in tables.items():
+        write_table(rows, table)
+    return [path, *tables]
 
 
 def write_table(documents: Sequence[Document], path: Path) -> None:
@@ -518,8 +537,8 @@ def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
     return [table for table in tables if table[2][1:]]
 
 
-def csv_rows(document: Document) -> list[dict[str, Any]]:
-    """Return the results as flat rows, each with its ratios if there are any."""
+def _rows_with_ratios(document: Document) -> list[Document]:
+    """Return the results of resampling as flat rows, each with its ratios if there are any."""
     compared = {tuple(row[key] for key in _WAY): row for row in document["speedups"]}
     return [
         {key: value for key, value in row.items() if key != "raw"}

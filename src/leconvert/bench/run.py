@@ -21,6 +21,7 @@ import torch
 from leconvert.bench.decoding import dataset_record, known_limit, opened_dataset
 from leconvert.bench.environment import (
     TreeMemory,
+    find_device,
     find_ffmpeg,
     host_record,
     require_packages,
@@ -349,7 +350,7 @@ def run_probe(
     document = begin_document("run")
     options = options.placed()
     backend = choose_backend("auto", options.decode_device)
-    _check_device(options.device)
+    find_device(options.device)
     meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
     options = _resolved(options, meta)
     deltas = windows_of(options, meta)
@@ -451,32 +452,19 @@ def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
     return [int(index) for index in table.index[places]]
 
 
-def _check_device(device: str) -> None:
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ProbeError(
-            f"torch {torch.__version__} can use no GPU here.",
-            next_step="Leave --device out, or install a torch build for CUDA.",
-        )
-
-
 def _timed(
     loader: LoaderUnderTest, options: RunOptions, progress: Progress
 ) -> tuple[Measured, TreeMemory]:
     """Time the loader; workers still run when memory is sampled last."""
-    by_batches = options.num_batches is not None
-    total = options.num_batches if by_batches else max(1, round(options.duration_s))
+    total = max(1, round(options.duration_s))
     told = 0
-    with (
-        TreeMemory() as memory,
-        progress.stage("timing", total or 1, "batches" if by_batches else "s") as stage,
-    ):
+    with TreeMemory() as memory, progress.stage("timing", total, "s") as stage:
 
         def tell(seconds: float) -> None:
             nonlocal told
-            amount = 1 if by_batches else int(min(seconds, options.duration_s)) - told
-            if amount:
-                told += amount
-                stage.advance(amount)
+            whole = min(int(seconds), total)
+            stage.advance(whole - told)
+            told = whole
 
         def facts_of(batch: Mapping[str, Any]) -> BatchFacts:
             # Start here: the workers exist now, and forking is unsafe while threads run.

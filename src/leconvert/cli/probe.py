@@ -220,7 +220,6 @@ def run_run(options: argparse.Namespace) -> int:
         draw_plots,
         failure_of,
         require_matplotlib,
-        run_name,
         run_probe,
         summarize,
         write_document,
@@ -231,14 +230,14 @@ def run_run(options: argparse.Namespace) -> int:
         require_matplotlib()
     out_dir = Path(options.out_dir or DEFAULT_OUT_DIR)
     document = run_probe(wanted, results_dir=out_dir, progress=progress_for(quiet=options.json))
-    path = write_document(document, out_dir, run_name(document["options"]))
+    path, table_path = write_document(document, out_dir)
     if options.plots:
         draw_plots(summarize([document]), out_dir, path.stem)
     if options.json:
         print(json.dumps(document, indent=2))
     else:
         print("\n".join(_measured_lines(document)))
-        print(f"Wrote {path} and {path.with_suffix('.csv').name}.", file=sys.stderr)
+        print(f"Wrote {path} and {table_path.name}.", file=sys.stderr)
     failure = failure_of(document)
     if failure is not None:
         print(f"leconvert: {failure.message}", file=sys.stderr)
@@ -331,9 +330,7 @@ def run_limit(options: argparse.Namespace) -> int:
         decode_device=options.decode_device,
         seed=options.seed,
     )
-    processes = document["options"]["processes"]
-    stem = f"limit-{options.decode_device.replace(':', '')}-p{processes}"
-    path = write_document(document, Path(options.out_dir), stem)
+    path, _ = write_document(document, Path(options.out_dir))
     if options.json:
         print(json.dumps(document, indent=2))
         return 0

@@ -112,14 +112,11 @@ def run(options: argparse.Namespace) -> int:
     import importlib.util
 
     from leconvert.bench import (
-        csv_rows,
         draw_resampling,
         everything,
         require_matplotlib,
         run_resample,
-        stem_of,
         write_document,
-        write_table,
     )
 
     wanted = resample_options(options)
@@ -130,11 +127,8 @@ def run(options: argparse.Namespace) -> int:
         require_matplotlib()
     document = run_resample(wanted, progress=progress_for(quiet=options.json))
     out_dir = Path(options.out_dir)
-    stem = stem_of(document["options"], document["set"]["source"])
-    path = write_document(document, out_dir, stem)
-    table_path = path.with_name(f"{path.stem}-table.csv")
-    write_table(csv_rows(document), table_path)
-    written = [path.name, f"{path.stem}.csv", table_path.name]
+    paths = write_document(document, out_dir)
+    path, written = paths[0], [each.name for each in paths]
     if not options.no_plots and can_draw:
         pictures = draw_resampling(document, out_dir, path.stem)
         written += [drawn.name for drawn in pictures]

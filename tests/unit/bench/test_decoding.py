@@ -1,11 +1,9 @@
-"""The decode limit counts whole calls, and a diagnosis says what to install."""
+"""Which videos are decoded, how they are coded, and what a diagnosis says to install."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,9 @@ from leconvert.bench import decoding as verdicts
 from leconvert.bench import environment
 from leconvert.bench.decoding import (
     LimitPlan,
-    _Clip,
     diagnose_decoding,
-    limit_of,
     measure_limit,
     missing_pieces,
-    timed_decoding,
     videos_to_decode,
 )
 from leconvert.bench.environment import FoundFfmpeg, video_facts
@@ -34,33 +29,6 @@ from leconvert.loading.metadata import load_meta
 from leconvert.support.errors import ProbeError
 from leconvert.testing.encode import encode_clip
 from leconvert.transfer.files import SparseFile, files_at
-
-
-def test_whole_calls_count_until_the_time_is_over() -> None:
-    now = 0.0
-
-    def decode(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    def calls() -> Iterator[Any]:
-        while True:
-            yield 32, partial(decode, 2.0)
-
-    done = timed_decoding(calls(), 5.0, clock=lambda: now)
-
-    assert done == (96, 6.0)
-
-
-def test_the_limit_is_random_access_with_the_most_processes() -> None:
-    rates = [
-        {"access": "random", "processes": 1, "frames_per_s": 10.0},
-        {"access": "sequential", "processes": 8, "frames_per_s": 900.0},
-        {"access": "random", "processes": 8, "frames_per_s": 70.0},
-    ]
-
-    assert limit_of(rates) == 70.0
-    assert limit_of(rates[1:2]) is None
 
 
 def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files: Path) -> None:
@@ -82,17 +50,6 @@ def test_a_dataset_of_no_episodes_has_no_video_to_decode(several_files: Path) ->
 
     with pytest.raises(ProbeError, match="has no videos"):
         videos_to_decode(empty)
-
-
-def test_both_decoders_give_the_frames_that_were_asked_for(several_files: Path) -> None:
-    path = str(next(several_files.glob("videos/observation.images.top/*/file-000.mp4")))
-    torchcodec, pyav = _Clip(path, "torchcodec", "cpu"), _Clip(path, "pyav", "cpu")
-
-    assert torchcodec.num_frames == pyav.num_frames == 40
-    for first, stop in ((0, 1), (7, 8), (39, 40), (3, 9)):
-        ours, theirs = (torch.cat(clip.run(first, stop)) for clip in (pyav, torchcodec))  # type: ignore[arg-type]
-        assert len(ours) == stop - first
-        assert torch.equal(ours, theirs)
 
 
 def test_a_file_that_does_not_decode_ends_the_measurement(

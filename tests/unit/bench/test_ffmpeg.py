@@ -64,14 +64,42 @@ def test_an_ffmpeg_that_torchcodec_is_not_built_for_does_not_count(
     )
 
 
-def test_links_to_the_wheel_are_told_from_the_systems_libraries(tmp_path: Path) -> None:
-    links = tmp_path / "links"
-    (name,) = [link.name for link in link_plain_names(wheel_libraries(), links)
-               if link.name.startswith("libavutil")]  # fmt: skip
+def test_plain_names_point_to_the_libraries_of_ffmpeg_alone_and_are_renewed(
+    tmp_path: Path,
+) -> None:
+    wheel, links = tmp_path / "av.libs", tmp_path / "links"
+    wheel.mkdir()
+    links.mkdir()
+    (links / "libavcodec.so.61").symlink_to(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match="contains no FFmpeg libraries"):
+        link_plain_names(wheel, links)
+    for name in (
+        "libavcodec-7ee0753d.so.61.19.101", "libswscale-5efb2ca5.so.8.3.100",
+        "libx264-b1bb65f5.so.165", "libavcodec.so.61",
+    ):  # fmt: skip
+        (wheel / name).write_bytes(b"")
 
-    found = find_ffmpeg(loads(name), {"LD_LIBRARY_PATH": f"/nowhere:{links}"})  # type: ignore[arg-type]
+    made = link_plain_names(wheel, links)
 
+    assert {link.name: link.readlink().name for link in made} == {
+        "libavcodec.so.61": "libavcodec-7ee0753d.so.61.19.101",
+        "libswscale.so.8": "libswscale-5efb2ca5.so.8.3.100",
+    }
+    assert made[0].is_file()
+
+
+def test_the_installed_wheel_has_all_libraries_and_is_told_from_the_system(tmp_path: Path) -> None:
+    links = links_folder(wheel_libraries(), {"XDG_CACHE_HOME": str(tmp_path)})
+
+    made = {link.name.split(".")[0]: link for link in link_plain_names(wheel_libraries(), links)}
+
+    assert list(made) == [
+        "libavcodec", "libavdevice", "libavfilter", "libavformat", "libavutil", "libswresample",
+        "libswscale",
+    ]  # fmt: skip
+    found = find_ffmpeg(loads(made["libavutil"].name), {"LD_LIBRARY_PATH": f"/nowhere:{links}"})  # type: ignore[arg-type]
     assert found.origin == "PyAV's wheel"
+    assert links.stat().st_mode & 0o077 == 0  # others cannot put libraries beside ours
 
 
 def test_the_environment_to_start_again_with_keeps_what_was_there(tmp_path: Path) -> None:
@@ -84,48 +112,26 @@ def test_the_environment_to_start_again_with_keeps_what_was_there(tmp_path: Path
     assert after["LD_LIBRARY_PATH"] == f"{search_path(links, wheel_libraries())}:/mine"
     assert after["KEPT"] == "1"
     assert restart_environment(after) is None  # once is enough
-
-
-def test_a_cache_that_cannot_be_written_means_pyav(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
+    (tmp_path / "file").write_text("")  # a cache that cannot be written means PyAV
     assert restart_environment({"XDG_CACHE_HOME": str(tmp_path / "file")}) is None
 
 
-def test_others_cannot_put_libraries_beside_ours(tmp_path: Path) -> None:
-    links = links_folder(wheel_libraries(), {"XDG_CACHE_HOME": str(tmp_path)})
-
-    link_plain_names(wheel_libraries(), links)
-
-    assert links.stat().st_mode & 0o077 == 0
-
-
-def test_nothing_is_started_again_where_ffmpeg_is_found() -> None:
-    started: list[object] = []
-
-    start_again_with_ffmpeg(
-        find=lambda: FoundFfmpeg(7, "system"), execute=lambda *call: started.append(call)
-    )
-
-    assert started == []
-
-
-def test_the_same_command_is_started_again_where_it_is_not(
+def test_the_same_command_is_started_again_unless_ffmpeg_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("LECONVERT_FFMPEG_LINKS", raising=False)
     started: list[tuple[str, list[str], dict[str, str]]] = []
 
-    start_again_with_ffmpeg(
-        ["-m", "leconvert", "probe", "run"],
-        find=lambda: None,
-        execute=lambda *call: started.append(call),
-    )
+    for found in (FoundFfmpeg(7, "system"), None):
+        start_again_with_ffmpeg(
+            ["-m", "leconvert", "probe", "run"],
+            find=lambda found=found: found,  # type: ignore[misc]
+            execute=lambda *call: started.append(call),
+        )
 
     ((program, command, environment),) = started
-    assert program == sys.executable
-    assert command == [sys.executable, "-m", "leconvert", "probe", "run"]
+    assert [program, *command] == [sys.executable] * 2 + ["-m", "leconvert", "probe", "run"]
     assert str(tmp_path) in environment["LD_LIBRARY_PATH"]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from leconvert.bench.options import (
-    SCENARIOS,
     RunOptions,
     dataset_place,
     frames_per_sample,
@@ -107,6 +106,8 @@ def test_a_file_of_anything_else_is_refused_with_its_name(
         ("--data_files_root=/e", "data_files_root", "/e"),
         ("--buffer_size=7", "episode_pool_size", 7),
         ("--episode_pool_size=7", "episode_pool_size", 7),
+        ("--max_num_shards=3", "max_buffer_input_shards", 3),
+        ("--max_buffer_input_shards=3", "max_buffer_input_shards", 3),
         ("--video_decode_device=cuda:1", "decode_device", "cuda:1"),
         ("--decode-device=cuda", "decode_device", "cuda"),
         ("--max_episodes=2", "max_episodes", 2),
@@ -136,12 +137,6 @@ def test_every_accepted_spelling_sets_its_option(spelling: str, name: str, value
 def test_options_that_make_no_sense_are_refused(argument: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parsed("--root=/dataset", argument)
-
-
-@pytest.mark.parametrize("spelling", ["--max_num_shards=3", "--max_buffer_input_shards=3"])
-def test_shards_to_buffer_go_with_every_loader_and_scenario(spelling: str) -> None:
-    for loader in ((), ("--loader=stream-lerobot",), ("--scenario=stream_bucket",)):
-        assert parsed("--root=/dataset", spelling, *loader).max_buffer_input_shards == 3
 
 
 def test_a_dataset_must_be_given() -> None:
@@ -185,13 +180,6 @@ def test_loader_source_and_workers_are_filled_in(
 def test_a_dataset_without_cameras_has_a_worker_a_core() -> None:
     placed = RunOptions(root="/d", scenario="mmap_local_maxworkers").placed()
     assert placed.resolved(cores=8, cameras=0, rank=0, world_size=1).num_workers == 8
-
-
-def test_the_five_scenarios_are_sent_in_this_order() -> None:
-    assert [(name, s.resources.nodes) for name, s in SCENARIOS.items()] == [
-        ("mmap_local", 1), ("mmap_local_maxworkers", 1), ("stream_hub", 1), ("stream_bucket", 1),
-        ("stream_bucket_2node", 2),
-    ]  # fmt: skip
 
 
 def test_a_list_of_scenarios_keeps_its_order_and_takes_hyphens_and_spaces() -> None:

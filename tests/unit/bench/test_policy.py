@@ -80,13 +80,6 @@ def test_every_parameter_learns_from_cameras_and_state() -> None:
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in policy.parameters())
 
 
-def test_without_cameras_it_learns_from_the_state_alone() -> None:
-    numbers = {key: FEATURES[key] for key in ("observation.state", "action")}
-    loss = SmallPolicy(shape_of(numbers))(batch(4))
-    assert loss.shape == ()
-    assert loss.item() > 0
-
-
 def test_pixels_as_bytes_and_as_fractions_are_the_same() -> None:
     policy = SmallPolicy(shape_of(FEATURES))
     as_bytes = batch(4)

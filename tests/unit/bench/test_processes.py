@@ -44,24 +44,10 @@ def test_two_ranks_begin_equal_average_their_gradients_and_gather_in_order(tmp_p
     assert first[0]["gradient"] == first[1]["gradient"] == [[1.0, 0.5]]
 
 
-def test_ranks_that_were_not_told_where_to_meet_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    monkeypatch.setenv("MASTER_PORT", "1")
-    with pytest.raises(ProbeError, match="the environment has no MASTER_ADDR"):
-        Ranks(0, 2, "cpu")
-
-
 def test_a_missing_gpu_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ProbeError, match="no CUDA device"):
         Ranks(0, 1, "cuda")
-
-
-def test_one_process_needs_no_meeting_point() -> None:
-    alone = Ranks(0, 1, "cpu")
-    assert alone.gather("mine") == ["mine"]
-    assert str(alone.device) == "cpu"
-    alone.close()
 
 
 def test_a_training_without_accelerate_says_what_to_install(

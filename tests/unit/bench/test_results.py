@@ -17,11 +17,13 @@ from leconvert.bench.results import (
     flattened,
     read_results,
     results_below,
-    run_name,
+    stem_of,
     summarize,
     write_document,
 )
 from leconvert.support.errors import UsageError
+
+STEM = "probe-stream-single-b16-w2-cpu-r0of1"
 
 
 def result(**changes: Any) -> dict[str, Any]:
@@ -62,25 +64,32 @@ def test_file_names_carry_what_tells_runs_apart() -> None:
     options = result(
         options={"scenario": "stream_hub", "decode_device": "cuda:1", "device": "cuda", "rank": 3,
                  "world_size": 4}
-    )["options"]  # fmt: skip
+    )  # fmt: skip
+    resampled = {"mode": "compare", "hz": 50.0, "dtypes": ["fp32"], "devices": ["cpu", "cuda:0"]}
 
-    assert run_name(result()["options"]) == "probe-stream-single-b16-w2-cpu-r0of1"
-    assert run_name(options) == "stream_hub-stream-single-b16-w2-cuda1-to-cuda-r3of4"
+    assert stem_of(result()) == STEM
+    assert stem_of(options) == "stream_hub-stream-single-b16-w2-cuda1-to-cuda-r3of4"
+    limit = {"kind": "limit", "options": {"decode_device": "cuda:1", "processes": 4}}
+    assert stem_of(limit) == "limit-cuda1-p4"
+    resample = {"kind": "resample", "set": {"source": "hdf5"}}
+    for preload, end in ((True, ""), (False, "-no-preload")):
+        document = resample | {"options": resampled | {"preload": preload}}
+        assert stem_of(document) == f"resample-hdf5-compare-50hz-fp32-cpu-cuda0{end}"
 
 
 def test_an_older_result_is_never_overwritten(tmp_path: Path) -> None:
-    paths = [write_document(result(), tmp_path / "new", "stem") for _ in range(3)]
+    paths = [path for _ in range(3) for path in write_document(result(), tmp_path / "new")]
 
-    assert [path.name for path in paths] == ["stem.json", "stem-2.json", "stem-3.json"]
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
-        "stem-2.csv", "stem-2.json", "stem-3.csv", "stem-3.json", "stem.csv", "stem.json"
-    ]  # fmt: skip
+    assert [path.name for path in paths] == [
+        f"{STEM}{number}.{ending}" for number in ("", "-2", "-3") for ending in ("json", "csv")
+    ]
+    assert sorted(paths) == sorted((tmp_path / "new").iterdir())
 
 
 def test_csv_is_the_flattening_of_json(tmp_path: Path) -> None:
-    path = write_document(result(), tmp_path, "stem")
+    path, table = write_document(result(), tmp_path)
 
-    with path.with_suffix(".csv").open() as file:
+    with table.open() as file:
         (row,) = csv.DictReader(file)
 
     assert row["video_decoder_cache.hit_rate"] == "0.9"
@@ -95,13 +104,13 @@ def test_rows_of_different_kinds_share_their_columns() -> None:
 
 
 def test_only_results_of_this_version_are_read(tmp_path: Path) -> None:
-    write_document(result(), tmp_path / "below", "good")
+    write_document(result(), tmp_path / "below")
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "other.json").write_text('{"format": "something"}')
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "later.json").write_text(json.dumps(result() | {"version": 2}))
 
-    assert [path.name for path, _ in results_below(tmp_path)] == ["good.json"]
+    assert [path.name for path, _ in results_below(tmp_path)] == [f"{STEM}.json"]
     assert list(read_results([])) == []
     with pytest.raises(UsageError, match="is not a folder"):
         results_below(tmp_path / "missing")

@@ -21,7 +21,6 @@ from leconvert.bench.results import write_document
 from leconvert.bench.run import failure_of, run_probe
 from leconvert.loading import decoders
 from leconvert.loading.metadata import load_meta
-from leconvert.loading.order import spread_order
 from leconvert.support.errors import InstallationError, ProbeError, SourceError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.transfer.files import files_at
@@ -163,28 +162,9 @@ def test_ranks_load_shares_of_their_own(several_files: Path) -> None:
     assert results[2]["samples_measured"] == results[3]["samples_measured"] == 32
 
 
-def test_episodes_are_shared_out_one_by_one_where_all_of_them_share_a_file(
-    several_files: Path,
-) -> None:
-    # All six are in one file of the second camera.
-    shares = [
-        run(several_files, num_partitions=2, partition_index=index, probe_samples=0)
-        for index in range(2)
-    ]
-
-    assert [share["loaded_episodes"] for share in shares] == [3, 3]
-
-
 @pytest.mark.parametrize("loader", ["stream", "map"])
 def test_the_first_episodes_alone_can_be_loaded(several_files: Path, loader: Any) -> None:
     assert run(several_files, max_episodes=2, loader=loader)["loaded_episodes"] == 2
-
-
-def test_a_share_without_frames_is_an_error(without_video: Path) -> None:
-    rank = int(spread_order(20)[-1])  # that of the last turn
-    said = "returned no sample"
-    with pytest.raises(ProbeError, match=said):
-        run(without_video, rank=rank, world_size=20)
 
 
 def test_a_dataset_without_video_is_measured_without_a_decoder(without_video: Path) -> None:
@@ -204,18 +184,6 @@ def test_images_in_tables_are_camera_frames(images_in_tables: Path) -> None:
     assert result["window_frames"] == 1
     assert result["video_decoder_cache"] is None
     assert result["check"]["wrong_frames"] == 0
-
-
-@pytest.mark.parametrize("pool_size", [1, 32])
-def test_all_workers_have_samples_where_episodes_are_fewer(
-    without_video: Path, pool_size: int
-) -> None:
-    result = run(
-        without_video, episode_pool_size=pool_size, num_workers=3, probe_samples=0, batch_size=2,
-        num_batches=9,
-    )  # fmt: skip
-
-    assert all(result["samples_per_worker"])
 
 
 def hurt(root: Path, folder: Path, wrong_bytes: int | None = None) -> tuple[Path, Path]:
@@ -269,9 +237,10 @@ def test_the_limit_is_found_beside_the_result(
     assert [(rate["access"], rate["processes"]) for rate in limit["rates"]] == [
         ("sequential", 1), ("random", 1), ("sequential", 2), ("random", 2)
     ]  # fmt: skip
-    path = write_document(limit, tmp_path, "limit")
+    assert limit["limit_frames_per_s"] == limit["rates"][3]["frames_per_s"]
+    path, _ = write_document(limit, tmp_path)
     other = {**limit, "dataset": {**limit["dataset"], "fingerprint": "another dataset's"}}
-    write_document(other, tmp_path, "other-limit")
+    write_document(other, tmp_path)
     options = replace(BRIEF, root=str(several_files), probe_samples=0)
 
     result = run_probe(options, results_dir=tmp_path)
@@ -315,7 +284,8 @@ def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_timed(
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises((UsageError, ProbeError), match="can use no GPU here"):
+    said = r"can use no GPU here|cannot use the device cuda"
+    with pytest.raises((UsageError, ProbeError), match=said):
         run(several_files, **option)
 
 

@@ -38,15 +38,6 @@ def test_a_log_never_replaces_an_older_one(script: ModuleType, tmp_path: Path) -
     assert names == [f"2030-01-01-small-tmpfs{end}.jsonl" for end in ("", "-2", "-3")]
 
 
-def test_the_grid_covers_every_batch_size_and_number_of_workers(script: ModuleType) -> None:
-    flags = [" ".join(runner.flags) for runner in script.grid_runners()[1:-1]]
-
-    assert [script.grid_runners()[i].name for i in (0, -1)] == [script.REFERENCE, script.COPY]
-    assert len(set(flags)) == 20
-    assert sum("--episodes-per-batch" not in flag for flag in flags) == 4
-    assert {flag.split("--num-workers ")[1].split()[0] for flag in flags} == {"1", "2", "4", "6"}
-
-
 def test_the_profiles_are_those_of_the_package(script: ModuleType) -> None:
     from leconvert.testing import PROFILES
 

@@ -10,23 +10,23 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
-from lab_kit import LabError
+from lab_kit import LabError, missing_packages
 from nfs_lab import NfsLab
 from nfs_lab.lab import LabOptions
-from nfs_lab.requirements import has_wide_registers, missing_packages, preload, require
+from nfs_lab.requirements import has_wide_registers, packages_for, preload, require
 
 
 def test_packages_are_named_by_the_programs_that_are_missing() -> None:
     there = {"ip": "/sbin/ip", "modprobe": "/sbin/modprobe", "mkfs.ext4": "/sbin/mkfs.ext4"}
-    assert missing_packages("ext4", find=there.get, wide_registers=False) == [
+    assert missing_packages(packages_for("ext4", wide_registers=False), find=there.get) == [
         "ethtool",
         "nfs-common",
         "nfs-kernel-server",
         "user-mode-linux",
     ]
-    assert "xfsprogs" in missing_packages("xfs", find=there.get)
-    compiler = missing_packages("ext4", find=there.get, wide_registers=True)
-    assert {"gcc", "libc6-dev"} <= set(compiler)
+    assert "xfsprogs" in missing_packages(packages_for("xfs"), find=there.get)
+    compiler = packages_for("ext4", wide_registers=True)
+    assert {"gcc", "libc6-dev"} <= set(missing_packages(compiler, find=there.get))
 
 
 def test_registers_that_the_guests_kernel_does_not_know_are_seen(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def brief(ground: Ground) -> Iterator[Row]:
 
 
 def races(ground: Ground) -> Iterator[Row]:
-    """Race for claims, for publications, and through a whole conversion."""
+    """Race for claims, and for publications."""
     hosts = ground.all_on()
     claims = ground.race("claims", _CONTESTS, hosts)
     _check_each_won_once(claims, _CONTESTS)
@@ -60,23 +60,6 @@ def races(ground: Ground) -> Iterator[Row]:
         "moments",
         f"each published once, 0 double; shares {_shares(published)}",
     )
-
-    conversion = ground.conversion("races", ground.many())
-    conversion.plan(hosts[0])
-    workers = conversion.work_together([guest for guest in hosts for _ in range(2)])
-    summaries = [json.loads(worker.finish().out) for worker in workers]
-    demand(
-        sum(one["batches_done"] for one in summaries) == conversion.batches,
-        "The workers' summaries do not add up to the plan's batches.",
-    )
-    ground.pack_and_check(conversion, hosts[-1], reader=hosts[0])
-    tried = sum(len(worker.told("claimed", won=False)) for worker in workers)
-    yield Row(
-        "races",
-        f"{len(workers)} workers on {len(hosts)} hosts convert {conversion.batches} batches",
-        f"each published once, same digest; {tried} claims met another's",
-    )
-    conversion.remove()
 
 
 def changed_source(ground: Ground) -> Iterator[Row]:
