@@ -211,12 +211,7 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
 
 def has_exact_times(index: ClipIndex, fps: Fraction) -> bool:
     """Return whether frame *i* is at i / fps, as in a joined file, with equal durations."""
-    scale, ticks = frame_ticks(fps)
-    # time / timescale == rank * ticks / scale, in whole numbers of any size
-    shown = index.presentation_times.astype(object) * scale
-    exact = index.ranks.astype(object) * ticks * index.timescale
-    end = index.num_samples * ticks * index.timescale
-    return np.array_equal(shown, exact) and index.duration * scale == end
+    return index.is_at_rate(Fraction(*frame_ticks(fps)))
 
 
 def build_header(
