@@ -13,12 +13,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -179,8 +179,9 @@ class ShardWriter:
         """
         is_table = job.shard.stream == DATA_STREAM
         on_bytes = None if computes else job.tell
-        with _StatsFile(job.path, computes) as stats:
-            observe = self._table_observer(job, stats) if is_table and computes else None
+        with ExitStack() as opened:
+            stats = opened.enter_context(_StatsFile(job.path)) if computes else None
+            observe = self._table_observer(job, stats) if stats and is_table else None
             if job.shard.keep:
                 written = self._keep(job, files, on_bytes)
                 if observe is not None:
@@ -189,11 +190,11 @@ class ShardWriter:
                 written = self._join_tables(job, files, observe)
             else:
                 written = self._join_clips(job, files, on_bytes)
-            if computes and not is_table:
+            if stats and not is_table:
                 for place, (found, levels) in enumerate(self._clip_stats(job, files)):
                     stats.add(job.shard.first + place, found, levels)
                     job.tell_episode(place)
-        return {**written, **stats.record()}
+            return {**written, **({"stats": stats.record()} if stats else {})}
 
     def _computes(self, stream: str) -> bool:
         """Return whether statistics of a stream's files are computed."""
@@ -434,24 +435,19 @@ class _ShardJob:
 class _StatsFile:
     """Statistics of a shard's episodes, one JSON line each, in the order of the shard."""
 
-    def __init__(self, shard_path: str, is_wanted: bool) -> None:
-        self.is_wanted = is_wanted
+    def __init__(self, shard_path: str) -> None:
         self._path = shard_path + _STATS_SUFFIX
-        self._size_bytes = 0
-        self._file: BinaryIO | None = None
+        self._digest = hashlib.sha256()
+        self._file = open(self._path, "xb")  # noqa: PTH123, SIM115 - for every shard; see __exit__
 
     def __enter__(self) -> Self:
-        """Open the file; it is on disk at the end of the block."""
-        if self.is_wanted:
-            self._digest = hashlib.sha256()
-            self._file = open(self._path, "xb")  # noqa: PTH123 - for every shard
+        """Return the file, which is on disk at the end of the block."""
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            if kind is None:
-                sync_file(self._path)
+        self._file.close()
+        if kind is None:
+            sync_file(self._path)
 
     def add(
         self, position: int, stats: dict[str, Any], levels: dict[str, Any] | None = None
@@ -465,22 +461,16 @@ class _StatsFile:
         """
         record = {"episode_index": position, "stats": stats}
         record |= {"levels": levels} if levels else {}
-        line = json.dumps(record, separators=(",", ":")).encode()
-        self._digest.update(line + b"\n")
-        self._size_bytes += len(line) + 1
-        assert self._file is not None
-        self._file.write(line + b"\n")
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        self._digest.update(line)
+        self._file.write(line)
 
     def record(self) -> dict[str, Any]:
-        """Return the entry about the file for the shard's record; empty if there is no file."""
-        if not self.is_wanted:
-            return {}
+        """Return the entry about the file for the shard's record."""
         return {
-            "stats": {
-                "path": Path(self._path).name,
-                "size_bytes": self._size_bytes,
-                "sha256": self._digest.hexdigest(),
-            }
+            "path": Path(self._path).name,
+            "size_bytes": self._file.tell(),
+            "sha256": self._digest.hexdigest(),
         }
 
 
