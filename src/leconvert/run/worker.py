@@ -217,12 +217,7 @@ class ShardWriter:
             )
         if job.shard.stream == DATA_STREAM:
             return {"size_bytes": copied.size_bytes}
-        return {
-            "size_bytes": copied.size_bytes,
-            "copied_bytes": copied.copied_bytes,
-            "cloned_bytes": copied.cloned_bytes,
-            "clip_digests": [_NOT_READ],
-        }
+        return _clip_entry(copied, [_NOT_READ])
 
     def _join_tables(
         self, job: _ShardJob, files: Files, observe: Callable[[pa.Table], None] | None
@@ -256,12 +251,7 @@ class ShardWriter:
             should_stop=job.should_stop,
             sync=True,
         )
-        return {
-            "size_bytes": joined.size_bytes,
-            "copied_bytes": joined.copied_bytes,
-            "cloned_bytes": joined.cloned_bytes,
-            "clip_digests": list(joined.clip_digests),
-        }
+        return _clip_entry(joined, joined.clip_digests)
 
     def _repair(self, job: _ShardJob, place: int) -> tables.RowRepair | None:
         """Return the changes of an episode's rows, by its place in the shard."""
@@ -346,6 +336,16 @@ class ShardWriter:
         """Position of each episode's first frame in the result, shape (E,); 8 bytes per episode."""
         _, length = self._run.scan.lengths()
         return np.concatenate(([0], np.cumsum(length)[:-1]))
+
+
+def _clip_entry(moved: media.CopiedFile, clip_digests: Sequence[str]) -> dict[str, Any]:
+    """Return a video file's entry for the ``done`` record."""
+    return {
+        "size_bytes": moved.size_bytes,
+        "copied_bytes": moved.copied_bytes,
+        "cloned_bytes": moved.cloned_bytes,
+        "clip_digests": list(clip_digests),
+    }
 
 
 class _ReadSlices(NamedTuple):
