@@ -300,7 +300,146 @@ _WANTED: Mapping[bytes, Any] = {
 }
 
 
-def wanted_boxes(moov: Moov, path: str) -> tuple[dict[bytes, Span], list[dict[bytes, Span]]]:
+class Boxes(dict[bytes, Span]):
+    """The payloads of the boxes of a track or a movie, by their type.
+
+    Attributes:
+        buffer: The bytes that were read.
+        path: The file, for errors.
+    """
+
+    __slots__ = ("buffer", "path")
+
+    def __init__(self, buffer: bytes, path: str, spans: Mapping[bytes, Span] = {}) -> None:
+        super().__init__(spans)
+        self.buffer = buffer
+        self.path = path
+
+    @property
+    def handler(self) -> bytes:
+        """The handler of a track: `VIDEO`, or for example ``soun``."""
+        start, stop = self.get(b"hdlr", (0, 0))
+        if stop - start < 12:
+            raise broken(self.path, "one of its tracks has no handler")
+        return self.buffer[start + 8 : start + 12]
+
+    def needed(self, kind: bytes) -> Span:
+        """Return the payload of a box that every video track has.
+
+        Raises:
+            UnreadableSourceError: The box is missing.
+        """
+        if kind not in self:
+            raise broken(self.path, f"its video track has no {kind.decode()} box")
+        return self[kind]
+
+    def timescale(self, kind: bytes) -> int:
+        """Return the ticks a second in an ``mdhd`` or ``mvhd`` box."""
+        start, stop = self.needed(kind)
+        layout = _MEDIA_HEADER.get(self.buffer[start]) if stop > start else None
+        if layout is None or start + layout.size > stop:
+            raise broken(
+                self.path, "one of its media headers is too short or of an unknown version"
+            )
+        timescale: int = layout.unpack_from(self.buffer, start)[0]
+        if not 0 < timescale <= _MAX_TIMESCALE:
+            raise broken(self.path, "its timescale is impossible")
+        return timescale
+
+    def only_row(self, kind: bytes, row: Struct) -> tuple[int, ...] | None:
+        """Return the row of a counted table that has one; None for any other table."""
+        start, stop = self.get(kind, (0, 0))
+        if stop - start < 8 + row.size or self.buffer[start + 4 : start + 8] != _ONE:
+            return None
+        return row.unpack_from(self.buffer, start + 8)
+
+    def rows(
+        self, kind: bytes, *, columns: int = 1, dtype: np.dtype[np.unsignedinteger] = _BIG_U32
+    ) -> UnsignedArray:
+        """Return a counted table of numbers, shape (rows,), or (rows, columns)."""
+        start, stop = self.row_span(kind, columns * dtype.itemsize)
+        count = (stop - start) // dtype.itemsize
+        table: UnsignedArray = np.frombuffer(self.buffer, dtype, count, start)
+        return table if columns == 1 else table.reshape(-1, columns)
+
+    def row_span(self, kind: bytes, row_bytes: int) -> Span:
+        """Return the range of the rows of a counted table."""
+        start, stop = self.needed(kind)
+        if stop - start < 8:
+            raise broken(self.path, f"its {kind.decode()} table is cut off")
+        end: int = start + 8 + _U32.unpack_from(self.buffer, start + 4)[0] * row_bytes
+        if end > stop:
+            raise broken(
+                self.path, f"its {kind.decode()} table is longer than the box that holds it"
+            )
+        return start + 8, end
+
+    def geometry(self) -> bytes:
+        """Return display matrix, width and height of a track; empty without a header."""
+        if b"tkhd" not in self:
+            return b""
+        start, stop = self[b"tkhd"]
+        place = _MATRIX_PLACE.get(self.buffer[start]) if stop > start else None
+        if place is None or start + place + _GEOMETRY_BYTES > stop:
+            raise broken(self.path, "its track header is too short or of an unknown version")
+        return self.buffer[start + place : start + place + _GEOMETRY_BYTES]
+
+    def edit_shift(
+        self, first_shown: int, last_shown: int, timescale: int, movie_timescale: int
+    ) -> int:
+        """Return the ticks that the edit list adds to every time, in the track's timescale.
+
+        Supported are the edits that a muxer writes for a plain clip: any empty edits (a late
+        start), then one edit that shows every sample at normal speed. "Hidden" has FFmpeg's
+        meaning, since loaders read the source through FFmpeg: an edit without duration hides
+        everything.
+
+        Raises:
+            UnsupportedClipError: The list hides frames, has several parts, or changes the speed.
+        """
+        start, stop = self.needed(b"elst")
+        layout = _EDIT.get(self.buffer[start]) if stop >= start + 8 else None
+        if layout is None:
+            raise broken(self.path, "its edit list is too short or of an unknown version")
+        count = _U32.unpack_from(self.buffer, start + 4)[0]
+        if start + 8 + count * layout.size > stop:
+            raise broken(self.path, "its edit list is longer than the box that holds it")
+        delay = 0
+        for number in range(min(count, _EDIT_LIMIT)):
+            duration, media_time, rate = layout.unpack_from(
+                self.buffer, start + 8 + number * layout.size
+            )
+            if media_time == -1:
+                delay += duration
+                continue
+            if rate != _NORMAL_RATE:
+                raise UnsupportedClipError("an edit list that changes the speed", path=self.path)
+            if number + 1 != count:
+                raise UnsupportedClipError("an edit list of several parts", path=self.path)
+            if media_time < 0:
+                raise broken(self.path, "its edit list begins before its media")
+            if first_shown < media_time:
+                raise UnsupportedClipError(
+                    "an edit list that hides frames at the start", path=self.path
+                )
+            if not movie_timescale:
+                raise broken(self.path, "it has no movie header")
+            if last_shown >= media_time + _rescale(duration, timescale, movie_timescale):
+                raise UnsupportedClipError(
+                    "an edit list that hides frames at the end", path=self.path
+                )
+            shift: int = -media_time
+            if delay:
+                shift += _rescale(delay, timescale, movie_timescale)
+            if abs(shift) >= 2**62:
+                raise broken(self.path, "its edit list has impossible times")
+            return shift
+        if count:
+            raise UnsupportedClipError("an edit list that shows nothing", path=self.path)
+        return 0
+
+
+def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     """Find the boxes of an index that describe its video, in one pass.
 
     As in FFmpeg, the first of several boxes of one type in a track counts, except that the last
@@ -308,13 +447,12 @@ def wanted_boxes(moov: Moov, path: str) -> tuple[dict[bytes, Span], list[dict[by
     remaining bytes at the end of a box, and QuickTime's closing zero, are ignored.
 
     Returns:
-        The payloads of the movie's own boxes by their type, and those of each track.
+        The movie's own boxes, and those of each track.
 
     Raises:
         UnreadableSourceError: A box reaches beyond the enclosing one, or there are too many.
     """
-    movie: dict[bytes, Span] = {}
-    tracks: list[dict[bytes, Span]] = []
+    movie, tracks = Boxes(moov.buffer, path), list[Boxes]()
     boxes, wanted = movie, _WANTED
     around: list[tuple[int, Mapping[bytes, Any]]] = []
     buffer, (position, end) = moov.buffer, moov.span
@@ -349,32 +487,13 @@ def wanted_boxes(moov: Moov, path: str) -> tuple[dict[bytes, Span], list[dict[by
         elif kind == b"sbgp":
             if buffer[body + 4 : min(body + 8, stop)] in inside:
                 raise UnsupportedClipError("random access groups", path=path)
-        elif kind != b"minf" or b"hdlr" not in boxes or handler_of(buffer, boxes, path) == VIDEO:
+        elif kind != b"minf" or b"hdlr" not in boxes or boxes.handler == VIDEO:
             if kind == b"trak":
-                boxes = {}
+                boxes = Boxes(buffer, path)
                 tracks.append(boxes)
             around.append((end, wanted))
             position, end, wanted = body, stop, inside
     raise broken(path, "its index has an implausible number of boxes")
-
-
-def handler_of(buffer: bytes, boxes: Mapping[bytes, Span], path: str) -> bytes:
-    """Return a track's handler: `VIDEO`, or for example ``soun``."""
-    start, stop = boxes.get(b"hdlr", (0, 0))
-    if stop - start < 12:
-        raise broken(path, "one of its tracks has no handler")
-    return buffer[start + 8 : start + 12]
-
-
-def box_of(boxes: Mapping[bytes, Span], kind: bytes, path: str) -> Span:
-    """Return the payload of a box that every video track has.
-
-    Raises:
-        UnreadableSourceError: The box is missing.
-    """
-    if kind not in boxes:
-        raise broken(path, f"its video track has no {kind.decode()} box")
-    return boxes[kind]
 
 
 def _check_start(head: bytes, path: str) -> None:
@@ -403,121 +522,6 @@ def _pread_exactly(
     if missing:
         raise broken(path, "it became shorter while it was read")
     return b"".join(pieces)
-
-
-def read_timescale(buffer: bytes, span: Span, path: str) -> int:
-    """Return the ticks a second in an ``mdhd`` or ``mvhd`` box."""
-    start, stop = span
-    layout = _MEDIA_HEADER.get(buffer[start]) if stop > start else None
-    if layout is None or start + layout.size > stop:
-        raise broken(path, "one of its media headers is too short or of an unknown version")
-    timescale: int = layout.unpack_from(buffer, start)[0]
-    if not 0 < timescale <= _MAX_TIMESCALE:
-        raise broken(path, "its timescale is impossible")
-    return timescale
-
-
-def only_row(
-    buffer: bytes, boxes: dict[bytes, Span], kind: bytes, row: Struct
-) -> tuple[int, ...] | None:
-    """Return the row of a counted table that has one; None for any other table."""
-    start, stop = boxes.get(kind, (0, 0))
-    if stop - start < 8 + row.size or buffer[start + 4 : start + 8] != _ONE:
-        return None
-    return row.unpack_from(buffer, start + 8)
-
-
-def read_rows(
-    buffer: bytes,
-    boxes: dict[bytes, Span],
-    kind: bytes,
-    path: str,
-    *,
-    columns: int = 1,
-    dtype: np.dtype[np.unsignedinteger] = _BIG_U32,
-) -> UnsignedArray:
-    """Return a counted table of numbers, shape (rows,), or (rows, columns) for several columns."""
-    start, stop = row_span(buffer, boxes, kind, path, columns * dtype.itemsize)
-    table: UnsignedArray = np.frombuffer(buffer, dtype, (stop - start) // dtype.itemsize, start)
-    return table if columns == 1 else table.reshape(-1, columns)
-
-
-def row_span(
-    buffer: bytes, boxes: dict[bytes, Span], kind: bytes, path: str, row_bytes: int
-) -> Span:
-    """Return the range of the rows of a counted table."""
-    start, stop = box_of(boxes, kind, path)
-    if stop - start < 8:
-        raise broken(path, f"its {kind.decode()} table is cut off")
-    end: int = start + 8 + _U32.unpack_from(buffer, start + 4)[0] * row_bytes
-    if end > stop:
-        raise broken(path, f"its {kind.decode()} table is longer than the box that holds it")
-    return start + 8, end
-
-
-def read_geometry(buffer: bytes, boxes: dict[bytes, Span], path: str) -> bytes:
-    """Return display matrix, width and height of a track; empty without a header."""
-    if b"tkhd" not in boxes:
-        return b""
-    start, stop = boxes[b"tkhd"]
-    place = _MATRIX_PLACE.get(buffer[start]) if stop > start else None
-    if place is None or start + place + _GEOMETRY_BYTES > stop:
-        raise broken(path, "its track header is too short or of an unknown version")
-    return buffer[start + place : start + place + _GEOMETRY_BYTES]
-
-
-def edit_shift(
-    buffer: bytes,
-    span: Span,
-    path: str,
-    first_shown: int,
-    last_shown: int,
-    timescale: int,
-    movie_timescale: int,
-) -> int:
-    """Return the ticks that the edit list adds to every time, in the track's timescale.
-
-    Supported are the edits that a muxer writes for a plain clip: any empty edits (a late start),
-    then one edit that shows every sample at normal speed. "Hidden" has FFmpeg's meaning, since
-    loaders read the source through FFmpeg: an edit without duration hides everything.
-
-    Raises:
-        UnsupportedClipError: The list hides frames, has several parts, or changes the speed.
-    """
-    start, stop = span
-    layout = _EDIT.get(buffer[start]) if stop >= start + 8 else None
-    if layout is None:
-        raise broken(path, "its edit list is too short or of an unknown version")
-    count = _U32.unpack_from(buffer, start + 4)[0]
-    if start + 8 + count * layout.size > stop:
-        raise broken(path, "its edit list is longer than the box that holds it")
-    delay = 0
-    for number in range(min(count, _EDIT_LIMIT)):
-        duration, media_time, rate = layout.unpack_from(buffer, start + 8 + number * layout.size)
-        if media_time == -1:
-            delay += duration
-            continue
-        if rate != _NORMAL_RATE:
-            raise UnsupportedClipError("an edit list that changes the speed", path=path)
-        if number + 1 != count:
-            raise UnsupportedClipError("an edit list of several parts", path=path)
-        if media_time < 0:
-            raise broken(path, "its edit list begins before its media")
-        if first_shown < media_time:
-            raise UnsupportedClipError("an edit list that hides frames at the start", path=path)
-        if not movie_timescale:
-            raise broken(path, "it has no movie header")
-        if last_shown >= media_time + _rescale(duration, timescale, movie_timescale):
-            raise UnsupportedClipError("an edit list that hides frames at the end", path=path)
-        shift: int = -media_time
-        if delay:
-            shift += _rescale(delay, timescale, movie_timescale)
-        if abs(shift) >= 2**62:
-            raise broken(path, "its edit list has impossible times")
-        return shift
-    if count:
-        raise UnsupportedClipError("an edit list that shows nothing", path=path)
-    return 0
 
 
 def _rescale(ticks: int, to_timescale: int, from_timescale: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from struct import Struct
 
-from leconvert.media.boxes import Span, UnsupportedClipError, box_of, broken
+from leconvert.media.boxes import Boxes, UnsupportedClipError, broken
 from leconvert.support.errors import UnreadableSourceError
 
 _U32 = Struct(">I")
@@ -64,20 +64,18 @@ _ES_RATES_BYTES = 11  # bufferSizeDB (3), maxBitrate (4), avgBitrate (4)
 _BTRT_BYTES = 12  # bufferSizeDB, maxBitrate, avgBitrate
 
 
-def entry_and_digest(
-    buffer: bytes, boxes: dict[bytes, Span], used: set[int], matrix: bytes, path: str
-) -> tuple[bytes, str]:
+def entry_and_digest(boxes: Boxes, used: set[int], matrix: bytes) -> tuple[bytes, str]:
     """Return the `chosen_entry` of a track and its `config_digest`."""
     # The clips of a camera differ only in their bit rates, so the cache decides the rest once.
     if used == {1} and b"stsd" in boxes:
-        start, stop = boxes[b"stsd"]
+        buffer, (start, stop) = boxes.buffer, boxes[b"stsd"]
         first, last = boxes.get(b"dref", (0, 0))
         digest = _digest_but_for_rates(
             buffer[start : stop - _BTRT_BYTES], buffer[first:last], matrix
         )
         if digest is not None:
             return buffer[start + 8 : stop], digest
-    entry = chosen_entry(buffer, boxes, used, path)
+    entry = chosen_entry(boxes, used)
     return entry, config_digest(entry, matrix)
 
 
@@ -97,7 +95,7 @@ def _digest_but_for_rates(descriptions: bytes, references: bytes, matrix: bytes)
     buffer = whole + references
     spans = {b"stsd": (0, len(whole)), b"dref": (len(whole), len(buffer))}
     try:
-        entry = chosen_entry(buffer, spans, {1}, "")
+        entry = chosen_entry(Boxes(buffer, "", spans), {1})
     except UnreadableSourceError:
         return None
     last = (b"btrt", len(entry) - 8 - _BTRT_BYTES, len(entry))
@@ -106,58 +104,58 @@ def _digest_but_for_rates(descriptions: bytes, references: bytes, matrix: bytes)
     return config_digest(entry, matrix)
 
 
-def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
+def chosen_entry(boxes: Boxes, used: set[int]) -> bytes:
     """Return the one sample entry of a track's samples, box header included.
 
     Args:
-        boxes: The boxes of the track in the buffer.
+        boxes: The boxes of the track.
         used: The numbers of the entries that its samples name, from 1.
     """
-    entries = _entries(buffer, boxes, path)
+    entries = _entries(boxes)
     first, last = min(used), max(used)
     if first < 1 or last > len(entries):
-        raise broken(path, "its frames use a sample description that is not there")
+        raise broken(boxes.path, "its frames use a sample description that is not there")
     entry = entries[first - 1]
     if len(entry) < VISUAL_HEADER_BYTES:
-        raise broken(path, "its sample description is too short")
+        raise broken(boxes.path, "its sample description is too short")
     if first < last:
-        _check_same([entries[number - 1] for number in used], path)
+        _check_same([entries[number - 1] for number in used], boxes.path)
     kind = entry[4:8]
     if kind == b"encv":
-        raise broken(path, "its video is encrypted")
+        raise broken(boxes.path, "its video is encrypted")
     if kind == b"resv":
-        raise UnsupportedClipError("a restricted video scheme (resv)", path=path)
-    _check_reference(buffer, boxes, int.from_bytes(entry[_REFERENCE_INDEX]), path)
+        raise UnsupportedClipError("a restricted video scheme (resv)", path=boxes.path)
+    _check_reference(boxes, int.from_bytes(entry[_REFERENCE_INDEX]))
     return entry
 
 
-def check_one_configuration(buffer: bytes, boxes: dict[bytes, Span], path: str) -> None:
+def check_one_configuration(boxes: Boxes) -> None:
     """Refuse a track with sample entries for two decoders, since it may need both.
 
     It is for fragmented files, which state elsewhere which entries they use.
     """
-    entries = _entries(buffer, boxes, path)
+    entries = _entries(boxes)
     if len(entries) > 1:
-        _check_same(entries, path)
+        _check_same(entries, boxes.path)
 
 
-def _entries(buffer: bytes, boxes: dict[bytes, Span], path: str) -> list[bytes]:
+def _entries(boxes: Boxes) -> list[bytes]:
     """Return the sample entries of a track, at least one."""
-    start, stop = box_of(boxes, b"stsd", path)
+    start, stop = boxes.needed(b"stsd")
     if stop - start < 8:
-        raise broken(path, "its stsd table is cut off")
-    count = _U32.unpack_from(buffer, start + 4)[0]
+        raise broken(boxes.path, "its stsd table is cut off")
+    count = _U32.unpack_from(boxes.buffer, start + 4)[0]
     if not 0 < count <= _ENTRY_LIMIT:
-        raise broken(path, "it has no or implausibly many sample descriptions")
+        raise broken(boxes.path, "it has no or implausibly many sample descriptions")
     entries = []
     position = start + 8
     for _ in range(count):
         if position + 8 > stop:
-            raise broken(path, "its stsd table is cut off")
-        size_bytes = _U32.unpack_from(buffer, position)[0]
+            raise broken(boxes.path, "its stsd table is cut off")
+        size_bytes = _U32.unpack_from(boxes.buffer, position)[0]
         if size_bytes < 8 or position + size_bytes > stop:
-            raise broken(path, "its stsd table is cut off")
-        entries.append(buffer[position : position + size_bytes])
+            raise broken(boxes.path, "its stsd table is cut off")
+        entries.append(boxes.buffer[position : position + size_bytes])
         position += size_bytes
     return entries
 
@@ -167,24 +165,24 @@ def _check_same(entries: list[bytes], path: str) -> None:
         raise UnsupportedClipError(CHANGES_MIDWAY, path=path)
 
 
-def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path: str) -> None:
+def _check_reference(boxes: Boxes, number: int) -> None:
     """Refuse media in another file, which the data reference would name."""
     if b"dref" not in boxes:
         return
     start, stop = boxes[b"dref"]
     if stop - start < 8:
-        raise broken(path, "its data reference is cut off")
-    count = _U32.unpack_from(buffer, start + 4)[0]
+        raise broken(boxes.path, "its data reference is cut off")
+    count = _U32.unpack_from(boxes.buffer, start + 4)[0]
     position = start + 8
     for current in range(1, min(count, _ENTRY_LIMIT) + 1):
         if position + 12 > stop:
-            raise broken(path, "its data reference is cut off")
-        size_bytes, _ = _U32_PAIR.unpack_from(buffer, position)
+            raise broken(boxes.path, "its data reference is cut off")
+        size_bytes, _ = _U32_PAIR.unpack_from(boxes.buffer, position)
         if size_bytes < 12 or position + size_bytes > stop:
-            raise broken(path, "its data reference is cut off")  # FFmpeg would not read on
-        flags = _U32.unpack_from(buffer, position + 8)[0]
+            raise broken(boxes.path, "its data reference is cut off")  # FFmpeg would not read on
+        flags = _U32.unpack_from(boxes.buffer, position + 8)[0]
         if current == number and not flags & _SELF_CONTAINED:
-            raise broken(path, "its media lies in another file")
+            raise broken(boxes.path, "its media lies in another file")
         position += size_bytes
 
 

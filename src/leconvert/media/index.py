@@ -31,19 +31,12 @@ import numpy.typing as npt
 from leconvert.media.boxes import (
     MATRIX_BYTES,
     VIDEO,
+    Boxes,
     Moov,
     Span,
     StoredIndex,
     UnsupportedClipError,
-    box_of,
     broken,
-    edit_shift,
-    handler_of,
-    only_row,
-    read_geometry,
-    read_rows,
-    read_timescale,
-    row_span,
     stored_index,
     unreadable,
     wanted_boxes,
@@ -271,7 +264,7 @@ class ClipIndex:
         to single precision as LeRobot rounds them.
         """
         found = Misfit.OTHER_TRACKS if self.other_tracks else _FIT
-        if self._is_at_rate(fps):
+        if self.is_at_rate(fps):
             return found
         count = self.num_samples
         times = self.shown if isinstance(self.shown, range) else np.sort(self.shown)
@@ -293,15 +286,14 @@ class ClipIndex:
                 found |= Misfit.OTHER_RATE
         return found
 
-    def _is_at_rate(self, fps: Fraction) -> bool:
+    def is_at_rate(self, fps: Fraction) -> bool:
         """Return whether each frame is at exactly rank / ``fps``, with equal durations."""
-        times = self.shown
-        return (
-            isinstance(times, range)
-            and not times.start
-            and times.step * fps.numerator == self.timescale * fps.denominator
-            and times.step * len(times) == self.duration
-        )
+        step, rest = divmod(self.timescale * fps.denominator, fps.numerator)
+        if rest or step * self.num_samples != self.duration:
+            return False
+        if isinstance(self.shown, range):
+            return self.shown == range(0, self.duration, step)
+        return np.array_equal(np.sort(self.shown), np.arange(0, self.duration, step))
 
     def begins_at(self, sample: int) -> bool:
         """Return whether a cut beginning here decodes by itself, and shows this frame first."""
@@ -358,7 +350,7 @@ class ClipIndex:
     def frames_off_their_place(self, fps: Fraction) -> IntArray:
         """Return ranks of frames whose stored time is half a frame or more from rank / ``fps``."""
         nowhere = np.empty(0, np.int64)
-        if self._is_at_rate(fps):
+        if self.is_at_rate(fps):
             return nowhere
         # |time / timescale - rank / fps| >= 1 / (2 fps), in integers:
         # |2 time fps.num - 2 rank timescale fps.den| >= timescale fps.den
@@ -619,7 +611,7 @@ class _Track(NamedTuple):
     """
 
     stored: StoredIndex
-    boxes: dict[bytes, Span]
+    boxes: Boxes
     other_tracks: tuple[str, ...]
     timescale: int
     movie_timescale: int
@@ -686,12 +678,12 @@ def _track(stored: StoredIndex) -> _Track:
     """Parse an index up to its tables of samples."""
     path, buffer = stored.path, stored.moov.buffer
     boxes, other_tracks, movie_timescale = _video_of(stored.moov, path)
-    timescale = read_timescale(buffer, box_of(boxes, b"mdhd", path), path)
+    timescale = boxes.timescale(b"mdhd")
     if b"stz2" in boxes:
         raise UnsupportedClipError("compact sample sizes (stz2)", path=path)
     if b"stps" in boxes:
         raise UnsupportedClipError("partial sync samples (stps)", path=path)
-    start, stop = box_of(boxes, b"stsz", path)
+    start, stop = boxes.needed(b"stsz")
     if stop - start < 12:
         raise broken(path, "its stsz table is cut off")
     uniform_bytes, count = _U32_PAIR.unpack_from(buffer, start + 4)
@@ -708,7 +700,7 @@ def _track(stored: StoredIndex) -> _Track:
     else:
         sizes = (start + 12, start + 12 + count * 4)
     if b"stss" in boxes:
-        keyframes = row_span(buffer, boxes, b"stss", path, 4)
+        keyframes = boxes.row_span(b"stss", 4)
     return _Track(
         stored,
         boxes,
@@ -736,7 +728,6 @@ def _clip(
     """
     stored, boxes, other_tracks, timescale, movie_timescale, count, uniform, _, listed = track
     path, moov, file_size_bytes, _ = stored
-    buffer = moov.buffer
     if uniform:
         sizes, num_bytes = np.full(count, uniform, np.int64), count * uniform
     elif have_zeros and np.count_nonzero(sizes) < count:
@@ -744,16 +735,16 @@ def _clip(
     elif num_bytes > file_size_bytes and not moov.is_cut_off:
         raise broken(path, _LARGER_THAN_THE_FILE)
     media = (moov.media[0], _ANYWHERE) if moov.is_cut_off else moov.media
-    places, descriptions = _places(buffer, boxes, path, sizes, num_bytes, media)
-    decoded, duration = _decode_times(buffer, boxes, count, path)
-    shown, first_shown, last_shown = _shown_times(buffer, boxes, decoded, path)
+    places, descriptions = _places(boxes, sizes, num_bytes, media)
+    decoded, duration = _decode_times(boxes, count)
+    shown, first_shown, last_shown = _shown_times(boxes, decoded)
     keyframes = _keyframes(None if listed is None else keyframe_numbers, count, path)
-    geometry = read_geometry(buffer, boxes, path)
+    geometry = boxes.geometry()
     matrix = geometry[:MATRIX_BYTES] or IDENTITY_MATRIX
-    entry, config_key = entry_and_digest(buffer, boxes, descriptions, matrix, path)
+    entry, config_key = entry_and_digest(boxes, descriptions, matrix)
     if b"elst" in boxes:
         times = first_shown, last_shown, timescale, movie_timescale
-        shift = edit_shift(buffer, boxes[b"elst"], path, *times)
+        shift = boxes.edit_shift(*times)
         if isinstance(shown, range):
             shown = range(shown.start + shift, shown.stop + shift, shown.step)
         else:
@@ -806,26 +797,24 @@ def _refuse_cut_off(index: ClipIndex) -> None:
     raise TruncatedClipError(there, int(gaps[0]) if len(gaps) else count, index.num_samples)
 
 
-def _video_of(moov: Moov, path: str) -> tuple[dict[bytes, Span], tuple[str, ...], int]:
+def _video_of(moov: Moov, path: str) -> tuple[Boxes, tuple[str, ...], int]:
     """Return the boxes of the one video track, the handlers of others, and the movie's timescale.
 
     The timescale is 0 if there is no movie header.
     """
-    buffer = moov.buffer
     movie, tracks = wanted_boxes(moov, path)
     if b"cmov" in movie or b"rmra" in movie:
         raise UnsupportedClipError("a QuickTime file with a compressed or foreign index", path=path)
-    movie_timescale = read_timescale(buffer, movie[b"mvhd"], path) if b"mvhd" in movie else 0
+    movie_timescale = movie.timescale(b"mvhd") if b"mvhd" in movie else 0
     videos, others = [], []
     for boxes in tracks:
-        handler = handler_of(buffer, boxes, path)
-        if handler == VIDEO:
+        if boxes.handler == VIDEO:
             videos.append(boxes)
         else:
-            others.append(handler.decode("latin-1"))
+            others.append(boxes.handler.decode("latin-1"))
     if b"mvex" in movie:
         for boxes in videos:
-            check_one_configuration(buffer, boxes, path)
+            check_one_configuration(boxes)
         raise UnsupportedClipError("fragmented MP4", path=path)
     if not videos:
         raise broken(path, "it has no video track")
@@ -835,44 +824,42 @@ def _video_of(moov: Moov, path: str) -> tuple[dict[bytes, Span], tuple[str, ...]
 
 
 def _places(
-    buffer: bytes,
-    boxes: dict[bytes, Span],
-    path: str,
+    boxes: Boxes,
     sizes: IntArray,
     num_bytes: int,
     media: Span,
 ) -> tuple[IntArray | int, set[int]]:
     """Return the samples' offsets, as `ClipIndex.places`, and the numbers of their entries."""
-    chunk = only_row(buffer, boxes, b"stco", _U32)
-    run = only_row(buffer, boxes, b"stsc", _U32_TRIPLE)
+    chunk = boxes.only_row(b"stco", _U32)
+    run = boxes.only_row(b"stsc", _U32_TRIPLE)
     if chunk is not None and run is not None and run[:2] == (1, len(sizes)):
         if not media[0] <= chunk[0] <= media[1] - num_bytes:
-            raise broken(path, _OUTSIDE_THE_MEDIA)
+            raise broken(boxes.path, _OUTSIDE_THE_MEDIA)
         return chunk[0], {run[2]}
     if b"stco" in boxes or b"co64" not in boxes:
-        starts = read_rows(buffer, boxes, b"stco", path)
+        starts = boxes.rows(b"stco")
     else:
-        starts = read_rows(buffer, boxes, b"co64", path, dtype=_BIG_U64)
-    runs = read_rows(buffer, boxes, b"stsc", path, columns=3)
+        starts = boxes.rows(b"co64", dtype=_BIG_U64)
+    runs = boxes.rows(b"stsc", columns=3)
     if not len(starts) or not len(runs):
-        raise broken(path, "its chunk table is empty")
+        raise broken(boxes.path, "its chunk table is empty")
     firsts = runs[:, 0].astype(np.int64)
     chunks = np.concatenate((firsts[1:], [len(starts) + 1])) - firsts  # of each run
     if firsts[0] != 1 or int(chunks.min()) <= 0 or not runs[:, 1].all():
-        raise broken(path, "its chunk table contradicts itself")
+        raise broken(boxes.path, "its chunk table contradicts itself")
     samples = np.repeat(runs[:, 1].astype(np.int64), chunks)  # of each chunk
     stops = samples.cumsum()
     if stops[-1] != len(sizes):
         few = "fewer" if stops[-1] < len(sizes) else "more"
-        raise broken(path, f"its chunks hold {few} frames than it has")
+        raise broken(boxes.path, f"its chunks hold {few} frames than it has")
     heads = stops - samples
     # Keep the unsigned type: an offset may be 2**64 - 1.
     if int(starts.min()) < media[0] or int(starts.max()) > media[1]:
-        raise broken(path, _OUTSIDE_THE_MEDIA)
+        raise broken(boxes.path, _OUTSIDE_THE_MEDIA)
     chunk_starts = starts.astype(np.int64)
     chunk_stops = chunk_starts + np.add.reduceat(sizes, heads)
     if int(chunk_stops.max()) > media[1]:
-        raise broken(path, _OUTSIDE_THE_MEDIA)
+        raise broken(boxes.path, _OUTSIDE_THE_MEDIA)
     descriptions = set(runs[:, 2].tolist())
     if not np.count_nonzero(chunk_starts[1:] != chunk_stops[:-1]):
         return int(chunk_starts[0]), descriptions
@@ -882,30 +869,26 @@ def _places(
     return begins, descriptions
 
 
-def _decode_times(
-    buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
-) -> tuple[IntArray | range, int]:
+def _decode_times(boxes: Boxes, num_samples: int) -> tuple[IntArray | range, int]:
     """Return when each sample is decoded, in ticks from the start, and the total duration."""
-    run = only_row(buffer, boxes, b"stts", _U32_PAIR)
+    run = boxes.only_row(b"stts", _U32_PAIR)
     if run is not None and run[0] == num_samples and 0 < run[1] < _LONGEST_DURATION:
         return range(0, num_samples * run[1], run[1]), num_samples * run[1]
-    runs = read_rows(buffer, boxes, b"stts", path, columns=2)
+    runs = boxes.rows(b"stts", columns=2)
     counts = runs[:, 0].astype(np.int64)
     if int(counts.sum()) != num_samples:
-        raise broken(path, "its time table does not cover its frames")
+        raise broken(boxes.path, "its time table does not cover its frames")
     if int(runs[:, 1].max()) >= _LONGEST_DURATION:
-        raise UnsupportedClipError("implausible frame durations", path=path)
+        raise UnsupportedClipError("implausible frame durations", path=boxes.path)
     durations = np.repeat(runs[:, 1].astype(np.int64), counts)
     ends = durations.cumsum()
     return ends - durations, int(ends[-1])
 
 
-def _shown_times(
-    buffer: bytes, boxes: dict[bytes, Span], decoded: IntArray | range, path: str
-) -> tuple[IntArray | range, int, int]:
+def _shown_times(boxes: Boxes, decoded: IntArray | range) -> tuple[IntArray | range, int, int]:
     """Return when each sample is shown before any edit, with the first and the last time."""
     if b"ctts" in boxes:
-        times = _composition_offsets(buffer, boxes, len(decoded), path)
+        times = _composition_offsets(boxes, len(decoded))
         times += as_array(decoded)
         in_order = np.sort(times)
     elif isinstance(decoded, range):
@@ -913,18 +896,16 @@ def _shown_times(
     else:
         times = in_order = decoded
     if not (in_order[1:] > in_order[:-1]).all():
-        raise UnsupportedClipError("two frames at the same time", path=path)
+        raise UnsupportedClipError("two frames at the same time", path=boxes.path)
     return times, int(in_order[0]), int(in_order[-1])
 
 
-def _composition_offsets(
-    buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
-) -> IntArray:
+def _composition_offsets(boxes: Boxes, num_samples: int) -> IntArray:
     """Return the offsets to add to the decode times."""
-    runs = read_rows(buffer, boxes, b"ctts", path, columns=2)
+    runs = boxes.rows(b"ctts", columns=2)
     counts = runs[:, 0].tolist()
     if sum(counts) != num_samples:
-        raise broken(path, "its composition table does not cover its frames")
+        raise broken(boxes.path, "its composition table does not cover its frames")
     # Signed whatever the version says: writers disagree, and no writer means an offset above 2**31.
     values = runs[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
     return np.repeat(values, counts)

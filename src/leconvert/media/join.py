@@ -211,12 +211,7 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
 
 def has_exact_times(index: ClipIndex, fps: Fraction) -> bool:
     """Return whether frame *i* is at i / fps, as in a joined file, with equal durations."""
-    scale, ticks = frame_ticks(fps)
-    # time / timescale == rank * ticks / scale, in whole numbers of any size
-    shown = index.presentation_times.astype(object) * scale
-    exact = index.ranks.astype(object) * ticks * index.timescale
-    end = index.num_samples * ticks * index.timescale
-    return np.array_equal(shown, exact) and index.duration * scale == end
+    return index.is_at_rate(Fraction(*frame_ticks(fps)))
 
 
 def build_header(
@@ -463,24 +458,16 @@ class LastIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedFile:
-    """The outcome of :func:`join_clips`.
+class JoinedFile(CopiedFile):
+    """The outcome of :func:`join_clips`; of its bytes, only coded ones are copied or shared.
 
     Attributes:
-        size_bytes: Size of the file.
         header_bytes: Bytes before the first byte of media data: ``ftyp``, ``moov`` and the header
             of ``mdat``.
-        samples: Number of coded samples.
-        copied_bytes: Coded bytes that were copied.
-        cloned_bytes: Coded bytes whose blocks are shared with their source.
         clip_digests: `order_digest` of each clip as it was read, in the order of clips.
     """
 
-    size_bytes: int
     header_bytes: int
-    samples: int
-    copied_bytes: int
-    cloned_bytes: int
     clip_digests: tuple[str, ...]
 
 
@@ -585,7 +572,6 @@ def join_clips(
     return JoinedFile(
         size_bytes=header.size_bytes,
         header_bytes=len(header.content),
-        samples=samples.num_samples,
         copied_bytes=mover.copied_bytes,
         cloned_bytes=mover.cloned_bytes,
         clip_digests=tuple(digests),

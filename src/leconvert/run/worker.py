@@ -13,12 +13,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -179,8 +179,9 @@ class ShardWriter:
         """
         is_table = job.shard.stream == DATA_STREAM
         on_bytes = None if computes else job.tell
-        with _StatsFile(job.path, computes) as stats:
-            observe = self._table_observer(job, stats) if is_table and computes else None
+        with ExitStack() as opened:
+            stats = opened.enter_context(_StatsFile(job.path)) if computes else None
+            observe = self._table_observer(job, stats) if stats and is_table else None
             if job.shard.keep:
                 written = self._keep(job, files, on_bytes)
                 if observe is not None:
@@ -189,11 +190,11 @@ class ShardWriter:
                 written = self._join_tables(job, files, observe)
             else:
                 written = self._join_clips(job, files, on_bytes)
-            if computes and not is_table:
+            if stats and not is_table:
                 for place, (found, levels) in enumerate(self._clip_stats(job, files)):
                     stats.add(job.shard.first + place, found, levels)
                     job.tell_episode(place)
-        return {**written, **stats.record()}
+            return {**written, **({"stats": stats.record()} if stats else {})}
 
     def _computes(self, stream: str) -> bool:
         """Return whether statistics of a stream's files are computed."""
@@ -216,12 +217,7 @@ class ShardWriter:
             )
         if job.shard.stream == DATA_STREAM:
             return {"size_bytes": copied.size_bytes}
-        return {
-            "size_bytes": copied.size_bytes,
-            "copied_bytes": copied.copied_bytes,
-            "cloned_bytes": copied.cloned_bytes,
-            "clip_digests": [_NOT_READ],
-        }
+        return _clip_entry(copied, [_NOT_READ])
 
     def _join_tables(
         self, job: _ShardJob, files: Files, observe: Callable[[pa.Table], None] | None
@@ -255,12 +251,7 @@ class ShardWriter:
             should_stop=job.should_stop,
             sync=True,
         )
-        return {
-            "size_bytes": joined.size_bytes,
-            "copied_bytes": joined.copied_bytes,
-            "cloned_bytes": joined.cloned_bytes,
-            "clip_digests": list(joined.clip_digests),
-        }
+        return _clip_entry(joined, joined.clip_digests)
 
     def _repair(self, job: _ShardJob, place: int) -> tables.RowRepair | None:
         """Return the changes of an episode's rows, by its place in the shard."""
@@ -345,6 +336,16 @@ class ShardWriter:
         """Position of each episode's first frame in the result, shape (E,); 8 bytes per episode."""
         _, length = self._run.scan.lengths()
         return np.concatenate(([0], np.cumsum(length)[:-1]))
+
+
+def _clip_entry(moved: media.CopiedFile, clip_digests: Sequence[str]) -> dict[str, Any]:
+    """Return a video file's entry for the ``done`` record."""
+    return {
+        "size_bytes": moved.size_bytes,
+        "copied_bytes": moved.copied_bytes,
+        "cloned_bytes": moved.cloned_bytes,
+        "clip_digests": list(clip_digests),
+    }
 
 
 class _ReadSlices(NamedTuple):
@@ -434,24 +435,19 @@ class _ShardJob:
 class _StatsFile:
     """Statistics of a shard's episodes, one JSON line each, in the order of the shard."""
 
-    def __init__(self, shard_path: str, is_wanted: bool) -> None:
-        self.is_wanted = is_wanted
+    def __init__(self, shard_path: str) -> None:
         self._path = shard_path + _STATS_SUFFIX
-        self._size_bytes = 0
-        self._file: BinaryIO | None = None
+        self._digest = hashlib.sha256()
+        self._file = open(self._path, "xb")  # noqa: PTH123, SIM115 - for every shard; see __exit__
 
     def __enter__(self) -> Self:
-        """Open the file; it is on disk at the end of the block."""
-        if self.is_wanted:
-            self._digest = hashlib.sha256()
-            self._file = open(self._path, "xb")  # noqa: PTH123 - for every shard
+        """Return the file, which is on disk at the end of the block."""
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            if kind is None:
-                sync_file(self._path)
+        self._file.close()
+        if kind is None:
+            sync_file(self._path)
 
     def add(
         self, position: int, stats: dict[str, Any], levels: dict[str, Any] | None = None
@@ -465,22 +461,16 @@ class _StatsFile:
         """
         record = {"episode_index": position, "stats": stats}
         record |= {"levels": levels} if levels else {}
-        line = json.dumps(record, separators=(",", ":")).encode()
-        self._digest.update(line + b"\n")
-        self._size_bytes += len(line) + 1
-        assert self._file is not None
-        self._file.write(line + b"\n")
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        self._digest.update(line)
+        self._file.write(line)
 
     def record(self) -> dict[str, Any]:
-        """Return the entry about the file for the shard's record; empty if there is no file."""
-        if not self.is_wanted:
-            return {}
+        """Return the entry about the file for the shard's record."""
         return {
-            "stats": {
-                "path": Path(self._path).name,
-                "size_bytes": self._size_bytes,
-                "sha256": self._digest.hexdigest(),
-            }
+            "path": Path(self._path).name,
+            "size_bytes": self._file.tell(),
+            "sha256": self._digest.hexdigest(),
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from leconvert.media.boxes import Span
+from leconvert.media.boxes import Boxes
 
 # Between tables, so that a reader that strays from its own finds no zeros there.
 _BETWEEN = b"\xee" * 5
@@ -41,12 +41,12 @@ def stsd(*entries: bytes, count: int | None = None) -> bytes:
     return struct.pack(">II", 0, number) + b"".join(entries)
 
 
-def laid_out(tables: dict[str, bytes]) -> tuple[bytes, dict[bytes, Span]]:
-    """Put payloads into one buffer, which the last of them ends, and return the place of each."""
+def laid_out(tables: dict[str, bytes], path: str = "clip.mp4") -> Boxes:
+    """Return boxes with these payloads, the last of which ends the buffer."""
     buffer = bytearray()
     spans = {}
     for kind, payload in tables.items():
         buffer += _BETWEEN
         spans[kind.encode()] = len(buffer), len(buffer) + len(payload)
         buffer += payload
-    return bytes(buffer), spans
+    return Boxes(bytes(buffer), path, spans)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from leconvert.media import UnsupportedClipError, boxes
-from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, box_of, read_moov, wanted_boxes
+from leconvert.media.boxes import MOOV_LIMIT_BYTES, Boxes, Moov, Span, read_moov, wanted_boxes
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
@@ -389,9 +389,9 @@ def test_boxes_are_counted() -> None:
 
 
 def test_a_box_that_is_missing_is_named() -> None:
-    assert box_of({b"stts": (3, 9)}, b"stts", "clip.mp4") == (3, 9)
+    assert Boxes(b"", "clip.mp4", {b"stts": (3, 9)}).needed(b"stts") == (3, 9)
     with pytest.raises(UnreadableSourceError) as caught:
-        box_of({b"stts": (3, 9)}, b"stsz", "clip.mp4")
+        Boxes(b"", "clip.mp4", {b"stts": (3, 9)}).needed(b"stsz")
     words = "clip.mp4 is not a readable video: its video track has no stsz box."
     assert (caught.value.message, caught.value.path) == (words, "clip.mp4")
 

@@ -26,7 +26,7 @@ def chosen(
     tables = {"stsd": descriptions}
     if references is not None:
         tables["dref"] = references
-    return chosen_entry(*laid_out(tables), used or {1}, "clip.mp4")
+    return chosen_entry(laid_out(tables), used or {1})
 
 
 def refused(
@@ -82,14 +82,14 @@ def test_entries_that_differ_in_bit_rates_alone_are_one_configuration() -> None:
 def test_entries_for_two_decoders_are_refused_whatever_samples_name() -> None:
     entries = [visual_entry(), visual_entry(b"avc1", BTRT), visual_entry(width=65)]
     for alike in (entries[:1], entries[:2]):
-        check_one_configuration(*laid_out({"stsd": stsd(*alike)}), "clip.mp4")
+        check_one_configuration(laid_out({"stsd": stsd(*alike)}))
     for different in (entries, entries[1:]):
         with pytest.raises(UnsupportedClipError) as caught:
-            check_one_configuration(*laid_out({"stsd": stsd(*different)}), "clip.mp4")
+            check_one_configuration(laid_out({"stsd": stsd(*different)}))
         assert caught.value.reason == "its decoder configuration changes midway"
         assert caught.value.path == "clip.mp4"
     with pytest.raises(UnreadableSourceError, match="its stsd table is cut off") as broken:
-        check_one_configuration(*laid_out({"stsd": stsd(count=1)}), "clip.mp4")
+        check_one_configuration(laid_out({"stsd": stsd(count=1)}))
     assert broken.value.path == "clip.mp4"
 
 
@@ -220,20 +220,20 @@ def test_an_entry_comes_with_its_digest_whatever_its_rates_are() -> None:
     for entry in entries:
         for extra in (b"", bytes(5)):
             tables = laid_out({"stsd": stsd(entry) + extra, "dref": here})
-            found, digest = entry_and_digest(*tables, {1}, IDENTITY_MATRIX, "clip.mp4")
+            found, digest = entry_and_digest(tables, {1}, IDENTITY_MATRIX)
             assert found == entry
             assert digest == config_digest(entry, IDENTITY_MATRIX)
         digests.append(digest)
     assert digests[0] == digests[1] == digests[2]
     assert len(set(digests)) == 4
     tables = laid_out({"stsd": stsd(*entries[:2]), "dref": here})
-    assert entry_and_digest(*tables, {2}, IDENTITY_MATRIX, "clip.mp4") == (entries[1], digests[0])
+    assert entry_and_digest(tables, {2}, IDENTITY_MATRIX) == (entries[1], digests[0])
 
 
 def test_a_refused_entry_is_refused_again_with_the_path_of_each_clip() -> None:
     elsewhere = references(reference(0))
     for path in ("one.mp4", "two.mp4"):
-        tables = laid_out({"stsd": stsd(visual_entry(b"avc1", BTRT)), "dref": elsewhere})
+        tables = laid_out({"stsd": stsd(visual_entry(b"avc1", BTRT)), "dref": elsewhere}, path)
         with pytest.raises(UnreadableSourceError, match="another file") as caught:
-            entry_and_digest(*tables, {1}, IDENTITY_MATRIX, path)
+            entry_and_digest(tables, {1}, IDENTITY_MATRIX)
         assert caught.value.path == path

@@ -293,26 +293,27 @@ _PARTIAL = ".partial"
 
 
 class Assembly:
-    """The new tree, file by file. A file with its final name is complete."""
+    """The new tree, file by file. A file with its final name is complete.
+
+    Attributes:
+        counts: Number of files that were linked from a shard, copied, or joined from parts.
+    """
 
     def __init__(self, run: OpenedRun, tree: Path) -> None:
         self._run = run
         self._tree = tree
         self._path = _target_of(run, open_sources(run.manifest.sources)).path
-        self.linked = self.copied = self.joined = 0
+        self.counts = {"linked": 0, "copied": 0, "joined": 0}
 
     def add_file(self, file: OutputFile, shards: list[tuple[Shard, str]]) -> None:
         """Bring one output file into the tree."""
         path = self._path(file.stream, file.number)
         if len(shards) == 1 and shards[0][0].whole:
-            outcome = link_into_tree(shards[0][1], f"{self._tree}/{path}", tree=self._tree)
-            if outcome == "linked":
-                self.linked += 1
-            else:
-                self.copied += 1
+            how = link_into_tree(shards[0][1], f"{self._tree}/{path}", tree=self._tree)
+            self.counts[how] += 1
             return
         target = self._tree / path
-        self.joined += 1
+        self.counts["joined"] += 1
         if target.exists():
             return  # joined by a packer that was killed later
         shards.sort(key=lambda entry: entry[0].first)

@@ -82,6 +82,8 @@ from leconvert.workdir.swap import (
 _LOOKS_TO_PAUSES = 20
 _LONGEST_PAUSE_SECONDS = 10.0
 _DIFFERENCES_SHOWN = 20
+# Counts in the notes of a journal, which the report repeats.
+_COUNTS = ("linked", "copied", "joined", "cloned_bytes", "copied_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,9 +426,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
             proof = prove_tree(packing, tree, None, options.depth, collector.clip_digests)
     _check_stop(packing.stop)
     notes = {
-        "linked": assembly.linked,
-        "copied": assembly.copied,
-        "joined": assembly.joined,
+        **assembly.counts,
         "cloned_bytes": collector.cloned_bytes,
         "copied_bytes": collector.copied_bytes,
         "verified": options.depth,
@@ -708,11 +708,7 @@ def _finish(packing: Packing, proof: Proof) -> PackReport:
     report = PackReport(
         target=target,
         kept=kept_source(run.manifest.exchanged) if source == target else old,
-        linked=state.notes.get("linked", 0),
-        copied=state.notes.get("copied", 0),
-        joined=state.notes.get("joined", 0),
-        cloned_bytes=state.notes.get("cloned_bytes", 0),
-        copied_bytes=state.notes.get("copied_bytes", 0),
+        **{name: state.notes.get(name, 0) for name in _COUNTS},
         verified=proof.depth,
         verified_because=proof.because,
     )

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -93,16 +92,6 @@ class Expected:
         return len(self.index)
 
     @property
-    def num_frames(self) -> int:
-        """Number of frames of all episodes."""
-        return int(self.length.sum())
-
-    @property
-    def fps(self) -> Fraction:
-        """Frames a second."""
-        return self.sources.fps
-
-    @property
     def streams(self) -> list[str]:
         """The streams of the result."""
         return list(self.slices)
@@ -113,29 +102,14 @@ class Expected:
         return [camera for stream in self.slices if (camera := camera_of(stream)) is not None]
 
     @property
-    def features(self) -> dict[str, Any]:
-        """Features of the result, as the sources declare them."""
-        return self.sources.features
-
-    @property
-    def tasks(self) -> list[tuple[int, str]]:
-        """Index and text of each task of the result."""
-        return self.sources.tasks
-
-    @property
-    def splits(self) -> dict[str, str] | None:
-        """Splits in the result's numbering; None if they are the source's own."""
-        return self.sources.splits
-
-    @property
     def totals(self) -> Totals:
         """The totals of the result's ``info.json``."""
         return Totals(
-            fps=self.fps,
+            fps=self.sources.fps,
             episodes=len(self),
-            frames=self.num_frames,
-            tasks=len(self.tasks),
-            splits=self.splits,
+            frames=int(self.length.sum()),
+            tasks=len(self.sources.tasks),
+            splits=self.sources.splits,
         )
 
     @cached_property
@@ -209,10 +183,6 @@ class Expected:
             stream: (joined([own.lead for own in found]), joined([own.tail for own in found]))
             for stream, found in self.slices.items()
         }
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the sources' records of each episode, see `leconvert.dataset.formats.Dataset`."""
-        return self.sources.lines()
 
     def stats(self) -> Iterator[tuple[SourceView, list[int], StatsBlock]]:
         """Yield the statistics of episodes of one source, with their indices in it."""

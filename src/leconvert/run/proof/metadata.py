@@ -71,15 +71,18 @@ from leconvert.workdir.swap import has_source_tables
 
 
 def compare_info(
-    info: Mapping[str, Any], expected: Mapping[str, Any], limits: Sequence[str] = ()
+    info: Mapping[str, Any] | Difference, expected: Mapping[str, Any], limits: Sequence[str] = ()
 ) -> Iterator[Difference]:
     """Compare ``info.json``: totals, rate, templates, every feature, and added keys.
 
     Args:
-        info: The result's.
+        info: The result's, or why it cannot be read.
         expected: The expected one.
         limits: Keys whose value the conversion may choose, a positive number.
     """
+    if isinstance(info, Difference):
+        yield info
+        return
     for key in [*expected, *(key for key in info if key not in expected)]:
         if key == "features":
             yield from _compare_features(expected[key], info.get(key))
@@ -487,23 +490,20 @@ class V3Tables:
     def compare_info(self, expected: Expected) -> Iterator[Difference]:
         """Compare ``info.json``."""
         info = _read_info(self.root)
-        if isinstance(info, Difference):
-            yield info
-            return
         target: Target = TARGETS["v3.0"]
         if self.target != target:
             with suppress(UsageError):
                 first = expected.sources[0].dataset
                 overlay = target_of(target.version, OVERLAY, first, len(expected))
                 target = overlay if overlay == self.target else target
-        nan = float("nan")
-        sizes = {name: info.get(key, nan) for name, key in _SIZE_LIMITS.items()}
+        told = {} if isinstance(info, Difference) else info
+        sizes = {name: told.get(key, float("nan")) for name, key in _SIZE_LIMITS.items()}
         wanted = target.info(expected.sources.info, expected.totals, sizes)
         yield from compare_info(info, wanted, tuple(_SIZE_LIMITS.values()))
 
     def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
         """Compare the tasks, by index and text, and the table's pandas index."""
-        yield from compare_tasks(TASKS_PATH, expected.tasks, v3.read_tasks(self.root))
+        yield from compare_tasks(TASKS_PATH, expected.sources.tasks, v3.read_tasks(self.root))
         schema = tables.read_data_schema(self.root / TASKS_PATH)
         if pandas_index(schema) != "task":
             found_layout = f"the columns {schema.names} without such an index"
@@ -549,7 +549,7 @@ class V3Tables:
             "dataset_from_index": expected.begins,
             "dataset_to_index": expected.begins + expected.length,
         }
-        lines = expected.lines()
+        lines = expected.sources.lines()
         first = 0
         for block in self._episodes.blocks(lambda name: not name.startswith("stats/")):
             stop = first + block.num_rows
@@ -623,19 +623,12 @@ class V21Tables:
 
     def compare_info(self, expected: Expected) -> Iterator[Difference]:
         """Compare ``info.json``."""
-        info = _read_info(self.root)
-        if isinstance(info, Difference):
-            yield info
-            return
-        wanted = v2.converted_info(
-            expected.sources.info,
-            expected.totals,
-        )
-        yield from compare_info(info, wanted)
+        wanted = v2.converted_info(expected.sources.info, expected.totals)
+        yield from compare_info(_read_info(self.root), wanted)
 
     def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
         """Compare the tasks, by index and text."""
-        yield from compare_tasks(v2.TASKS_PATH, expected.tasks, v2.load_tasks(self.root))
+        yield from compare_tasks(v2.TASKS_PATH, expected.sources.tasks, v2.load_tasks(self.root))
 
     def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:  # noqa: ARG002
         """Yield a wrong number of an episode, since nothing could be compared then."""
@@ -660,7 +653,7 @@ class V21Tables:
             yield Difference("episodes", path, str(len(expected)), str(self.num_episodes))
             return
         of_source = zip(
-            expected.index.tolist(), expected.length.tolist(), expected.lines(), strict=True
+            expected.index.tolist(), expected.length.tolist(), expected.sources.lines(), strict=True
         )
         for have, (index, length, line) in zip(self._episodes, of_source, strict=True):
             wanted = v2.episode_line(line, int(have["episode_index"]), length)

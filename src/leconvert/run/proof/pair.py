@@ -232,7 +232,7 @@ def verify_pair(
             of_pieces, cameras = _compare_pieces(compare, stage, spread, max_workers, stop)
         differences += of_pieces
         differences[found.num_of_info : found.num_of_info] = compare_cameras(
-            expected.features, cameras, expected.fps
+            expected.sources.features, cameras, expected.sources.fps
         )
         pictures = samples = 0
         if not differences:
@@ -566,7 +566,9 @@ class Comparer:
         """Return the rules for rows of an episode's source."""
         source = self.expected.source_of(position)
         stats, task_of = self.tables.computed_stats, partial(self._task_of, source)
-        return RowRules(self.expected.fps, source.dataset.features, source.repairs, stats, task_of)
+        return RowRules(
+            self.expected.sources.fps, source.dataset.features, source.repairs, stats, task_of
+        )
 
     def path_of(self, stream: str, position: int) -> str:
         """Return the output file of an episode, relative to the result."""
@@ -734,7 +736,7 @@ class Comparer:
         clips: ClipReader,
         compared: Compared,
     ) -> None:
-        path, stream, fps = file.path, piece.stream, self.expected.fps
+        path, stream, fps = file.path, piece.stream, self.expected.sources.fps
         read_bytes = self.read_bytes
         if isinstance(index, UnreadableSourceError):
             self._say_unreadable(file, index, stream, compared)

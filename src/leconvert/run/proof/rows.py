@@ -65,7 +65,7 @@ class DataSchemas:
 
     def __init__(self, expected: Expected, list_entry: str) -> None:
         self._list_entry = list_entry
-        self._features = expected.features
+        self._features = expected.sources.features
         self.expected = expected
         self._lock = threading.Lock()
         self._known: list[pa.Schema] = []
@@ -99,21 +99,37 @@ class DataSchemas:
         self._last = stored, repairs, given
         return given
 
-    def had_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> bool:
-        """Return whether a file has the same columns as the last file with right columns."""
+    def differences(
+        self, path: str, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool
+    ) -> list[Difference]:
+        """Return the differences of a file's columns, given the schema of its first episode.
+
+        Columns of the last right file are not compared again. A kept file may hold its columns in
+        another order and form.
+        """
         last = self._right
-        return (
+        if (
             last is not None
             and last[1] is wanted
             and last[2] == is_kept
             and (found is last[0] or bool(found.equals(last[0], check_metadata=True)))
-        )
+        ):
+            return []
+        if is_kept:
+            said = [] if tables.holds_columns_of(found, wanted) else [_columns(wanted, found)]
+        else:
+            plain = _plain(found)
+            is_right = _same(plain, wanted) or self._allow(plain)
+            said = [] if is_right else list(_schema_differences(wanted, plain))
+        differences = [
+            Difference(what, path, theirs, ours, stream=DATA_STREAM) for what, theirs, ours in said
+        ]
+        differences += self._unreadable(found, path)
+        if not differences:
+            self._right = found, wanted, is_kept
+        return differences
 
-    def note_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> None:
-        """Note the columns of a file in which nothing was wrong."""
-        self._right = found, wanted, is_kept
-
-    def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
+    def _unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
         """Yield columns that LeRobot would not read as the result's ``info.json`` declares them."""
         for name, feature in self._features.items():
             if feature["dtype"] == "video":
@@ -133,7 +149,7 @@ class DataSchemas:
                     what, path, "only declared columns", "this column", stream=DATA_STREAM
                 )
 
-    def allow(self, found: pa.Schema) -> bool:
+    def _allow(self, found: pa.Schema) -> bool:
         """Return whether episodes of the source give a schema, each column by any of them.
 
         If files of the source hold a column in two types, the result has the wider type.
@@ -164,18 +180,7 @@ def compare_footer(
 
     A file whose row groups are not its episodes passes here: `compare_rows` reports it.
     """
-    schema, expected = file.schema, schemas.of(first)
-    if not schemas.had_right(schema, expected, is_kept=False):
-        found, differences = _plain(schema), list[Difference]()
-        if not _same(found, expected) and not schemas.allow(found):
-            differences += [
-                Difference(what, path, wanted, have, stream=DATA_STREAM)
-                for what, wanted, have in _schema_differences(expected, found)
-            ]
-        differences += schemas.unreadable(found, path)
-        if not differences:
-            schemas.note_right(schema, expected, is_kept=False)
-        yield from differences
+    yield from schemas.differences(path, file.schema, schemas.of(first), is_kept=False)
     episodes = schemas.expected
     lengths, begins = episodes.length[first:stop].tolist(), episodes.begins[first:stop].tolist()
     if file.rows != lengths:
@@ -222,6 +227,11 @@ def wrong_extremes(
 
 def _stated(column: str) -> str:
     return f"least and greatest {column!r} by the footer"
+
+
+def _columns(expected: pa.Schema, found: pa.Schema) -> tuple[str, str, str]:
+    wanted, have = (str([f"{f.name}: {f.type}" for f in each]) for each in (expected, found))
+    return "columns", wanted, have
 
 
 def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple[str, str, str]]:
@@ -441,21 +451,10 @@ class KeptTable:
             and file.is_column_of(column, self._theirs)
         )
 
-    def compare_columns(
-        self, path: str, schemas: DataSchemas, position: int
-    ) -> Iterator[Difference]:
-        """Yield differences if the file's columns are not valid for the result."""
+    def compare_columns(self, path: str, schemas: DataSchemas, position: int) -> list[Difference]:
+        """Return differences if the file's columns are not valid for the result."""
         found = self._ours.schema()
-        wanted = schemas.given(found, position)
-        if schemas.had_right(found, wanted, is_kept=True):
-            return
-        differences = list(schemas.unreadable(found, path))
-        if not tables.holds_columns_of(found, wanted):
-            ours, theirs = (str([f"{f.name}: {f.type}" for f in each]) for each in (found, wanted))
-            differences.insert(0, Difference("columns", path, theirs, ours, stream=DATA_STREAM))
-        if not differences:
-            schemas.note_right(found, wanted, is_kept=True)
-        yield from differences
+        return schemas.differences(path, found, schemas.given(found, position), is_kept=True)
 
 
 def _same_numbers(

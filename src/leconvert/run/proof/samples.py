@@ -32,9 +32,9 @@ Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 def picture_features(compare: Comparer) -> list[str]:
     """Return the features that are images, videos first, without dropped ones."""
-    expected = compare.expected
-    images = [key for key, ft in sorted(expected.features.items()) if ft["dtype"] == "image"]
-    return [*expected.cameras, *images]
+    features = compare.expected.sources.features
+    images = (key for key in sorted(features) if features[key]["dtype"] == "image")
+    return [*compare.expected.cameras, *images]
 
 
 def compare_pictures(
@@ -43,10 +43,9 @@ def compare_pictures(
     """Decode random frames on both sides and yield frames whose pixels differ."""
     features = picture_features(compare)
     wanted = sampling.frames(sampling.decode, compare.compared_lengths, features)
-    source = SourcePictures(compare)
     for (key, position), places in groupby(wanted, lambda each: (each[0], each[1].position)):
         frames = [place.frame for _, place in places]
-        expected = source.pictures(key, position, frames)
+        expected = source_pictures(compare, key, position, frames)
         path, pictures = _found(compare, key, position, frames)
         stream = _stream_of(compare, key)
         episode = int(compare.expected.index[position])
@@ -60,29 +59,23 @@ def compare_pictures(
             advance(1)
 
 
-class SourcePictures:
-    """Decodes images of the source, each by its rank in its episode."""
-
-    def __init__(self, compare: Comparer) -> None:
-        self._compare = compare
-
-    def pictures(self, key: str, position: int, frames: list[int]) -> list[Picture]:
-        """Return the images of one episode for some ascending ranks, in this order."""
-        expected, stream = self._compare.expected, _stream_of(self._compare, key)
-        depth = is_depth(expected.features, key)
-        path = expected.path(stream, position)
-        (first,) = expected.first_in_file(stream, np.array([position]))
-        if stream != DATA_STREAM:
-            begin = (first or 0) + int(expected.lead(stream, np.array([position]))[0])
-            shown = [begin + frame for frame in frames]
-            return [picture for _, picture in media.decode_shown(path, shown, is_depth=depth)]
-        try:
-            rows = SourceRows([key]).read(path, first, int(expected.length[position]))
-            return _decoded_rows(rows, key, frames, depth)
-        except (UnreadableSourceError, KeyError, TypeError) as error:
-            raise UnreadableSourceError(
-                f"The images {key!r} of {path} cannot be read: {error}.", path=path
-            ) from error
+def source_pictures(compare: Comparer, key: str, position: int, frames: list[int]) -> list[Picture]:
+    """Decode images of one episode of the source for some ascending ranks; return them in order."""
+    expected, stream = compare.expected, _stream_of(compare, key)
+    depth = is_depth(expected.sources.features, key)
+    path = expected.path(stream, position)
+    (first,) = expected.first_in_file(stream, np.array([position]))
+    if stream != DATA_STREAM:
+        begin = (first or 0) + int(expected.lead(stream, np.array([position]))[0])
+        shown = [begin + frame for frame in frames]
+        return [picture for _, picture in media.decode_shown(path, shown, is_depth=depth)]
+    try:
+        rows = SourceRows([key]).read(path, first, int(expected.length[position]))
+        return _decoded_rows(rows, key, frames, depth)
+    except (UnreadableSourceError, KeyError, TypeError) as error:
+        raise UnreadableSourceError(
+            f"The images {key!r} of {path} cannot be read: {error}.", path=path
+        ) from error
 
 
 def _stream_of(compare: Comparer, key: str) -> str:
@@ -101,7 +94,7 @@ def _found(
     compare: Comparer, key: str, position: int, frames: list[int]
 ) -> tuple[str, list[Picture | Exception]]:
     """Return the path of the result's file with an episode's images, and the images or an error."""
-    depth = is_depth(compare.expected.features, key)
+    depth = is_depth(compare.expected.sources.features, key)
     data_path = compare.path_of(DATA_STREAM, position)
     is_video = key in compare.expected.cameras
     path = compare.path_of(stream_of_camera(key), position) if is_video else data_path
@@ -182,7 +175,7 @@ def compare_samples(
         yield Difference("loads in LeRobot", "meta/", "a dataset", _first_line(error))
         return
     begins = compare.expected.begins
-    tasks = dict(compare.expected.tasks)
+    tasks = dict(compare.expected.sources.tasks)
     for _, place in sampling.frames(sampling.deep, compare.compared_lengths):
         number = int(begins[place.position]) + place.frame
         path = compare.path_of(DATA_STREAM, place.position)
@@ -206,9 +199,8 @@ def _expected(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the values that a sample must hold: images, other columns, and the task's text."""
     pictures = picture_features(compare)
-    source = SourcePictures(compare)
     for key in pictures:
-        (picture,) = source.pictures(key, place.position, [place.frame])
+        (picture,) = source_pictures(compare, key, place.position, [place.frame])
         yield key, np.moveaxis(picture, -1, 0)
     rules = compare.row_rules(place.position)
     rows = expected_rows(compare.row_span(place.position), rules, SourceRows())

@@ -104,12 +104,12 @@ def _compare_stats(
     total = _plain(aggregate.result())
 
     def bounds(feature: str, quantile: str) -> tuple[Any, Any] | None:
-        is_picture = expected.features[feature]["dtype"] in ("image", "video")
+        is_picture = expected.sources.features[feature]["dtype"] in ("image", "video")
         if not is_picture or times_computed[feature] < len(expected):
             return None
         return aggregate.bounds(feature, quantile)
 
-    yield from _compare_aggregate(result, total, expected.features, data_files, bounds)
+    yield from _compare_aggregate(result, total, expected.sources.features, data_files, bounds)
 
 
 def _stats_rows(

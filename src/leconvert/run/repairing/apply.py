@@ -61,7 +61,13 @@ from leconvert.run.planner import (
     plan_repairs,
 )
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
-from leconvert.run.repairing.plan import INDEX_COLUMNS, RepairPlan, plan_repair, stored_stats
+from leconvert.run.repairing.plan import (
+    INDEX_COLUMNS,
+    RepairPlan,
+    VideoRepair,
+    plan_repair,
+    stored_stats,
+)
 from leconvert.support.errors import (
     REPORT_IT,
     InterruptedRunError,
@@ -324,7 +330,8 @@ class _TreeWriter:
 
     def write(self, changes: Changes) -> None:
         """Write all files without syncing them, and the record of the changes."""
-        names = sorted({*names_to_keep(self._root), *self._plan.derived} - {REPAIRED_PATH})
+        new = [*self._plan.derived, *([v3.STATS_PATH] if self._plan.stats else [])]
+        names = sorted({*names_to_keep(self._root), *new} - {REPAIRED_PATH})
         with self._progress.stage("repair", len(names), "files") as stage:
             for path in names:
                 if self._stop.is_set():
@@ -336,45 +343,40 @@ class _TreeWriter:
                     make_folders_below(self._tree, (self._tree / path).parent)
                     self._write(path)
                 stage.advance(1)
-        self._write_meta()
         write_changes(self._tree, changes)
 
     def _write(self, path: str) -> None:
-        is_derived = path in self._plan.derived
+        plan, target = self._plan, self._tree / path
+        is_derived = path in plan.derived
         source = (self._tables_root if is_derived else self._root) / path
-        target = self._tree / path
         if path in self._videos:
-            self._write_video(path)
-        elif path in self._data:
+            self._write_video(self._videos[path], source, target)
+            return
+        if path in self._data:
             data = self._data[path]
-            columns = data.values(self._plan.fps, source)
+            columns = data.values(plan.fps, source)
             tables.replace_columns(source, target, columns, row_groups=data.length.tolist())
-            self.written_bytes += target.stat().st_size
         elif path in self._rows:
-            rows = self._rows[path]
-            columns = {
-                name: values[rows.start : rows.stop] for name, values in self._plan.episodes.items()
-            }
-            ordered = self._in_order
+            rows, ordered = self._rows[path], self._in_order
+            columns = {name: new[rows.start : rows.stop] for name, new in plan.episodes.items()}
             moved = None if ordered is None else ordered.slice(rows.start, len(rows))
             tables.replace_columns(source, target, columns, rows=moved)
-            self.written_bytes += target.stat().st_size
-        elif path == v3.TASKS_PATH and self._plan.task_rows is not None:
-            order = self._plan.task_rows
-            number = {"task_index": np.arange(len(order))}
+        elif path == v3.TASKS_PATH and plan.task_rows is not None:
+            number = {"task_index": np.arange(len(plan.task_rows))}
             with storage_errors(source):
-                moved = pq.read_table(source).take(pa.array(order))
+                moved = pq.read_table(source).take(pa.array(plan.task_rows))
             tables.replace_columns(source, target, number, rows=moved)
-            self.written_bytes += target.stat().st_size
-        elif (path == v3.INFO_PATH and self._plan.info) or (
-            path == v3.STATS_PATH and self._plan.stats
-        ):
-            return  # written at the end
+        elif path == v3.INFO_PATH and plan.info:
+            v3.write_info(self._tree, {**v3.read_json_object(source), **plan.info})
+        elif path == v3.STATS_PATH and plan.stats:
+            v3.write_stats(self._tree, {**stored_stats(self._root), **plan.stats})
         elif is_derived:
             copy_file(source, target)
-            self.written_bytes += target.stat().st_size
         elif source.is_file():
-            self._copied(media.copy_file(source, target))
+            copied = media.copy_file(source, target)
+            self.copied_bytes += copied.copied_bytes
+            self.cloned_bytes += copied.cloned_bytes
+            return
         else:
             # A link to a folder, or to nothing. If it leads out of the dataset, it keeps its
             # target.
@@ -382,9 +384,10 @@ class _TreeWriter:
             stays = place.is_relative_to(os.path.realpath(self._root))
             stays = stays or os.path.realpath(target.parent / text) == str(place)
             target.symlink_to(text if stays else place)
+            return
+        self.written_bytes += target.stat().st_size
 
-    def _write_video(self, path: str) -> None:
-        video, source, target = self._videos[path], self._root / path, self._tree / path
+    def _write_video(self, video: VideoRepair, source: Path, target: Path) -> None:
         if video.how == "remux":
             media.remux_clip(source, target, fps=self._plan.fps, other_tracks=True)
             self.copied_bytes += target.stat().st_size
@@ -402,19 +405,6 @@ class _TreeWriter:
         self.copied_bytes += joined.copied_bytes
         self.cloned_bytes += joined.cloned_bytes
         self.written_bytes += joined.header_bytes
-
-    def _copied(self, copied: media.CopiedFile) -> None:
-        self.copied_bytes += copied.copied_bytes
-        self.cloned_bytes += copied.cloned_bytes
-
-    def _write_meta(self) -> None:
-        if self._plan.info:
-            info = v3.read_json_object(self._root / v3.INFO_PATH)
-            v3.write_info(self._tree, {**info, **self._plan.info})
-            self.written_bytes += (self._tree / v3.INFO_PATH).stat().st_size
-        if self._plan.stats:
-            v3.write_stats(self._tree, {**stored_stats(self._root), **self._plan.stats})
-            self.written_bytes += (self._tree / v3.STATS_PATH).stat().st_size
 
 
 def _prove(

@@ -42,7 +42,7 @@ def test_a_whole_file_is_linked_and_copied_only_where_links_do_not_reach(
         monkeypatch.setattr(os, "link", elsewhere)
     assembly = Assembly(planned, tree)
     assembly.add_file(FILE, [(Shard(DATA_STREAM, 0, 0, 5, whole=True), str(shard))])
-    assert (assembly.linked, assembly.copied, assembly.joined) == (int(links), int(not links), 0)
+    assert assembly.counts == {"linked": int(links), "copied": int(not links), "joined": 0}
     placed = tree / USUAL_NAMES.path(FILE.stream, FILE.number)
     assert placed.read_bytes() == b"rows"
     assert placed.samefile(shard) is links
@@ -74,4 +74,4 @@ def test_a_joined_file_of_a_packer_that_was_killed_is_kept(
     there.write_bytes(b"joined before")
     assembly = Assembly(planned, tree)
     assembly.add_file(FILE, [part(0, 2, tmp_path), part(2, 5, tmp_path)])
-    assert (assembly.joined, there.read_bytes()) == (1, b"joined before")
+    assert (assembly.counts["joined"], there.read_bytes()) == (1, b"joined before")
