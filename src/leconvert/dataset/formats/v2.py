@@ -34,6 +34,7 @@ from leconvert.dataset.formats.dataset import (
     Slices,
     Totals,
     fps_number,
+    frame_rate,
     renamed_stream,
     written_features,
 )
@@ -292,14 +293,6 @@ def _fps(path: Path, value: object) -> Fraction:
             next_step="Run the command again with --assume-fps and the frames per second.",
         )
     return rate
-
-
-def frame_rate(value: object) -> Fraction | None:
-    """Return ``fps`` of ``info.json`` as a rate; None if it is not one."""
-    # bool is an int in Python: true would pass as one frame a second.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return Fraction(repr(value)) if 0 < value < 1_000_000 else None  # also refuses NaN
 
 
 def _bad(path: Path, what: str) -> SourceError:

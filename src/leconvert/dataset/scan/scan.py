@@ -26,8 +26,8 @@ from leconvert.dataset.findings import (
     whole_frames_of,
 )
 from leconvert.dataset.fitness import data_misfits
-from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
-from leconvert.dataset.formats.v2 import frame_rate, load_tasks, read_info
+from leconvert.dataset.formats import TARGETS, Dataset, frame_rate, renamed_stream, v2, v3
+from leconvert.dataset.formats.v2 import load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
     COMPUTED_BY,

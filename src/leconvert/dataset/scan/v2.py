@@ -24,6 +24,7 @@ from leconvert.dataset.findings import (
     RepeatedObservations,
     check_dropped_features,
 )
+from leconvert.dataset.formats import frame_rate
 from leconvert.dataset.formats.v2 import (
     EPISODES_PATH,
     INFO_PATH,
@@ -35,7 +36,6 @@ from leconvert.dataset.formats.v2 import (
     PathTemplateError,
     SourcePaths,
     episode_length,
-    frame_rate,
     is_pointer,
     load_tasks,
     parse_line,
