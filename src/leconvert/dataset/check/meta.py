@@ -77,7 +77,7 @@ class EpisodeStats:
         total = self._totals.setdefault(feature, FeatureStats(feature, is_image=False))
         if total.partial is not None and total.shape != shapes["mean"]:
             return f"its statistics have several shapes, {total.shape} and {shapes['mean']}"
-        total.add_columns(range(batch.num_rows), block)
+        total.add_columns(block)
         with np.errstate(invalid="ignore", over="ignore"):
             total.reduce_block()
         return None

@@ -166,7 +166,7 @@ class SourceView:
             chosen = is_kept[first : first + len(block)]
             first += len(block)
             if chosen.any():
-                yield block.select(chosen)
+                yield block if chosen.all() else block[chosen]
 
     @property
     def _is_kept(self) -> npt.NDArray[np.bool_]:
