@@ -197,14 +197,13 @@ def said_of_template(raw: Mapping[str, Any], key: str, template: str) -> str:
 
 
 def placed_as_located(
-    declared: Declared, table: EpisodeTable, lengths: IntArray, located: Iterable[LocatedFile]
+    declared: Declared, table: EpisodeTable, located: Iterable[LocatedFile]
 ) -> dict[str, StreamPlaces]:
     """Return the places of episodes in all streams, some of whose files were located.
 
     Args:
         declared: The declarations, with the templates that find the files.
         table: The places as stored.
-        lengths: Frames of each episode, shape (E,).
         located: The files; see `Located.reading`.
     """
     by_stream: dict[str, list[LocatedFile]] = {}
@@ -221,7 +220,7 @@ def placed_as_located(
                     f"{file.path} has no name of a file of {stream}.", path=file.path
                 )
             chunk[file.episode], number[file.episode] = numbers
-        placed[stream] = _counted(declared, stream, chunk, number, lengths)
+        placed[stream] = _counted(declared, stream, chunk, number, table.length)
     return placed
 
 
@@ -241,24 +240,17 @@ def _counted(
 
 
 def locate_files(
-    root: Path,
-    declared: Declared,
-    table: EpisodeTable,
-    lengths: IntArray,
-    streams: Collection[str],
+    root: Path, declared: Declared, table: EpisodeTable, streams: Collection[str]
 ) -> Located:
-    """Look for the files of streams with wrong ones, and return what differs from what is said.
-
-    Args:
-        lengths: Frames of each episode, shape (E,).
-    """
+    """Look for the files of streams with wrong ones, and return what differs from what is said."""
     info = locate_templates(root, declared, streams)
     declared = with_templates(declared, info)
     places = {}
     for stream in streams:
         if stream not in declared.templates or stream not in table.placed:
             continue
-        found, stored = located_places(root, declared, lengths, stream), table.placed[stream]
+        found = located_places(root, declared, table.length, stream)
+        stored = table.placed[stream]
         if found is not None and not (
             np.array_equal(found.chunk, stored.chunk) and np.array_equal(found.file, stored.file)
         ):
