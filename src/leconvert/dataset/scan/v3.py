@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ from leconvert.dataset.scan.dataset_checks import check_declarations
 from leconvert.dataset.scan.file_checks import (
     NO_INDEX,
     NOT_KNOWN,
-    ClipCheck,
     ClipFacts,
     RowFacts,
     StatsCheck,
+    clip_checks,
     steps_are_even,
 )
 from leconvert.dataset.scan.gathering import (
@@ -58,7 +58,6 @@ from leconvert.model.values import (
     FloatArray,
     IntArray,
     Misfit,
-    camera_of,
     stream_of_camera,
     v3_file_key,
 )
@@ -364,42 +363,42 @@ def _check_stats(
     return missing
 
 
+@dataclass(eq=False)
 class FileScanner(Scanner):
-    """Looks at one file after another."""
+    """Looks at one file after another.
 
-    def __init__(
-        self,
-        root: Path,
-        routes: Sequence[v3.RoutedFile],
-        table: v3.EpisodeTable,
-        declared: v3.Declared,
-        features: Mapping[str, Mapping[str, Any]],
-        num_tasks: int | None,
-        fleeting_inodes: frozenset[int] = frozenset(),
-        is_for_v21: bool = False,
-    ) -> None:
-        self._is_for_v21 = is_for_v21
-        self._root = root
-        self._routes = routes
-        self._table = table
-        self._declared = declared
-        self._num_tasks = num_tasks
-        self._fleeting_inodes = fleeting_inodes
+    Attributes:
+        root: The dataset's folder.
+        routes: The files.
+        table: The places of all episodes.
+        declared: The declarations of ``info.json``.
+        features: Declared features, without those that are left out.
+        num_tasks: Number of tasks; None if unknown.
+        fleeting_inodes: Devices whose files have no lasting inode numbers.
+        is_for_v21: Whether the distances of timestamps are checked as in LeRobot 0.3.3.
+    """
+
+    root: Path
+    routes: Sequence[v3.RoutedFile]
+    table: v3.EpisodeTable
+    declared: v3.Declared
+    features: Mapping[str, Mapping[str, Any]]
+    num_tasks: int | None
+    fleeting_inodes: frozenset[int] = frozenset()
+    is_for_v21: bool = False
+
+    def __post_init__(self) -> None:
         self._kinds = TableKinds()
-        self._has_cameras = any(routed.stream != DATA_STREAM for routed in routes)
-        self._check_clip = {
-            routed.stream: ClipCheck(features[camera], declared.fps)
-            for routed in routes
-            if (camera := camera_of(routed.stream)) is not None
-        }
+        streams = dict.fromkeys(routed.stream for routed in self.routes)
+        self._check_clip = clip_checks(streams, self.features, self.declared.fps)
 
     def __call__(self, number: int) -> Look:
         """Look at one of the files."""
-        routed = self._routes[number]
-        lengths = self._table.length[routed.episodes]
+        routed = self.routes[number]
+        lengths = self.table.length[routed.episodes]
         look, kind = Look(num_files=1), ""
         numbers = np.zeros(len(lengths), SLICE_NUMBERS)
-        file = f"{self._root}/{routed.path}"
+        file = f"{self.root}/{routed.path}"
         notes = ObservationLog(
             look.remarks,
             look.sightings,
@@ -410,7 +409,7 @@ class FileScanner(Scanner):
         )
         forget_old_names([file])
         try:
-            facts = facts_of_opened(file, status_now(file), self._fleeting_inodes)
+            facts = facts_of_opened(file, status_now(file), self.fleeting_inodes)
             numbers["file_bytes"], numbers["mtime_ns"], numbers["inode"] = facts
             if routed.stream == DATA_STREAM:
                 kind = self._look_at_table(routed, lengths, numbers, look, notes)
@@ -478,13 +477,13 @@ class FileScanner(Scanner):
         order = np.argsort(first[is_there], kind="stable")
         among = replace(routed, episodes=routed.episodes[is_there][order])
         first, rows = first[is_there][order], rows[is_there][order]
-        check = v3.RowCheck(among, self._table, self._declared, self._num_tasks, first, rows)
+        check = v3.RowCheck(among, self.table, self.declared, self.num_tasks, first, rows)
         if len(among.episodes):
             check.read(file)
         for column, code in v3.ROW_CODES.items():
             if column in ("index", "task_index"):
                 continue  # reported from `RowFacts`
-            mild = column == "timestamp" and not self._has_cameras
+            mild = column == "timestamp" and not self._check_clip
             for episode, said in check.wrong_in(column).items():
                 notes.episode = episode
                 notes.say(
@@ -492,13 +491,13 @@ class FileScanner(Scanner):
                     f"{shown(notes.path)}: {column} is wrong, first in {said}.",
                     severity="warning" if mild else "",
                 )
-        if self._is_for_v21 and "timestamp" in file.schema_arrow.names:
+        if self.is_for_v21 and "timestamp" in file.schema_arrow.names:
             self._check_steps(file, among, first, first + rows, notes)
         unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
         facts = []
         for episode, compared in zip(routed.episodes.tolist(), is_there.tolist(), strict=True):
-            begins = int(self._table.start[episode])
+            begins = int(self.table.start[episode])
             facts.append(
                 RowFacts(
                     begins if has_index and episode not in unplaced else NOT_KNOWN,
@@ -532,7 +531,7 @@ class FileScanner(Scanner):
             held = np.concatenate([held, times])
             while spans and spans[0][2] <= begin + len(held):
                 notes.episode, *rows = spans.popleft()
-                steps_are_even(held[rows[0] - begin : rows[1] - begin], self._declared.fps, notes)
+                steps_are_even(held[rows[0] - begin : rows[1] - begin], self.declared.fps, notes)
             if not spans:
                 return
             passed = min(max(0, spans[0][1] - begin), len(held))
@@ -547,7 +546,7 @@ class FileScanner(Scanner):
         notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a video's slices, and return its decoder configuration."""
-        fps = self._declared.fps
+        fps = self.declared.fps
         try:
             found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(notes.file)
         except media.UnsupportedClipError as error:
@@ -561,8 +560,8 @@ class FileScanner(Scanner):
         numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, notes)
-        begin_seconds = self._table.placed[routed.stream].begin_seconds[routed.episodes]
-        end_seconds = self._table.placed[routed.stream].end_seconds[routed.episodes]
+        begin_seconds = self.table.placed[routed.stream].begin_seconds[routed.episodes]
+        end_seconds = self.table.placed[routed.stream].end_seconds[routed.episodes]
         first, is_counted = _frames_begin(clip, begin_seconds, lengths, fps, notes)
         own = lengths
         if not is_counted:
