@@ -161,7 +161,7 @@ def test_no_value_changes_on_the_way_through_columns(
         chosen = np.arange(len(rows)) % 2 == 0
         edges = np.cumsum([len(each) for each in block])
         parts = zip(block, np.split(chosen, edges[:-1]), strict=True)
-        some = [each.select(part) for each, part in parts if part.any()]
+        some = [each[part] for each, part in parts if part.any()]
         assert same(list(rows_of(some)), rows[::2])
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert import media, tables
+from leconvert.model.values import is_depth_map
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 from leconvert.tables.arrow import (
@@ -518,21 +519,6 @@ class _Channel:
 
 # Kinds of features without statistics in LeRobot.
 _WITHOUT_STATS = ("string", "language")
-
-
-def is_depth_map(feature: Mapping[str, Any]) -> bool:
-    """Return whether a feature of ``info.json`` contains distances instead of colours.
-
-    LeRobot's mark is ``is_depth_map`` in ``info``. Older datasets have ``video.is_depth_map`` there
-    or in ``video_info``.
-    """
-    infos = (feature.get("info"), feature.get("video_info"))
-    return any(
-        bool(info.get(key))
-        for info in infos
-        if isinstance(info, Mapping)
-        for key in ("is_depth_map", "video.is_depth_map")
-    )
 
 
 def table_stats(

@@ -59,6 +59,21 @@ def camera_of(stream: str) -> str | None:
     return stream.removeprefix(_VIDEO_PREFIX) if stream.startswith(_VIDEO_PREFIX) else None
 
 
+def is_depth_map(feature: Mapping[str, Any]) -> bool:
+    """Return whether a feature contains distances instead of colours.
+
+    LeRobot's mark is ``is_depth_map`` in ``info``. Older datasets have ``video.is_depth_map`` there
+    or in ``video_info``.
+    """
+    infos = (feature.get("info"), feature.get("video_info"))
+    return any(
+        bool(info.get(key))
+        for info in infos
+        if isinstance(info, Mapping)
+        for key in ("is_depth_map", "video.is_depth_map")
+    )
+
+
 def _suffix(stream: str) -> str:
     return "parquet" if stream == DATA_STREAM else "mp4"
 

@@ -162,8 +162,10 @@ def test_a_missing_statistic_is_named_with_its_episode(key: str) -> None:
 
 
 def test_a_feature_without_a_mapping_is_refused() -> None:
+    aggregator = StatsAggregator()
+    aggregator.update({"a": [1, 2]})
     with pytest.raises(SourceError, match="not a mapping"):
-        StatsAggregator().update({"a": [1, 2]})
+        aggregator.result()
 
 
 def test_images_have_one_value_a_channel() -> None:

@@ -37,7 +37,6 @@ from leconvert.dataset.formats.v3 import (
     EpisodeTable,
     Located,
     OtherTasks,
-    Ranges,
     RoutedFile,
     StreamPlaces,
     check_ranges,
@@ -211,8 +210,8 @@ class DatasetCheck:
         root: The dataset.
         findings: All findings, including similar ones.
         declared: The content of ``info.json``; None if nothing can be checked by it.
-        table: The content of ``meta/episodes``; None if nothing can be read by it.
-        ranges: The rows of each episode; None without a table.
+        table: The content of ``meta/episodes``, with the lengths that count; None if nothing can be
+            read by it.
         files: The files of each stream, if known, in the order of their episodes.
         tasks: The text of each row of ``meta/tasks.parquet``; None if the table is unusable.
         other_tasks: For each data file, the episodes for which ``meta/episodes`` lists other tasks
@@ -240,7 +239,6 @@ class DatasetCheck:
         self.findings: list[Finding] = []
         self.declared: Declared | None = None
         self.table: EpisodeTable | None = None
-        self.ranges: Ranges | None = None
         self.files: Mapping[str, list[RoutedFile]] = {}
         self.tasks: Sequence[str] | None = None
         self.other_tasks: dict[str, Mapping[int, OtherTasks]] = {}
@@ -291,12 +289,11 @@ class DatasetCheck:
         if self._order.episodes is not None:
             table = table.in_order(self._order.episodes)
         table = replace(table, placed={**table.placed, **self._order.places})
-        ranges, findings = check_ranges(table, declared)
+        self.table, findings = check_ranges(table, declared)
         self.findings += findings
         self.findings += split_findings(self._raw, len(table))
-        self.table, self.ranges = table, ranges
-        self.episodes, self.frames = len(table), int(ranges.length.sum())
-        self._check_files(declared, table, ranges, streams)
+        self.episodes, self.frames = len(table), int(self.table.length.sum())
+        self._check_files(declared, self.table, streams)
 
     def _unreadable(self) -> Iterator[Finding]:
         """Yield files that must not be opened, and the reason why LeRobot could not even begin."""
@@ -307,13 +304,7 @@ class DatasetCheck:
         except (OSError, ValueError) as error:
             yield found("unreadable-file", f"{INFO_PATH} cannot be read: {error}", path=INFO_PATH)
 
-    def _check_files(
-        self,
-        declared: Declared,
-        table: EpisodeTable,
-        ranges: Ranges,
-        streams: list[str],
-    ) -> None:
+    def _check_files(self, declared: Declared, table: EpisodeTable, streams: list[str]) -> None:
         files = {
             stream: routed_files(table, declared, stream)
             for stream in streams
@@ -330,18 +321,10 @@ class DatasetCheck:
         def table_report(routed: RoutedFile) -> DataFileReport:
             num_tasks = None if self.tasks is None else len(self.tasks)
             numbers = self._order.task_numbers
-            return check_data_file(self.root, routed, table, ranges, declared, num_tasks, numbers)
+            return check_data_file(self.root, routed, table, declared, num_tasks, numbers)
 
         def video_findings(routed: RoutedFile) -> list[Finding]:
-            return check_video_file(
-                self.root,
-                routed,
-                table.placed[routed.stream],
-                ranges,
-                declared.features[str(camera_of(routed.stream))],
-                declared.fps,
-                untimed,
-            )
+            return check_video_file(self.root, routed, table, declared, untimed)
 
         with self._progress.stage("check", len(every), "files") as stage:
             reports = list(_each(table_report, tables, stage))
@@ -355,11 +338,11 @@ class DatasetCheck:
         paths = {routed.path: None for routed in every}
         self.findings += left_over(self.root, paths, len(files) == len(streams), declared)
         self.findings += provenance_findings(self.root, self.episodes)
-        self._locate_files(declared, table, ranges, set(streams) - files.keys())
+        self._locate_files(declared, table, set(streams) - files.keys())
         self._tell_of_cameras_elsewhere()
 
     def _locate_files(
-        self, declared: Declared, table: EpisodeTable, ranges: Ranges, nameless: Collection[str]
+        self, declared: Declared, table: EpisodeTable, nameless: Collection[str]
     ) -> None:
         """Find files that fit in place of the stated ones; use them, and report it."""
         wrong = streams_in_doubt(self.findings)
@@ -367,7 +350,7 @@ class DatasetCheck:
             wrong[stream] = (None, f"The path template of {stream} matches no file.")
         if not wrong:
             return
-        located = locate_files(self.root, declared, table, ranges.length, sorted(wrong))
+        located = locate_files(self.root, declared, table, sorted(wrong))
         if not located:
             return
         order = replace(self._order, places={**self._order.places, **located.places})

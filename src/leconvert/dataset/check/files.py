@@ -20,14 +20,12 @@ from leconvert.dataset.formats.v3 import (
     EpisodeTable,
     Feature,
     OtherTasks,
-    Ranges,
     RoutedFile,
     RowCheck,
-    StreamPlaces,
     place_rows,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
+from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray, camera_of
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.schemas import (
@@ -129,7 +127,6 @@ def check_data_file(
     root: Path,
     routed: RoutedFile,
     table: EpisodeTable,
-    ranges: Ranges,
     declared: Declared,
     num_tasks: int | None,
     task_numbers: IntArray | None = None,
@@ -150,7 +147,7 @@ def check_data_file(
             report.findings += check_schema(schema, declared, path)
             if not report.findings:
                 report.columns = tuple((item.name, str(plain_type(item.type))) for item in schema)
-            lengths = ranges.length[routed.episodes]
+            lengths = table.length[routed.episodes]
             placed = place_rows(file, routed, lengths)
             report.findings += [
                 found(code, message, episode=episode, stream=DATA_STREAM, path=path)
@@ -160,7 +157,9 @@ def check_data_file(
                 report.findings += _row_group_findings(file, routed, lengths)
             among, begins = placed.whole(routed)
             if len(begins):
-                rows = RowCheck(among, table, ranges, declared, num_tasks, begins, task_numbers)
+                rows = RowCheck(
+                    among, table, declared, num_tasks, begins, task_numbers=task_numbers
+                )
                 report.findings += rows.check(file)
                 report.untimed = rows.untimed
                 report.other_tasks = rows.other_tasks
@@ -238,10 +237,8 @@ class EpisodeSpans:
 def check_video_file(
     root: Path,
     routed: RoutedFile,
-    placed: StreamPlaces,
-    ranges: Ranges,
-    feature: Feature,
-    fps: Fraction,
+    table: EpisodeTable,
+    declared: Declared,
     untimed: npt.NDArray[np.bool_],
 ) -> list[Finding]:
     """Check one video file. Memory is bounded by its index."""
@@ -270,10 +267,11 @@ def check_video_file(
         return [wrong("unreadable-file", f"{routed.path} cannot be read: {error}", first)]
     if not len(frames.seconds):
         return [wrong("unreadable-file", f"{routed.path} contains no frames.", first)]
+    feature = declared.features[str(camera_of(routed.stream))]
     findings += [wrong(code, message) for code, message in _declaration(frames, feature)]
-    spans = spans_of(frames, routed, placed, ranges)
+    spans = spans_of(frames, routed, table)
     timed = ~untimed[spans.episodes]
-    for code, message, at in spans_findings(frames, spans, fps, timed):
+    for code, message, at in spans_findings(frames, spans, declared.fps, timed):
         findings.append(wrong(code, f"{routed.path}: {message}", int(spans.episodes[at])))
     return findings
 
@@ -313,10 +311,9 @@ def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, s
         yield "codec-mismatch", f"The codec is {frames.codec}, but {declared} is declared."
 
 
-def spans_of(
-    frames: VideoFrames, routed: RoutedFile, placed: StreamPlaces, ranges: Ranges
-) -> EpisodeSpans:
+def spans_of(frames: VideoFrames, routed: RoutedFile, table: EpisodeTable) -> EpisodeSpans:
     """Return the frames of each episode of a file, from the frame nearest to its begin."""
+    placed = table.placed[routed.stream]
     begin_seconds = placed.begin_seconds[routed.episodes]
     begin = _nearest(frames.seconds, begin_seconds)
     order = np.lexsort((routed.episodes, begin))
@@ -324,7 +321,7 @@ def spans_of(
     return EpisodeSpans(
         episodes,
         begin[order],
-        ranges.length[episodes],
+        table.length[episodes],
         begin_seconds[order],
         placed.end_seconds[episodes],
     )

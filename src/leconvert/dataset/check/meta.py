@@ -32,7 +32,7 @@ from leconvert.dataset.formats.v3 import (
     routed_files,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import DATA_STREAM, Finding, FloatArray, camera_of
+from leconvert.model.values import DATA_STREAM, Finding, FloatArray, camera_of, is_depth_map
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.arrow import nested_floats
@@ -77,7 +77,7 @@ class EpisodeStats:
         total = self._totals.setdefault(feature, FeatureStats(feature, is_image=False))
         if total.partial is not None and total.shape != shapes["mean"]:
             return f"its statistics have several shapes, {total.shape} and {shapes['mean']}"
-        total.add_columns(range(batch.num_rows), block)
+        total.add_columns(block)
         with np.errstate(invalid="ignore", over="ignore"):
             total.reduce_block()
         return None
@@ -214,7 +214,7 @@ def _impossible(feature: Feature, values: Mapping[str, FloatArray], longest: int
         return "std is below 0"
     if values["count"][0] < 1:
         return "count is 0"
-    if feature.dtype in ("image", "video") and not feature.is_depth:
+    if feature.dtype in ("image", "video") and not is_depth_map(feature.raw):
         low, high = float(values["min"].min()), float(values["max"].max())
         if low < -_RELATIVE_TO_RANGE or high > 1 + _RELATIVE_TO_RANGE:
             return f"values go from {low:g} to {high:g}, not from 0 to 1"

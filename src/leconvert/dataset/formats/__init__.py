@@ -5,7 +5,14 @@ All parts that scan, check, compare, load or report on a dataset read it through
 """
 
 from leconvert.dataset.formats import v2, v3
-from leconvert.dataset.formats.dataset import Dataset, Episodes, Slices, Totals, renamed_stream
+from leconvert.dataset.formats.dataset import (
+    Dataset,
+    Episodes,
+    Slices,
+    Totals,
+    frame_rate,
+    renamed_stream,
+)
 from leconvert.dataset.formats.provenance import (
     PROVENANCE_PATH,
     Provenance,
@@ -45,6 +52,7 @@ __all__ = [
     "differing_features",
     "differing_subtasks",
     "episode_digests",
+    "frame_rate",
     "has_provenance",
     "joined",
     "open_dataset",

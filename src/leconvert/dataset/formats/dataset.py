@@ -265,6 +265,14 @@ def renamed_stream(stream: str, renames: Mapping[str, str]) -> str:
 # Parts of ``info.json`` that all versions share.
 
 
+def frame_rate(value: object) -> Fraction | None:
+    """Return ``fps`` of ``info.json`` as a rate; None if it is not one."""
+    # bool is an int in Python: true would pass as one frame a second.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return Fraction(repr(value)) if 0 < value < 1_000_000 else None  # also refuses NaN
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """The totals of ``info.json``.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import compress, zip_longest
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -166,7 +166,7 @@ class SourceView:
             chosen = is_kept[first : first + len(block)]
             first += len(block)
             if chosen.any():
-                yield block.select(chosen)
+                yield block if chosen.all() else block[chosen]
 
     @property
     def _is_kept(self) -> npt.NDArray[np.bool_]:
@@ -176,24 +176,11 @@ class SourceView:
         return is_kept
 
 
-class Sources(Sequence[SourceView]):
+class Sources(tuple[SourceView, ...]):
     """The sources of a conversion in the order of their numbers, at least one.
 
     Their features are the same, except properties of cameras' files.
     """
-
-    def __init__(self, views: Iterable[SourceView]) -> None:
-        self._views = tuple(views)
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    @overload
-    def __getitem__(self, number: int) -> SourceView: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[SourceView]: ...
-    def __getitem__(self, number: int | slice) -> SourceView | Sequence[SourceView]:
-        return self._views[number]
 
     @property
     def fps(self) -> Fraction:

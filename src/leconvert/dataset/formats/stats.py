@@ -10,9 +10,10 @@ import json
 import os
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,99 +37,82 @@ _FORMATS = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype
 
 
 class StatsBlock:
-    """The statistics of some episodes, at least one."""
+    """The statistics of some episodes, at least one.
 
-    __slots__ = ("_columns", "_has_columns", "_length", "_rows")
+    It is made of rows or of columns; the other form is made at its first use.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows: Sequence[Row] | None = rows
-        self._columns: Columns | None = None
-        self._has_columns = False
         self._length = len(rows)
+        self.rows = rows
 
     @classmethod
     def of_columns(cls, columns: Columns, length: int) -> StatsBlock:
-        """Return a block from columns; its rows are made at their first use."""
+        """Return a block from columns."""
         block = cls(())
-        block._rows, block._columns, block._has_columns = None, columns, True
-        block._length = length
+        del block.rows
+        block._length, block.columns = length, columns
         return block
 
     def __len__(self) -> int:
         return self._length
 
-    @property
+    @cached_property
     def rows(self) -> Sequence[Row]:
         """The statistics of each episode, as in JSON."""
-        if self._rows is None:
-            assert self._columns is not None
-            listed = [
-                (feature, tuple(own), zip(*(array.tolist() for array in own.values()), strict=True))
-                for feature, own in self._columns.items()
-            ]
-            self._rows = [
-                {
-                    feature: dict(zip(names, next(row), strict=True))
-                    for feature, names, row in listed
-                }
-                for _ in range(self._length)
-            ]
-        return self._rows
+        listed = [
+            (feature, tuple(own), zip(*(array.tolist() for array in own.values()), strict=True))
+            for feature, own in (self.columns or {}).items()
+        ]
+        return [
+            {feature: dict(zip(names, next(row), strict=True)) for feature, names, row in listed}
+            for _ in range(self._length)
+        ]
 
-    @property
+    @cached_property
     def columns(self) -> Columns | None:
         """The same as arrays; None if episodes differ in their statistics, shapes or types.
 
         No value changes: rows made from the columns equal the rows from which the columns are made.
         """
-        if not self._has_columns:
-            assert self._rows is not None
-            try:
-                self._columns = _columns(self._rows)
-            except (TypeError, ValueError, struct.error):
-                self._columns = None
-            self._has_columns = True
-        return self._columns
+        try:
+            return _columns(self.rows)
+        except (TypeError, ValueError, struct.error):
+            return None
 
-    def select(self, chosen: npt.NDArray[np.bool_]) -> StatsBlock:
-        """Return the block of some of the episodes."""
-        if chosen.all():
-            return self
-        if self._rows is not None:
-            return StatsBlock(list(compress(self._rows, chosen.tolist())))
-        assert self._columns is not None
-        columns = {
-            feature: {name: array[chosen] for name, array in arrays.items()}
-            for feature, arrays in self._columns.items()
-        }
-        return StatsBlock.of_columns(columns, int(np.count_nonzero(chosen)))
+    @property
+    def _known_columns(self) -> Columns | None:
+        found: Columns | None = vars(self).get("columns")
+        return found
 
-    def __getitem__(self, part: slice) -> StatsBlock:
-        """Return the block of consecutive episodes."""
-        if self._columns is None:
-            assert self._rows is not None
-            return StatsBlock(self._rows[part])
-        columns = {
+    def __getitem__(self, part: slice | npt.NDArray[np.bool_]) -> StatsBlock:
+        """Return the block of some episodes: consecutive ones, or those of a mask."""
+        places = np.arange(self._length)[part].tolist()
+        if (columns := self._known_columns) is None:
+            return StatsBlock([self.rows[place] for place in places])
+        found = {
             feature: {name: array[part] for name, array in own.items()}
-            for feature, own in self._columns.items()
+            for feature, own in columns.items()
         }
-        return StatsBlock.of_columns(columns, len(range(self._length)[part]))
+        return StatsBlock.of_columns(found, len(places))
 
     def without(self, features: Collection[str]) -> StatsBlock:
         """Return the block without some features."""
-        if self._rows is None:
-            assert self._columns is not None
-            return StatsBlock.of_columns(_without(self._columns, features), self._length)
-        return StatsBlock([None if row is None else _without(row, features) for row in self._rows])
+        return self._each(
+            lambda own: {name: item for name, item in own.items() if name not in features}
+        )
 
     def renamed(self, names: Mapping[str, str]) -> StatsBlock:
         """Return the block with new names for some features."""
         if not names:
             return self
-        if self._rows is None:
-            assert self._columns is not None
-            return StatsBlock.of_columns(_renamed(self._columns, names), self._length)
-        return StatsBlock([None if row is None else _renamed(row, names) for row in self._rows])
+        return self._each(lambda own: {names.get(name, name): item for name, item in own.items()})
+
+    def _each(self, changed: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> StatsBlock:
+        """Return the block with a change to the features of each row, or of the columns."""
+        if (columns := self._known_columns) is None:
+            return StatsBlock([row if row is None else changed(row) for row in self.rows])
+        return StatsBlock.of_columns(changed(columns), self._length)
 
 
 def rows_of(blocks: Iterable[StatsBlock]) -> Iterator[Row]:
@@ -170,14 +154,6 @@ def _together(parts: Sequence[Columns]) -> Columns:
         feature: {name: np.concatenate([part[feature][name] for part in parts]) for name in own}
         for feature, own in parts[0].items()
     }
-
-
-def _without[Item](items: Mapping[str, Item], names: Collection[str]) -> dict[str, Item]:
-    return {name: item for name, item in items.items() if name not in names}
-
-
-def _renamed[Item](items: Mapping[str, Item], names: Mapping[str, str]) -> dict[str, Item]:
-    return {names.get(name, name): item for name, item in items.items()}
 
 
 def _columns(rows: Sequence[Row]) -> Columns | None:
@@ -262,8 +238,7 @@ _QUANTILE = re.compile(r"q\d+")
 _MEDIAN = 50
 # Statistics of an image have one value per colour channel.
 _IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
-# Number of episodes whose parsed JSON is in memory before it is packed into arrays: Python's
-# numbers in nested lists take ten times the space.
+# Number of episodes that are added at once. More arrays than that, each of one episode, become one.
 _RUN_EPISODES = 64
 
 
@@ -289,42 +264,51 @@ class StatsAggregator:
         self._features: dict[str, FeatureStats] = {}
         self._next_episode = 0
         self._in_block = 0
+        self._waiting: list[tuple[int, Mapping[str, Any]]] = []
 
     def update(self, stats: Mapping[str, Any], *, episode_index: int | None = None) -> None:
         """Add one episode."""
         episode = self._next_episode if episode_index is None else episode_index
         self._next_episode += 1
-        for name, values in _features_of(stats, "", episode):
-            self._feature(name).add(episode, values)
-        self._count(1)
+        self._waiting.append((episode, stats))
+        if len(self._waiting) == _RUN_EPISODES:
+            self._add_waiting()
 
     def update_block(self, block: StatsBlock, episodes: Sequence[int]) -> None:
-        """Add some consecutive episodes, with the result of `update` for each, but much faster."""
+        """Add some consecutive episodes, with the result of `update` for each."""
+        self._add_waiting()
+        self._next_episode += len(block)
+        self._add(block, episodes)
+
+    def _add_waiting(self) -> None:
+        if self._waiting:
+            episodes, rows = zip(*self._waiting, strict=True)
+            self._waiting.clear()
+            self._add(StatsBlock(rows), episodes)
+
+    def _add(self, block: StatsBlock, episodes: Sequence[int]) -> None:
         done = 0
         while done < len(block):
-            some = min(len(block) - done, self._block_episodes - self._in_block)
-            if not self._add_columns(block, done, done + some, episodes):
-                for row in range(done, done + some):
-                    self.update(block.rows[row] or {}, episode_index=episodes[row])
-            done += some
+            stop = min(len(block), done + self._block_episodes - self._in_block)
+            if not self._add_columns(block, done, stop):
+                for row in range(done, stop):
+                    for name, values in _features_of(block.rows[row] or {}, "", episodes[row]):
+                        self._feature(name).add(episodes[row], values)
+            self._in_block += stop - done
+            done = stop
+            if self._in_block >= self._block_episodes:
+                self._reduce_block()
 
-    def _add_columns(
-        self, block: StatsBlock, first: int, stop: int, episodes: Sequence[int]
-    ) -> bool:
+    def _add_columns(self, block: StatsBlock, first: int, stop: int) -> bool:
         """Add episodes of a block as columns; False if they do not fit, and nothing changes."""
         columns = block.columns
         if columns is None:
             return False
         features = {name: self._feature(name) for name in columns}
-        for feature in features.values():
-            feature.pack()
         if not all(feature.takes(columns[name]) for name, feature in features.items()):
             return False
         for name, feature in features.items():
-            arrays = {key: array[first:stop] for key, array in columns[name].items()}
-            feature.add_columns(episodes[first:stop], arrays)
-        self._next_episode += stop - first
-        self._count(stop - first)
+            feature.add_columns({key: array[first:stop] for key, array in columns[name].items()})
         return True
 
     def _feature(self, name: str) -> FeatureStats:
@@ -336,18 +320,15 @@ class StatsAggregator:
             feature = self._features[name] = FeatureStats(name, is_image)
         return feature
 
-    def _count(self, episodes: int) -> None:
-        self._in_block += episodes
-        if self._in_block >= self._block_episodes:
-            self._in_block = 0
-            for feature in self._features.values():
-                feature.reduce_block()
-
-    def result(self) -> dict[str, dict[str, Array]]:
-        """Return the statistics of all episodes: feature to statistic to array, features sorted."""
+    def _reduce_block(self) -> None:
         self._in_block = 0
         for feature in self._features.values():
             feature.reduce_block()
+
+    def result(self) -> dict[str, dict[str, Array]]:
+        """Return the statistics of all episodes: feature to statistic to array, features sorted."""
+        self._add_waiting()
+        self._reduce_block()
         return {name: self._features[name].total() for name in sorted(self._features)}
 
     def bounds(self, feature: str, quantile: str) -> tuple[Array, Array]:
@@ -373,19 +354,21 @@ class FeatureStats:
 
     name: str
     is_image: bool
-    episodes: list[int] = field(default_factory=list)
-    run: list[Mapping[str, Any]] = field(default_factory=list)
     packed: dict[str, list[Array]] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     partial: _Partial | None = None
 
     def add(self, episode: int, values: Mapping[str, Any]) -> None:
-        """Add one episode; values are checked when several are together."""
-        self.episodes.append(episode)
-        self.run.append(values)
-        if len(self.run) == _RUN_EPISODES:
-            self.pack()
+        """Add one episode."""
+        columns = {}
+        for key in self.keys or _keys_of(values):
+            if key in values:
+                columns[key] = self._checked(key, values[key], episode)[np.newaxis]
+            elif key in REQUIRED_STATS:
+                raise _malformed(self.name, episode, f"{key} is missing")
+        self.keys = tuple(columns)  # a quantile that one episode lacks is dropped for all
+        self.add_columns(columns)
 
     def takes(self, columns: Mapping[str, Array]) -> bool:
         """Return whether columns have all required statistics, in the right shapes."""
@@ -403,19 +386,20 @@ class FeatureStats:
             )
         )
 
-    def add_columns(self, episodes: Sequence[int], columns: Mapping[str, Array]) -> None:
-        """Add episodes that `takes` accepted, after all others were packed."""
-        self.episodes += episodes
+    def add_columns(self, columns: Mapping[str, Array]) -> None:
+        """Add episodes that `takes` accepted."""
         self.keys = self.keys or _keys_of(columns)
         self.shape = self.shape or columns["min"].shape[1:]
         for key in self.keys:
-            self.packed.setdefault(key, []).append(columns[key])
+            packed = self.packed.setdefault(key, [])
+            packed.append(columns[key])
+            if len(packed) > _RUN_EPISODES:
+                packed[:] = [np.concatenate(packed)]
 
     def reduce_block(self) -> None:
         """Aggregate the episodes that were added since the last block."""
-        if not self.episodes:
+        if not self.packed:
             return
-        self.pack()
         stacked = {key: np.concatenate(self.packed[key]) for key in self.keys}
         block = _reduce(stacked, stacked["std"] ** 2)
         quantiles = {
@@ -438,7 +422,6 @@ class FeatureStats:
             block = _reduce(pair, np.stack([self.partial.variance, block.variance]))
         block.quantiles = quantiles
         self.partial = block
-        self.episodes.clear()
         self.packed.clear()
 
     def total(self) -> dict[str, Array]:
@@ -450,52 +433,24 @@ class FeatureStats:
         }
         return {key: values[key] for key in REQUIRED_STATS} | quantiles
 
-    def pack(self) -> None:
-        """Pack the parsed values of the last few episodes into one array per statistic."""
-        if not self.run:
-            return
-        episodes = self.episodes[-len(self.run) :]
-        if not self.keys:
-            self.keys = _keys_of(self.run[0])
-        for key in self.keys:
-            try:
-                values = [stats[key] for stats in self.run]
-            except KeyError as error:
-                if key not in REQUIRED_STATS:
-                    # A quantile that one episode lacks is dropped for all.
-                    self.keys = tuple(other for other in self.keys if other != key)
-                    continue
-                lacking = next(
-                    episode
-                    for episode, stats in zip(episodes, self.run, strict=True)
-                    if key not in stats
-                )
-                raise _malformed(self.name, lacking, f"{key} is missing") from error
-            array = self._array(key, values, episodes)
-            if key == "count" and (array < 0).any():
-                strange = episodes[int(np.flatnonzero(array[:, 0] < 0)[0])]
-                raise _malformed(self.name, strange, "count is negative")
-            shape = array.shape[1:]
-            if key != "count":
-                self.shape = self.shape or shape
-                if shape != self.shape:
-                    raise _malformed(
-                        self.name,
-                        episodes[0],
-                        f"{key} has shape {shape}, but others have {self.shape}",
-                    )
-            self.packed.setdefault(key, []).append(array)
-        self.run.clear()
-
-    def _array(self, key: str, values: list[Any], episodes: list[int]) -> Array:
+    def _checked(self, key: str, value: Any, episode: int) -> Array:
+        """Return a value as an array; raise if it is no statistic of this feature."""
         try:
-            array = np.array(values)
-        except (ValueError, OverflowError):
-            array = self._one_by_one(key, values, episodes)
-        shape = array.shape[1:] or (1,)
-        if array.dtype.kind not in "biuf" or self._shape_problem(key, shape) is not None:
-            array = self._one_by_one(key, values, episodes)
-        return array.reshape(len(values), *shape)
+            array = np.atleast_1d(np.array(value))
+        except (ValueError, OverflowError) as error:
+            raise _malformed(self.name, episode, f"the lists of {key} differ in length") from error
+        if array.dtype.kind not in "biuf":
+            raise _malformed(self.name, episode, f"{key} does not consist of numbers")
+        problem = self._shape_problem(key, array.shape)
+        if key == "count" and not problem and array[0] < 0:
+            problem = "count is negative"
+        elif key != "count" and not problem:
+            self.shape = self.shape or array.shape
+            if array.shape != self.shape:
+                problem = f"{key} has shape {array.shape}, but others have {self.shape}"
+        if problem:
+            raise _malformed(self.name, episode, problem)
+        return array
 
     def _shape_problem(self, key: str, shape: tuple[int, ...]) -> str | None:
         if key == "count":
@@ -503,26 +458,6 @@ class FeatureStats:
         if self.is_image and shape not in _IMAGE_SHAPES:
             return f"{key} has shape {shape} instead of (3, 1, 1) or (1, 1, 1)"
         return None
-
-    def _one_by_one(self, key: str, values: list[Any], episodes: list[int]) -> Array:
-        """Stack values that do not convert together, or name the episode that does not fit."""
-        arrays: list[Array] = []
-        for episode, value in zip(episodes, values, strict=True):
-            try:
-                array = np.atleast_1d(np.array(value))
-            except (ValueError, OverflowError) as error:
-                raise _malformed(
-                    self.name, episode, f"the lists of {key} differ in length"
-                ) from error
-            if array.dtype.kind not in "biuf":
-                raise _malformed(self.name, episode, f"{key} does not consist of numbers")
-            problem = self._shape_problem(key, array.shape)
-            if problem is None and arrays and array.shape != arrays[0].shape:
-                problem = f"{key} has shape {array.shape}, but {arrays[0].shape} before"
-            if problem is not None:
-                raise _malformed(self.name, episode, problem)
-            arrays.append(array)
-        return np.stack(arrays)
 
 
 def _keys_of(stats: Mapping[str, Any]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from leconvert.dataset.formats.dataset import (
     Slices,
     Totals,
     fps_number,
+    frame_rate,
     renamed_stream,
     written_features,
 )
@@ -294,14 +295,6 @@ def _fps(path: Path, value: object) -> Fraction:
     return rate
 
 
-def frame_rate(value: object) -> Fraction | None:
-    """Return ``fps`` of ``info.json`` as a rate; None if it is not one."""
-    # bool is an int in Python: true would pass as one frame a second.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return Fraction(repr(value)) if 0 < value < 1_000_000 else None  # also refuses NaN
-
-
 def _bad(path: Path, what: str) -> SourceError:
     return SourceError(f"{path} {what}.", path=str(path), next_step=_MEND_IT)
 
@@ -386,34 +379,26 @@ class SourcePaths:
     def __init__(self, root: Path, info: DatasetInfo) -> None:
         self.root = root
         self._chunks_size = info.chunks_size
-        self._data = _canonical(_plain(info.data_path))
-        self._video = _canonical(_plain(info.video_path or ""))
+        self._cameras = info.camera_keys
         self._located = info.located
         self._owner = {path: owner for owner, path in info.located.items()}
-        templates = (info.data_path, info.video_path or "")
+        texts = (info.data_path, info.video_path or "")
         self.other_names = tuple(
-            sorted({found["name"] for text in templates for found in _ALIASED.finditer(text)})
+            sorted({found["name"] for text in texts for found in _ALIASED.finditer(text)})
         )
         path = root / INFO_PATH
-        self._data_pattern = _pattern(path, "data_path", self._data, {_CHUNK, _INDEX})
-        self._video_pattern: re.Pattern[str] | None = None
-        self._only_camera = next(iter(info.camera_keys), "")
-        self._cameras = info.camera_keys
-        if info.camera_keys:
-            self._video_pattern = _pattern(
-                path, "video_path", self._video, {_CHUNK, _INDEX, _CAMERA}
-            )
-            if len(info.camera_keys) > 1 and _CAMERA not in self._video_pattern.groupindex:
+        self._data = _Template(path, "data_path", info.data_path, {_CHUNK, _INDEX})
+        self._video = self._data
+        if self._cameras:
+            names = {_CHUNK, _INDEX, _CAMERA}
+            self._video = _Template(path, "video_path", info.video_path or "", names)
+            if len(self._cameras) > 1 and _CAMERA not in self._video.pattern.groupindex:
                 raise PathTemplateError(
                     f"{path} has a video_path without {{{_CAMERA}}}: all cameras would share one "
                     "file.",
                     path=str(path),
                 )
-        self._data_name = _pattern_of_name(path, self._data, {_CHUNK, _INDEX})
-        self._video_name: re.Pattern[str] | None = None
-        if info.camera_keys:
-            self._video_name = _pattern_of_name(path, self._video, {_CHUNK, _INDEX, _CAMERA})
-        for stream in (DATA_STREAM, *map(stream_of_camera, info.camera_keys)):
+        for stream in (DATA_STREAM, *map(stream_of_camera, self._cameras)):
             _check_inside(path, self.relative(stream, 0))
         for located in self._owner:
             _check_inside(path, located)
@@ -426,39 +411,29 @@ class SourcePaths:
 
     def template_path(self, stream: str, episode_index: int) -> str:
         """Return the path of a slice's file by its template, wherever the file is."""
-        chunk = episode_index // self._chunks_size
         camera = camera_of(stream)
-        if camera is None:
-            return self._data.format(episode_chunk=chunk, episode_index=episode_index)
-        return self._video.format(
+        template = self._data if camera is None else self._video
+        chunk = episode_index // self._chunks_size
+        return template.text.format(
             episode_chunk=chunk, episode_index=episode_index, video_key=camera
         )
 
     def absolute(self, stream: str, episode_indices: Iterable[int]) -> Iterator[str]:
         """Yield the path of each slice's file."""
-        camera = camera_of(stream)
-        folder = f"{self.root}/"
-        fill = (self._data if camera is None else self._video).format
-        chunks_size = self._chunks_size
         for index in episode_indices:
-            if self._located and (stream, index) in self._located:
-                yield folder + self._located[stream, index]
-                continue
-            yield folder + fill(
-                episode_chunk=index // chunks_size, episode_index=index, video_key=camera
-            )
+            yield f"{self.root}/{self.relative(stream, index)}"
 
     @property
     def v3_templates(self) -> tuple[str, str | None]:
         """The templates of data and video files with the placeholders of v3.0."""
-        data, video = (_in_v3_words(template) for template in (self._data, self._video))
-        return data, video if self._video_pattern is not None else None
+        data, video = (_in_v3_words(each.text) for each in (self._data, self._video))
+        return data, video if self._cameras else None
 
     @property
     def are_usual(self) -> bool:
         """Whether all files of episodes are below ``data`` and ``videos``."""
-        return self._data.startswith("data/") and (
-            self._video_pattern is None or self._video.startswith("videos/")
+        return self._data.text.startswith("data/") and (
+            not self._cameras or self._video.text.startswith("videos/")
         )
 
     def slice_of(self, relative: str) -> tuple[str, int] | None:
@@ -468,17 +443,15 @@ class SourcePaths:
         """
         if relative in self._owner:
             return self._owner[relative]
-        found = self._data_pattern.fullmatch(relative)
-        if found is not None:
-            index = int(found[_INDEX])
-            if self.relative(DATA_STREAM, index) == relative:
-                return DATA_STREAM, index
-        found = self._video_pattern.fullmatch(relative) if self._video_pattern else None
-        if found is None:
-            return None
-        camera = found.groupdict().get(_CAMERA, self._only_camera)
-        stream, index = stream_of_camera(camera), int(found[_INDEX])
-        return (stream, index) if self.relative(stream, index) == relative else None
+        for template in (self._data, self._video) if self._cameras else (self._data,):
+            if (found := template.pattern.fullmatch(relative)) is not None:
+                stream, index = DATA_STREAM, int(found[_INDEX])
+                if template is self._video:
+                    only = next(iter(self._cameras))
+                    stream = stream_of_camera(found.groupdict().get(_CAMERA, only))
+                if self.relative(stream, index) == relative:
+                    return stream, index
+        return None
 
     def misplaced(self, relative: str) -> tuple[str, int] | None:
         """Return the slice that a file may belong to if it is elsewhere than the template says.
@@ -487,33 +460,35 @@ class SourcePaths:
         there are several cameras, the folders of a clip must also contain the camera.
         """
         folder, _, name = relative.rpartition("/")
-        found = self._data_name and self._data_name.fullmatch(name)
+        found = self._data.name.fullmatch(name) if self._data.name else None
         if found:
             return DATA_STREAM, int(found[_INDEX])
-        found = self._video_name and self._video_name.fullmatch(name)
+        found = self._video.name.fullmatch(name) if self._cameras and self._video.name else None
         if not found:
             return None
         named = found.groupdict().get(_CAMERA)
         cameras = [key for key in self._cameras if key == named or f"/{key}/" in f"/{folder}/"]
         if not cameras and named is None and len(self._cameras) == 1:
-            cameras = [self._only_camera]
+            cameras = [*self._cameras]
         return (stream_of_camera(cameras[0]), int(found[_INDEX])) if len(cameras) == 1 else None
 
 
-def _plain(template: str) -> str:
-    """Return a template without ``.`` and empty folders, as a walk finds its names."""
-    return re.sub(r"(?<![^/])(?:\./+)+", "", re.sub(r"/{2,}", "/", template))
+class _Template:
+    """A template of the paths of a stream's files.
 
+    Attributes:
+        text: The template in plain form, with LeRobot's names of the placeholders.
+        pattern: A pattern for its paths.
+        name: A pattern for the names of its files; None if folders tell the episode.
+    """
 
-def _pattern_of_name(path: Path, template: str, allowed: set[str]) -> re.Pattern[str] | None:
-    """Return a pattern for the names of a template's files; None if folders tell the episode."""
-    name = template.rpartition("/")[2]
-    return _pattern(path, "template", name, allowed) if f"{{{_INDEX}" in name else None
-
-
-def _canonical(template: str) -> str:
-    """Return a template with LeRobot's names of the placeholders."""
-    return _ALIASED.sub(lambda found: found["open"] + _ALIASES[found["name"]], template)
+    def __init__(self, path: Path, key: str, text: str, allowed: set[str]) -> None:
+        # Without ``.`` and empty folders, as a walk finds its names.
+        plain = re.sub(r"(?<![^/])(?:\./+)+", "", re.sub(r"/{2,}", "/", text))
+        self.text = _ALIASED.sub(lambda found: found["open"] + _ALIASES[found["name"]], plain)
+        self.pattern = _pattern(path, key, self.text, allowed)
+        name = self.text.rpartition("/")[2]
+        self.name = _pattern(path, key, name, allowed) if f"{{{_INDEX}" in name else None
 
 
 def _in_v3_words(template: str) -> str:

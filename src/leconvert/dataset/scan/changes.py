@@ -128,17 +128,12 @@ def survey_folder(
     cameras: Collection[str],
     *,
     misplaced: Callable[[str], tuple[str, int] | None] = lambda _: None,
-    num_known: int | None = None,
+    passed_over: Collection[str] = (),
 ) -> SourceFiles:
     """Walk through a source's folder, as `files_below` does."""
     survey = SourceFiles()
     extra: list[str] = []
     links = Links(root, with_parts=True)
-    passed_over: tuple[str, ...] = ()
-    if num_known is not None:
-        files = sum(1 for top in EPISODE_FOLDERS for _ in files_below(root, f"{top}/"))
-        if files == num_known:
-            passed_over = EPISODE_FOLDERS
     for path, is_file in files_below(root, passed_over=passed_over):
         owner = slice_of(path) if is_file else None
         top = path.split("/", 1)[0] if "/" in path else ""
@@ -186,17 +181,8 @@ def files_along(sources: Sequence[Source]) -> dict[str, Source]:
 
 def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -> tuple[str, ...]:
     """Return `SourceFiles.extra_files`, without a look below ``data`` and ``videos``."""
-    links = Links(root, with_parts=True)
-    return tuple(
-        sorted(
-            path
-            for path, is_file in files_below(root, passed_over=EPISODE_FOLDERS)
-            if is_file
-            and slice_of(path) is None
-            and not _is_replaced(path)
-            and links.target(path) is not None
-        )
-    )
+    survey = survey_folder(root, slice_of, lambda _: True, (), passed_over=EPISODE_FOLDERS)
+    return survey.extra_files
 
 
 def _is_replaced(path: str) -> bool:

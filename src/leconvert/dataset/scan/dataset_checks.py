@@ -41,6 +41,7 @@ from leconvert.model.values import (
     BoolArray,
     StreamScan,
     camera_of,
+    is_depth_map,
     stream_of_camera,
 )
 from leconvert.support.errors import UnreadableSourceError
@@ -550,8 +551,6 @@ def beyond_target(features: Features, to: str) -> Iterator[Observation]:
     """Report features that the version to write cannot store."""
     if to != "v2.1":
         return
-    from leconvert.dataset.statistics import is_depth_map  # only this check pays for its imports
-
     for name, feature in features.items():
         if feature["dtype"] == "language" or name in tables.LANGUAGE_COLUMNS:
             what = "a column of annotations, which LeRobot 0.3.3 cannot load"

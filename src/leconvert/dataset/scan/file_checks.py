@@ -21,6 +21,7 @@ from leconvert.dataset.findings import DROP, ObservationLog, said_of_paths
 from leconvert.dataset.formats import StatsBlock
 from leconvert.dataset.formats.v2 import STATS_PATH
 from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
+from leconvert.model.values import camera_of
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
 from leconvert.tables import DataFile
@@ -152,6 +153,18 @@ class ClipCheck:
                 "shape-mismatch",
                 (f"has {facts.channels} channels, but {list(shape)} is declared."),
             )
+
+
+def clip_checks(
+    streams: Iterable[str], features: Mapping[str, Mapping[str, Any]], fps: Fraction
+) -> dict[str, ClipCheck]:
+    """Return the check of each camera's clips, by stream."""
+    cameras = {stream: camera_of(stream) for stream in streams}
+    return {
+        stream: ClipCheck(features[camera], fps)
+        for stream, camera in cameras.items()
+        if camera is not None
+    }
 
 
 def declared_as_encoded(

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,24 +85,16 @@ class Look:
     clips: dict[str, ClipFacts] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Scanner:
     """A scan's work on one piece of a source.
 
     Threads may share it, and it can be sent to another process, which makes a new one from its
-    arguments. Its caches are not sent, since another thread may be adding to them.
+    fields. Its caches are not sent, since another thread may be adding to them.
     """
 
-    def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Keep the arguments."""
-        made = super().__new__(cls)
-        made._made_from = arguments, options
-        return made
-
-    _made_from: tuple[tuple[Any, ...], dict[str, Any]]
-
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments, options = self._made_from
-        return partial(type(self), **options), arguments
+        return type(self), tuple(getattr(self, each.name) for each in fields(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from leconvert import tables
+from leconvert.dataset.files import EPISODE_FOLDERS, files_below
 from leconvert.dataset.findings import (
     SOURCE_CATALOGUE,
     Observation,
@@ -26,8 +28,8 @@ from leconvert.dataset.findings import (
     whole_frames_of,
 )
 from leconvert.dataset.fitness import data_misfits
-from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
-from leconvert.dataset.formats.v2 import frame_rate, load_tasks, read_info
+from leconvert.dataset.formats import TARGETS, Dataset, frame_rate, renamed_stream, v2, v3
+from leconvert.dataset.formats.v2 import load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
     COMPUTED_BY,
@@ -290,14 +292,18 @@ def _resolved(
 def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) -> SourceFiles:
     """Look at the source's folder, given the number of known files of episodes."""
     if isinstance(dataset, v2.Dataset):
-        paths = dataset.paths
+        paths, passed_over = dataset.paths, tuple[str, ...]()
+        if num_known is not None and paths.are_usual:
+            below = (files_below(dataset.root, f"{top}/") for top in EPISODE_FOLDERS)
+            if sum(1 for _ in chain.from_iterable(below)) == num_known:
+                passed_over = EPISODE_FOLDERS  # all of them are known
         return survey_folder(
             dataset.root,
             paths.slice_of,
             episodes.lists,
             dataset.camera_keys,
             misplaced=paths.misplaced,
-            num_known=num_known if paths.are_usual else None,
+            passed_over=passed_over,
         )
     assert isinstance(dataset, v3.Dataset)
     there = dataset.episodes.placed

@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import compress, pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from leconvert.dataset.findings import (
     RepeatedObservations,
     check_dropped_features,
 )
+from leconvert.dataset.formats import frame_rate
 from leconvert.dataset.formats.v2 import (
     EPISODES_PATH,
     INFO_PATH,
@@ -35,7 +36,6 @@ from leconvert.dataset.formats.v2 import (
     PathTemplateError,
     SourcePaths,
     episode_length,
-    frame_rate,
     is_pointer,
     load_tasks,
     parse_line,
@@ -45,12 +45,12 @@ from leconvert.dataset.formats.v2 import (
 from leconvert.dataset.scan.changes import SourceFiles, facts_of_opened, survey_folder
 from leconvert.dataset.scan.dataset_checks import check_declarations, located_remarks
 from leconvert.dataset.scan.file_checks import (
-    ClipCheck,
     ClipFacts,
     Extremes,
     RowFacts,
     StatsCheck,
     TableCheck,
+    clip_checks,
 )
 from leconvert.dataset.scan.gathering import (
     NO_TASK,
@@ -188,7 +188,7 @@ def read_v2_source(
         num_files=len(episodes.index) * len(streams),
     )
     return ScannedSource(
-        dataset, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
+        dataset, episodes, tasks, gathered, remarks, reads_stats=look.stats is not None
     )
 
 
@@ -415,10 +415,11 @@ class _Facts(NamedTuple):
 _MISSING = _Facts(file_bytes=NO_FILE)
 
 
+@dataclass(eq=False)
 class EpisodeScanner(Scanner):
     """Looks at one block of episodes after another.
 
-    Args:
+    Attributes:
         paths: The paths of the source's files.
         fps: Frames a second.
         features: Declared features, without those that are left out.
@@ -431,53 +432,39 @@ class EpisodeScanner(Scanner):
         checks_steps: Whether the distances of timestamps are checked as in LeRobot 0.3.3.
     """
 
-    def __init__(
-        self,
-        paths: SourcePaths,
-        fps: Fraction,
-        features: Mapping[str, Mapping[str, Any]],
-        streams: Sequence[str],
-        episode_index: IntArray,
-        length: IntArray,
-        stats: tuple[Path, IntArray] | None,
-        fleeting_inodes: frozenset[int] = frozenset(),
-        checks_steps: bool = False,
-    ) -> None:
-        self._fleeting_inodes = fleeting_inodes
-        self._paths = paths
-        self._fps = fps
-        self._streams = streams
-        self._episode_index = episode_index
-        self._length = length
-        self._stats = stats
-        self._check_table = TableCheck(
-            fps, features, has_cameras=len(streams) > 1, checks_steps=checks_steps
-        )
-        self._check_stats = StatsCheck(features)
-        self._check_clip = {
-            stream: ClipCheck(features[camera], fps)
-            for stream in streams
-            if (camera := camera_of(stream)) is not None
-        }
-        self._kind_of = TableKinds()
+    paths: SourcePaths
+    fps: Fraction
+    features: Mapping[str, Mapping[str, Any]]
+    streams: Sequence[str]
+    episode_index: IntArray
+    length: IntArray
+    stats: tuple[Path, IntArray] | None
+    fleeting_inodes: frozenset[int] = frozenset()
+    checks_steps: bool = False
 
-    @property
-    def reads_no_stats(self) -> bool:
-        """Whether there is no table of statistics to look at."""
-        return self._stats is None
+    def __post_init__(self) -> None:
+        self._check_table = TableCheck(
+            self.fps,
+            self.features,
+            has_cameras=len(self.streams) > 1,
+            checks_steps=self.checks_steps,
+        )
+        self._check_stats = StatsCheck(self.features)
+        self._check_clip = clip_checks(self.streams, self.features, self.fps)
+        self._kind_of = TableKinds()
 
     def __call__(self, first: int, stop: int) -> Look:
         """Look at the episodes at positions ``first`` to ``stop``."""
-        look = Look((stop - first) * len(self._streams))
+        look = Look((stop - first) * len(self.streams))
         notes = ObservationLog(
-            look.remarks, look.sightings, folder_length=len(f"{self._paths.root}/")
+            look.remarks, look.sightings, folder_length=len(f"{self.paths.root}/")
         )
-        indices = self._episode_index[first:stop].tolist()
-        lengths = self._length[first:stop].tolist()
+        indices = self.episode_index[first:stop].tolist()
+        lengths = self.length[first:stop].tolist()
         seen: list[list[_Facts]] = []
-        for stream in self._streams:
+        for stream in self.streams:
             notes.stream = stream
-            paths = list(self._paths.absolute(stream, indices))
+            paths = list(self.paths.absolute(stream, indices))
             forget_old_names(paths)
             if stream == DATA_STREAM:
                 facts = self._look_at_tables(paths, indices, lengths, first, notes, look)
@@ -518,7 +505,7 @@ class EpisodeScanner(Scanner):
             except (OSError, UnreadableSourceError) as error:
                 facts = _unread(error, notes)
             # Nobody expects statistics of an episode without frames.
-            if self._stats is not None and length:
+            if self.stats is not None and length:
                 missing, stale = self._check_line(line, length, extremes, notes)
                 for names, episodes in (missing, look.missing_stats), (stale, look.stale_stats):
                     for name in names:
@@ -531,18 +518,18 @@ class EpisodeScanner(Scanner):
         self, line: bytes | None, length: int, extremes: Extremes, notes: ObservationLog
     ) -> tuple[list[str], list[str]]:
         """Check an episode's line of statistics: one at a time, for a parsed line is large."""
-        assert self._stats is not None
+        assert self.stats is not None
         try:
-            record = None if line is None else parse_line(self._stats[0], line)
+            record = None if line is None else parse_line(self.stats[0], line)
         except UnreadableSourceError as error:
             notes.sight("missing-stats", shown(error.message), path=STATS_PATH)
             return self._check_stats.features, []
         return self._check_stats(record, length, extremes, notes)
 
     def _stats_lines(self, first: int, number: int) -> list[bytes | None]:
-        if self._stats is None:
+        if self.stats is None:
             return [None] * number
-        path, offsets = self._stats
+        path, offsets = self.stats
         return read_lines(path, offsets[first : first + number].tolist())
 
     def _opened_table(self, path: str) -> tables.DataFile:
@@ -550,11 +537,11 @@ class EpisodeScanner(Scanner):
             return tables.DataFile(path)
         except UnreadableSourceError:
             # Another kind of file, or one that cannot be opened, raises when its status is read.
-            facts_of_opened(path, status_now(path), self._fleeting_inodes)
+            facts_of_opened(path, status_now(path), self.fleeting_inodes)
             raise
 
     def _table_facts(self, table: tables.DataFile, path: str) -> _Facts:
-        file = facts_of_opened(path, table.table.status, self._fleeting_inodes)
+        file = facts_of_opened(path, table.table.status, self.fleeting_inodes)
         kind = self._kind_of(table)
         return _Facts(*file, table.rows, table.uncompressed_bytes, kind=kind, in_place=table.rows)
 
@@ -573,7 +560,7 @@ class EpisodeScanner(Scanner):
             try:
                 # A file that cannot be read gives the reason when its status is read.
                 status = status_now(path) if stored is None else stored.status
-                file = facts_of_opened(path, status, self._fleeting_inodes)
+                file = facts_of_opened(path, status, self.fleeting_inodes)
                 found.append(self._clip_facts(clip, file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))
@@ -589,13 +576,13 @@ class EpisodeScanner(Scanner):
     ) -> _Facts:
         cut_off = clip if isinstance(clip, media.TruncatedClipError) else None
         if cut_off is None:
-            clip, seconds = usable_clip(clip, self._fps, notes)
+            clip, seconds = usable_clip(clip, self.fps, notes)
         else:
             clip, seconds = cut_off.index, None
         frames = len(clip.sizes)
         in_place = frames
         if length and frames:
-            late = _frames_off_their_place(clip, seconds, self._fps)
+            late = _frames_off_their_place(clip, seconds, self.fps)
             if len(late):  # frames may be lost before it
                 in_place = int(late[0])
             if not clip.keyframes[0]:
@@ -613,7 +600,7 @@ class EpisodeScanner(Scanner):
         self._check_clip[notes.stream](clip, notes)
         if clip.config_key not in kinds:
             kinds[clip.config_key] = ClipFacts.of(clip)
-        misfit = clip.misfit(self._fps) if seconds is None else Misfit.REMUXED
+        misfit = clip.misfit(self.fps) if seconds is None else Misfit.REMUXED
         kind, is_cut_off = clip.config_key, cut_off is not None
         return _Facts(*file, frames, file[0], misfit, kind, in_place, is_cut_off)
 
@@ -639,10 +626,10 @@ class EpisodeScanner(Scanner):
             # Nothing is in place in a file that cannot be read.
             whole = min(length, *(fact.in_place for fact in (table, *clips)))
             says = f"{EPISODES_PATH} says {length}"
-            for stream, facts in zip(self._streams, (table, *clips), strict=True):
+            for stream, facts in zip(self.streams, (table, *clips), strict=True):
                 if not facts.kind or facts.frames == length or facts.is_cut_off:
                     continue
-                notes.stream, notes.file = stream, next(self._paths.absolute(stream, [index]))
+                notes.stream, notes.file = stream, next(self.paths.absolute(stream, [index]))
                 if facts is table:
                     videos = f", its videos have {_joined(frames)} frames" if frames else ""
                     has = count(facts.frames, "row")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ from leconvert.dataset.scan.dataset_checks import check_declarations
 from leconvert.dataset.scan.file_checks import (
     NO_INDEX,
     NOT_KNOWN,
-    ClipCheck,
     ClipFacts,
     RowFacts,
     StatsCheck,
+    clip_checks,
     steps_are_even,
 )
 from leconvert.dataset.scan.gathering import (
@@ -58,7 +58,6 @@ from leconvert.model.values import (
     FloatArray,
     IntArray,
     Misfit,
-    camera_of,
     stream_of_camera,
     v3_file_key,
 )
@@ -146,8 +145,8 @@ def _look_at_files(
     """
     root = dataset.root
     declared, declarations = dataset.declared, dataset.stored_features
-    every = [DATA_STREAM, *map(stream_of_camera, dataset.camera_keys)]
-    streams = [stream for stream in every if camera_of(stream) not in options.drop_features]
+    kept_cameras = [key for key in dataset.camera_keys if key not in options.drop_features]
+    streams = [DATA_STREAM, *map(stream_of_camera, kept_cameras)]
     remarks = list(check_declarations(declarations))
     if left_over := left_over_tables(root):
         said = (
@@ -157,17 +156,13 @@ def _look_at_files(
         remarks.append(Observation("stray-file", said, path=left_over[0]))
     features = {key: ft for key, ft in declarations.items() if key not in options.drop_features}
     tasks, task_rows = _read_tasks(dataset, remarks)
-    stored = _read_episodes(dataset, every, streams, task_rows)
-    ranges, found = v3.check_ranges(stored, declared)
-    placed = v3.placed_as_located(declared, stored, ranges.length, dataset.reading.located_files)
-    table = replace(stored, placed=placed)
+    table = dataset.episodes = dataset.read_episodes(streams, task_rows)
     if tasks.listed and not len(table.task_ends):
         said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, so the result will not "
         said += "list them either; rows keep their tasks."
         remarks.append(
             Observation("missing-tasks", said, path=v3.EPISODES_DIR, severity="warning", helps=())
         )
-    dataset.episodes = replace(table, length=ranges.length)  # it is large: once is enough
     kept = selection.keeps(
         np.arange(len(table)),
         lambda: (
@@ -175,8 +170,8 @@ def _look_at_files(
             for row in range(len(table) if len(table.task_ends) else 0)
         ),
     )
-    remarks += _range_remarks(root, found)
-    missing_stats = _check_stats(dataset, features, kept & (ranges.length > 0), remarks)
+    remarks += _range_remarks(root, dataset.contradictions)
+    missing_stats = _check_stats(dataset, features, kept & (table.length > 0), remarks)
     routes = [
         routed for stream in table.placed for routed in v3.routed_files(table, declared, stream)
     ]
@@ -187,7 +182,6 @@ def _look_at_files(
         root,
         wanted,
         table,
-        ranges,
         declared,
         features,
         None if task_rows is None else len(tasks.listed),
@@ -210,7 +204,7 @@ def _look_at_files(
     # A file also has episodes that are not selected.
     about_kept = [each for each in gathered.remarks if each.episode is None or kept[each.episode]]
     if may_locate:
-        located, seen = _locate_files(root, declared, table, ranges.length, wanted, about_kept)
+        located, seen = _locate_files(root, declared, table, wanted, about_kept)
         if located:  # what else is wrong is told of the right files
             reading = located.reading(dataset.reading, declared, table)
             right = v3.Dataset(root, reading, info=dataset.stored_info)
@@ -221,7 +215,7 @@ def _look_at_files(
             return source._replace(remarks=[*source.remarks, *seen])
     return ScannedSource(
         dataset,
-        _episodes(table, ranges, kept, remarks),
+        _episodes(table, kept, remarks),
         tasks,
         replace(gathered, remarks=about_kept, missing_stats=missing_stats),
         remarks,
@@ -233,7 +227,6 @@ def _locate_files(
     root: Path,
     declared: v3.Declared,
     table: v3.EpisodeTable,
-    lengths: IntArray,
     routes: Sequence[v3.RoutedFile],
     remarks: Iterable[Observation],
 ) -> tuple[v3.Located, list[Observation]]:
@@ -242,7 +235,7 @@ def _locate_files(
     for routed in routes:  # missing files are reported later, for all versions alike
         if not (root / routed.path).exists():
             wrong.setdefault(routed.stream, (None, f"{routed.path} is missing."))
-    located = v3.locate_files(root, declared, table, lengths, sorted(wrong)) if wrong else None
+    located = v3.locate_files(root, declared, table, sorted(wrong)) if wrong else None
     if not located:
         return v3.NOTHING_LOCATED, []
     said = [
@@ -293,27 +286,6 @@ def _read_tasks(
     return table, None if texts is None else of_text
 
 
-def _read_episodes(
-    dataset: v3.Dataset,
-    streams: Sequence[str],
-    needed: Sequence[str],
-    task_rows: Mapping[str, int] | None,
-) -> v3.EpisodeTable:
-    """Read the places of episodes in all streams, of which some are needed."""
-    root, reader = dataset.root, dataset.episodes_reader
-    table, found = v3.read_episode_table(reader, streams, task_rows=task_rows)
-    errors = [finding.message for finding in found if finding.severity == "error"]
-    if table is None or not set(needed) <= table.placed.keys():
-        raise SourceError(
-            f"{root / v3.EPISODES_DIR} does not say where the episodes are: "
-            f"{errors[0] if errors else 'it has no rows.'}",
-            path=str(root / v3.EPISODES_DIR),
-            details=errors[1:],
-            next_step="Restore the table from another copy of the dataset.",
-        )
-    return table
-
-
 def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation]:
     for finding in found:
         if finding.code == "episode-order":
@@ -329,9 +301,7 @@ def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation
             yield Observation("episode-range", finding.message, path=v3.EPISODES_DIR)
 
 
-def _episodes(
-    table: v3.EpisodeTable, ranges: v3.Ranges, kept: BoolArray, remarks: list[Observation]
-) -> EpisodeTable:
+def _episodes(table: v3.EpisodeTable, kept: BoolArray, remarks: list[Observation]) -> EpisodeTable:
     """Return the selected episodes for the checks of all sources."""
     index = np.flatnonzero(kept)
     task = np.full(len(index), NO_TASK, dtype=np.int64)
@@ -343,7 +313,7 @@ def _episodes(
                 task[place] = min(listed)
             else:
                 several[place] = frozenset(listed) or frozenset([NO_TASK])
-    for row in np.flatnonzero(kept & (ranges.length < 1)).tolist():
+    for row in np.flatnonzero(kept & (table.length < 1)).tolist():
         said = f"{v3.EPISODES_DIR} gives episode {row} the length 0."
         remarks.append(Observation("empty-episode", said, row, path=v3.EPISODES_DIR))
     lists = sum(len(found) > 1 for found in several.values())
@@ -353,7 +323,7 @@ def _episodes(
     return EpisodeTable(
         index=index,
         listed=np.arange(len(table)),
-        length=ranges.length[index],
+        length=table.length[index],
         task=task,
         tasks=several,
         # No flag takes the tasks of rows from this table, so none is offered.
@@ -393,44 +363,42 @@ def _check_stats(
     return missing
 
 
+@dataclass(eq=False)
 class FileScanner(Scanner):
-    """Looks at one file after another."""
+    """Looks at one file after another.
 
-    def __init__(
-        self,
-        root: Path,
-        routes: Sequence[v3.RoutedFile],
-        table: v3.EpisodeTable,
-        ranges: v3.Ranges,
-        declared: v3.Declared,
-        features: Mapping[str, Mapping[str, Any]],
-        num_tasks: int | None,
-        fleeting_inodes: frozenset[int] = frozenset(),
-        is_for_v21: bool = False,
-    ) -> None:
-        self._is_for_v21 = is_for_v21
-        self._root = root
-        self._routes = routes
-        self._table = table
-        self._ranges = ranges
-        self._declared = declared
-        self._num_tasks = num_tasks
-        self._fleeting_inodes = fleeting_inodes
+    Attributes:
+        root: The dataset's folder.
+        routes: The files.
+        table: The places of all episodes.
+        declared: The declarations of ``info.json``.
+        features: Declared features, without those that are left out.
+        num_tasks: Number of tasks; None if unknown.
+        fleeting_inodes: Devices whose files have no lasting inode numbers.
+        is_for_v21: Whether the distances of timestamps are checked as in LeRobot 0.3.3.
+    """
+
+    root: Path
+    routes: Sequence[v3.RoutedFile]
+    table: v3.EpisodeTable
+    declared: v3.Declared
+    features: Mapping[str, Mapping[str, Any]]
+    num_tasks: int | None
+    fleeting_inodes: frozenset[int] = frozenset()
+    is_for_v21: bool = False
+
+    def __post_init__(self) -> None:
         self._kinds = TableKinds()
-        self._has_cameras = any(routed.stream != DATA_STREAM for routed in routes)
-        self._check_clip = {
-            routed.stream: ClipCheck(features[camera], declared.fps)
-            for routed in routes
-            if (camera := camera_of(routed.stream)) is not None
-        }
+        streams = dict.fromkeys(routed.stream for routed in self.routes)
+        self._check_clip = clip_checks(streams, self.features, self.declared.fps)
 
     def __call__(self, number: int) -> Look:
         """Look at one of the files."""
-        routed = self._routes[number]
-        lengths = self._ranges.length[routed.episodes]
+        routed = self.routes[number]
+        lengths = self.table.length[routed.episodes]
         look, kind = Look(num_files=1), ""
         numbers = np.zeros(len(lengths), SLICE_NUMBERS)
-        file = f"{self._root}/{routed.path}"
+        file = f"{self.root}/{routed.path}"
         notes = ObservationLog(
             look.remarks,
             look.sightings,
@@ -441,7 +409,7 @@ class FileScanner(Scanner):
         )
         forget_old_names([file])
         try:
-            facts = facts_of_opened(file, status_now(file), self._fleeting_inodes)
+            facts = facts_of_opened(file, status_now(file), self.fleeting_inodes)
             numbers["file_bytes"], numbers["mtime_ns"], numbers["inode"] = facts
             if routed.stream == DATA_STREAM:
                 kind = self._look_at_table(routed, lengths, numbers, look, notes)
@@ -508,19 +476,14 @@ class FileScanner(Scanner):
         is_there = rows > 0
         order = np.argsort(first[is_there], kind="stable")
         among = replace(routed, episodes=routed.episodes[is_there][order])
-        length = self._ranges.length.copy()
-        length[routed.episodes] = rows
-        ranges = self._ranges._replace(length=length)
-        check = v3.RowCheck(
-            among, self._table, ranges, self._declared, self._num_tasks,
-            first[is_there][order],
-        )  # fmt: skip
+        first, rows = first[is_there][order], rows[is_there][order]
+        check = v3.RowCheck(among, self.table, self.declared, self.num_tasks, first, rows)
         if len(among.episodes):
             check.read(file)
         for column, code in v3.ROW_CODES.items():
             if column in ("index", "task_index"):
                 continue  # reported from `RowFacts`
-            mild = column == "timestamp" and not self._has_cameras
+            mild = column == "timestamp" and not self._check_clip
             for episode, said in check.wrong_in(column).items():
                 notes.episode = episode
                 notes.say(
@@ -528,13 +491,13 @@ class FileScanner(Scanner):
                     f"{shown(notes.path)}: {column} is wrong, first in {said}.",
                     severity="warning" if mild else "",
                 )
-        if self._is_for_v21 and "timestamp" in file.schema_arrow.names:
-            self._check_steps(file, among, first[is_there][order], ranges, notes)
+        if self.is_for_v21 and "timestamp" in file.schema_arrow.names:
+            self._check_steps(file, among, first, first + rows, notes)
         unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
         facts = []
         for episode, compared in zip(routed.episodes.tolist(), is_there.tolist(), strict=True):
-            begins = int(self._ranges.start[episode])
+            begins = int(self.table.start[episode])
             facts.append(
                 RowFacts(
                     begins if has_index and episode not in unplaced else NOT_KNOWN,
@@ -551,14 +514,13 @@ class FileScanner(Scanner):
         file: pq.ParquetFile,
         among: v3.RoutedFile,
         first: IntArray,
-        ranges: v3.Ranges,
+        stop: IntArray,
         notes: ObservationLog,
     ) -> None:
         """Check the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
 
         Memory is that of the rows of one episode, and of those that are read at a time.
         """
-        stop = first + ranges.length[among.episodes]
         spans = deque(zip(among.episodes.tolist(), first.tolist(), stop.tolist(), strict=True))
         held: FloatArray = np.zeros(0)  # times from row `begin` on
         begin = 0
@@ -569,7 +531,7 @@ class FileScanner(Scanner):
             held = np.concatenate([held, times])
             while spans and spans[0][2] <= begin + len(held):
                 notes.episode, *rows = spans.popleft()
-                steps_are_even(held[rows[0] - begin : rows[1] - begin], self._declared.fps, notes)
+                steps_are_even(held[rows[0] - begin : rows[1] - begin], self.declared.fps, notes)
             if not spans:
                 return
             passed = min(max(0, spans[0][1] - begin), len(held))
@@ -584,7 +546,7 @@ class FileScanner(Scanner):
         notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a video's slices, and return its decoder configuration."""
-        fps = self._declared.fps
+        fps = self.declared.fps
         try:
             found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(notes.file)
         except media.UnsupportedClipError as error:
@@ -598,8 +560,8 @@ class FileScanner(Scanner):
         numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, notes)
-        begin_seconds = self._table.placed[routed.stream].begin_seconds[routed.episodes]
-        end_seconds = self._table.placed[routed.stream].end_seconds[routed.episodes]
+        begin_seconds = self.table.placed[routed.stream].begin_seconds[routed.episodes]
+        end_seconds = self.table.placed[routed.stream].end_seconds[routed.episodes]
         first, is_counted = _frames_begin(clip, begin_seconds, lengths, fps, notes)
         own = lengths
         if not is_counted:

@@ -268,11 +268,9 @@ def plan_repair(
         progress: Receives the progress of another check, of the dataset with reordered tables.
     """
     order, ordered = _find_order(check, raw, progress)
-    if ordered.declared is None or ordered.table is None or ordered.ranges is None:
+    if ordered.declared is None or ordered.table is None:
         return RepairPlan(check.root, Fraction(1), left=tuple(ordered.findings))
-    planner = _Planner(
-        ordered, ordered.declared, ordered.table, ordered.ranges, order, retime=retime
-    )
+    planner = _Planner(ordered, ordered.declared, ordered.table, order, retime=retime)
     plan = planner.plan()
     there = {(finding.code, finding.stream, finding.path) for finding in ordered.findings}
     by_order = tuple(
@@ -291,7 +289,6 @@ class _Planner:
         check: DatasetCheck,
         declared: v3.Declared,
         table: v3.EpisodeTable,
-        ranges: v3.Ranges,
         order: NewOrder,
         *,
         retime: bool,
@@ -301,7 +298,6 @@ class _Planner:
         self._episode_rows = _moved(order.episodes)
         self._declared = declared
         self._table = table
-        self._ranges = ranges
         self._retime = retime
         self._episodes: dict[str, npt.NDArray[Any] | pa.Array] = {}
         self._videos: list[VideoRepair] = []
@@ -363,7 +359,7 @@ class _Planner:
         return [each for each in self._findings if id(each) not in self._gone]
 
     def _plan_ranges(self, codes: set[str]) -> None:
-        start, length = self._ranges.start, self._ranges.length
+        start, length = self._table.start, self._table.length
         if "episode-range" in codes:
             if length.min() < 1:
                 return
@@ -419,8 +415,8 @@ class _Planner:
                     routed.path,
                     tuple(sorted(columns)),
                     routed.episodes,
-                    self._ranges.start[routed.episodes],
-                    self._ranges.length[routed.episodes],
+                    self._table.start[routed.episodes],
+                    self._table.length[routed.episodes],
                     numbers,
                 )
             )
@@ -493,7 +489,7 @@ class _Planner:
             return
         placed, fps = self._table.placed[stream], self._declared.fps
         frames = frames_of(index)
-        spans = _located(frames, spans_of(frames, routed, placed, self._ranges), fps)
+        spans = _located(frames, spans_of(frames, routed, self._table), fps)
         if spans is None:
             self._remarks.append(
                 f"{routed.path} is not repaired: the first frames of its episodes are unknown, "
@@ -598,7 +594,7 @@ class _Planner:
                     )
                 entry |= {name: old[name] for name in kept}
             added_up = self._check.stats.get(key)
-            if any(check_feature_stats(feature, entry, added_up, int(self._ranges.length.max()))):
+            if any(check_feature_stats(feature, entry, added_up, int(self._table.length.max()))):
                 continue
             self._stats[key] = entry
         for finding in of_stats:
@@ -787,11 +783,10 @@ def _order_of_tasks(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
 def _tasks_of_rows(check: DatasetCheck) -> dict[int, tuple[int, ...]]:
     """Return the task numbers in the rows of each episode."""
     assert check.table is not None
-    assert check.ranges is not None
     assert check.declared is not None
     found: dict[int, tuple[int, ...]] = {}
     for routed in check.files.get(DATA_STREAM, []):
-        rows = v3.RowCheck(routed, check.table, check.ranges, check.declared, _ANY_NUMBER)
+        rows = v3.RowCheck(routed, check.table, check.declared, _ANY_NUMBER)
         with pq.ParquetFile(check.root / routed.path) as file:
             rows.read(file)
         found |= rows.tasks

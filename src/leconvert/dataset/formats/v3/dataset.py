@@ -208,25 +208,40 @@ class Dataset(AnyDataset):
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """The places of all episodes in every stream.
-
-        If lengths and ranges of rows differ, `check_ranges` decides about the lengths.
-        """
+        """The places of all episodes in every stream."""
         reader = self.episodes_reader
         for path in reader.paths:
             reader.schema(path)  # the error names a missing or damaged file
-        table, findings = read_episode_table(reader, self.stored_streams)
-        fatal = [finding for finding in findings if finding.severity == "error"]
-        if table is not None and not fatal:
-            ranges, self.contradictions = check_ranges(table, self.declared)
-            located = self.reading.located_files
-            placed = placed_as_located(self.declared, table, ranges.length, located)
-            return replace(table, length=ranges.length, placed=placed)
-        said = fatal[0].message if fatal else "it has no rows."
+        return self.read_episodes()
+
+    def read_episodes(
+        self, streams: Sequence[str] | None = None, task_rows: Mapping[str, int] | None = None
+    ) -> EpisodeTable:
+        """Read the places of all episodes.
+
+        If lengths and ranges of rows differ, `check_ranges` decides about the lengths.
+
+        Args:
+            streams: The streams that have to be readable, and nothing else; by default no error is
+                passed over.
+            task_rows: The row of each text of a task; None to read no tasks.
+        """
+        table, findings = read_episode_table(
+            self.episodes_reader, self.stored_streams, task_rows=task_rows
+        )
+        errors = [finding.message for finding in findings if finding.severity == "error"]
+        is_usable = not errors if streams is None else table is not None
+        if table is not None and is_usable and table.placed.keys() >= set(streams or ()):
+            table, self.contradictions = check_ranges(table, self.declared)
+            return replace(
+                table, placed=placed_as_located(self.declared, table, self.reading.located_files)
+            )
         raise SourceError(
-            f"{self.name}/{EPISODES_DIR} does not say where the episodes are: {said}",
+            f"{self.name}/{EPISODES_DIR} does not say where the episodes are: "
+            f"{errors[0] if errors else 'it has no rows.'}",
             path=f"{self.name}/{EPISODES_DIR}",
-            next_step="Convert the dataset again, or restore its metadata.",
+            details=errors[1:],
+            next_step="Restore the table from another copy of the dataset.",
         )
 
     @property

@@ -197,14 +197,13 @@ def said_of_template(raw: Mapping[str, Any], key: str, template: str) -> str:
 
 
 def placed_as_located(
-    declared: Declared, table: EpisodeTable, lengths: IntArray, located: Iterable[LocatedFile]
+    declared: Declared, table: EpisodeTable, located: Iterable[LocatedFile]
 ) -> dict[str, StreamPlaces]:
     """Return the places of episodes in all streams, some of whose files were located.
 
     Args:
         declared: The declarations, with the templates that find the files.
         table: The places as stored.
-        lengths: Frames of each episode, shape (E,).
         located: The files; see `Located.reading`.
     """
     by_stream: dict[str, list[LocatedFile]] = {}
@@ -221,7 +220,7 @@ def placed_as_located(
                     f"{file.path} has no name of a file of {stream}.", path=file.path
                 )
             chunk[file.episode], number[file.episode] = numbers
-        placed[stream] = _counted(declared, stream, chunk, number, lengths)
+        placed[stream] = _counted(declared, stream, chunk, number, table.length)
     return placed
 
 
@@ -241,24 +240,17 @@ def _counted(
 
 
 def locate_files(
-    root: Path,
-    declared: Declared,
-    table: EpisodeTable,
-    lengths: IntArray,
-    streams: Collection[str],
+    root: Path, declared: Declared, table: EpisodeTable, streams: Collection[str]
 ) -> Located:
-    """Look for the files of streams with wrong ones, and return what differs from what is said.
-
-    Args:
-        lengths: Frames of each episode, shape (E,).
-    """
+    """Look for the files of streams with wrong ones, and return what differs from what is said."""
     info = locate_templates(root, declared, streams)
     declared = with_templates(declared, info)
     places = {}
     for stream in streams:
         if stream not in declared.templates or stream not in table.placed:
             continue
-        found, stored = located_places(root, declared, lengths, stream), table.placed[stream]
+        found = located_places(root, declared, table.length, stream)
+        stored = table.placed[stream]
         if found is not None and not (
             np.array_equal(found.chunk, stored.chunk) and np.array_equal(found.file, stored.file)
         ):
@@ -335,23 +327,38 @@ def located_places(
     there = files_there(root, declared, stream)
     try:
         if camera_of(stream) is None:
-            rows = [episodes_in(root / path) for _, _, path in there]
-            file = np.repeat(np.arange(len(rows)), [len(episodes) for episodes, _ in rows])
-            episodes, counts = (np.concatenate([each[at] for each in rows]) for at in (0, 1))
-            if not np.array_equal(episodes, np.arange(len(lengths))):
-                return None
-            if not np.array_equal(counts, lengths):
+            episodes, counts, file = _rows_in(root, there)
+            if not (
+                np.array_equal(episodes, np.arange(len(lengths))) and (counts == lengths).all()
+            ):
                 return None
         else:
-            frames = _frames_in([root / path for _, _, path in there])
-            found = fitted(lengths, frames)
-            if found is None:
-                return None
-            file, _ = found
+            file, _ = _fitted_clips(root, there, lengths)
     except (UnreadableSourceError, OSError, ValueError, pa.ArrowException):
         return None
     chunks, numbers = (np.array([each[at] for each in there], np.int64)[file] for at in (0, 1))
     return _counted(declared, stream, chunks, numbers, lengths)
+
+
+Files = Sequence[tuple[int, int, str]]
+"""Chunk, number and path of each file; see `files_there`."""
+
+
+def _rows_in(root: Path, there: Files) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the episodes in data files, in the order of their rows: number, rows and file."""
+    rows = [episodes_in(root / path) for _, _, path in there]
+    file = np.repeat(np.arange(len(rows)), [len(episodes) for episodes, _ in rows])
+    episodes, counts = (np.concatenate([each[at] for each in rows]) for at in (0, 1))
+    return episodes, counts, file
+
+
+def _fitted_clips(root: Path, there: Files, lengths: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the video file of each episode, and its first frame there; see `fitted`."""
+    frames = [media.count_tracks_and_frames(root / path)[1] for _, _, path in there]
+    found = fitted(lengths, np.array(frames, np.int64))
+    if found is None:
+        raise ValueError("the videos have other frames than the episodes")
+    return found
 
 
 def episodes_in(path: Path) -> tuple[IntArray, IntArray]:
@@ -369,11 +376,6 @@ def episodes_in(path: Path) -> tuple[IntArray, IntArray]:
     episodes, rows = (np.concatenate([block[at] for block in blocks]) for at in (0, 1))
     begins = np.flatnonzero(np.diff(episodes, prepend=episodes[0] - 1))
     return episodes[begins], np.add.reduceat(rows, begins)
-
-
-def _frames_in(videos: Iterable[Path]) -> IntArray:
-    """Return the number of frames of each file."""
-    return np.array([media.count_tracks_and_frames(path)[1] for path in videos], np.int64)
 
 
 _OLD_TASKS = "meta/tasks.jsonl"
@@ -559,26 +561,22 @@ def _derive_tasks(root: Path) -> tuple[list[tuple[int, str]] | None, str]:
 
 def _derive_episodes(root: Path, declared: Declared, texts: list[str]) -> EpisodeRecords:
     """Return all episodes; raise where they do not follow from rows and frames."""
-    number = _NAMES.files_per_chunk
+
+    def places(there: Files) -> IntArray:
+        return np.array([chunk * _NAMES.files_per_chunk + file for chunk, file, _ in there])
+
     there = files_there(root, declared, DATA_STREAM)
-    rows = [episodes_in(root / path) for _, _, path in there]
-    episodes, length = (np.concatenate([each[at] for each in rows]) for at in (0, 1))
+    episodes, length, data_file = _rows_in(root, there)
     if not np.array_equal(episodes, np.arange(len(episodes))):
         raise ValueError("the rows of episodes do not follow each other")
-    files = np.array([chunk * number + file for chunk, file, _ in there])
     videos = []
     for camera in declared.cameras:
         clips = files_there(root, declared, stream_of_camera(camera))
-        frames = _frames_in([root / path for _, _, path in clips])
-        found = fitted(length, frames)
-        if found is None:
-            raise ValueError(f"the videos of {camera} have other frames than the episodes")
-        file, first = found
-        numbers = np.array([chunk * number + file for chunk, file, _ in clips])
-        videos.append(VideoSpans(camera, numbers[file], first, first + length))
+        file, first = _fitted_clips(root, clips, length)
+        videos.append(VideoSpans(camera, places(clips)[file], first, first + length))
     return EpisodeRecords(
         episode_index=episodes,
-        data_file=np.repeat(files, [len(each) for each, _ in rows]),
+        data_file=places(there)[data_file],
         dataset_from_index=np.cumsum(length) - length,
         length=length,
         videos=videos,

@@ -242,7 +242,7 @@ class StreamPlaces(NamedTuple):
     end_seconds: FloatArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class EpisodeTable:
     """The content of meta/episodes; arrays have shape (E,).
 
@@ -266,6 +266,11 @@ class EpisodeTable:
 
     def __len__(self) -> int:
         return len(self.episode_index)
+
+    @cached_property
+    def start(self) -> IntArray:
+        """First row of each episode in the dataset, by the lengths."""
+        return np.cumsum(self.length) - self.length
 
     def tasks_of(self, row: int) -> set[int]:
         """Return the tasks that the table lists for an episode."""

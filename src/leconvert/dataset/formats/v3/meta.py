@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
-from leconvert.dataset.formats.dataset import Totals, fps_number, written_features
+from leconvert.dataset.formats.dataset import Totals, fps_number, frame_rate, written_features
 from leconvert.model.repairs import DEFAULT_COLUMNS, NO_REPAIRS, Repairs
 from leconvert.model.values import (
     DATA_STREAM,
@@ -199,17 +199,6 @@ class Feature(NamedTuple):
         """Whether values are numbers, for which there are statistics."""
         return _NUMBER.fullmatch(self.dtype) is not None
 
-    @property
-    def is_depth(self) -> bool:
-        """Whether it is a depth map, whose statistics are not between 0 and 1."""
-        for name in ("info", "video_info"):
-            info = self.raw.get(name)
-            if isinstance(info, Mapping) and (
-                info.get("is_depth_map") or info.get("video.is_depth_map")
-            ):
-                return True
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class Declared:
@@ -254,9 +243,9 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
     def wrong(code: str, message: str, **place: Any) -> None:
         findings.append(found(code, message, path=INFO_PATH, **place))
 
-    fps = raw.get("fps")
-    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1_000_000:
-        wrong("info-value", f"fps is {_shown(fps)}, which is not a frame rate.")
+    fps = frame_rate(raw.get("fps"))
+    if fps is None:
+        wrong("info-value", f"fps is {_shown(raw.get('fps'))}, which is not a frame rate.")
         return None, findings
     for key in ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb"):
         value = raw.get(key, 1)
@@ -297,7 +286,7 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
         elif name not in told:
             told.add(name)
             wrong("path-template", f"{name} is {_shown(raw.get(name))}: {problem}.")
-    return Declared(raw, Fraction(repr(fps)), features, templates), findings
+    return Declared(raw, fps, features, templates), findings
 
 
 def split_findings(raw: Mapping[str, Any], num_episodes: int) -> Iterator[Finding]:

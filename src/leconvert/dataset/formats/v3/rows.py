@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -26,13 +26,6 @@ from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats, integers
 
 # The rows and files of an episode.
-
-
-class Ranges(NamedTuple):
-    """The rows of each episode in the whole dataset, arrays of shape (E,)."""
-
-    start: IntArray
-    length: IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +55,8 @@ def files_of(
     return paths, file.reshape(-1).astype(np.int64)
 
 
-def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
-    """Return the rows of each episode, and contradictions of the table to itself or info.json.
+def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[EpisodeTable, list[Finding]]:
+    """Return the table with the lengths that count, and its contradictions, also to info.json.
 
     Lengths and ranges state the same facts twice. If they differ, the ones that add up to
     ``total_frames`` count.
@@ -108,7 +101,7 @@ def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[
         if said != value:
             message = f"{key} is {said!r}, but meta/episodes has {value:,}."
             findings.append(found("stale-total", message, path=INFO_PATH))
-    return Ranges(np.cumsum(length) - length, length), findings
+    return replace(table, length=length), findings
 
 
 def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[RoutedFile]:
@@ -360,12 +353,12 @@ class RowCheck:
 
     Args:
         routed: The file and its episodes.
-        table: The content of meta/episodes.
-        ranges: The rows of each episode in the dataset.
+        table: The content of meta/episodes, with the lengths that count.
         declared: The declarations of info.json.
         num_tasks: Number of tasks, None if unknown.
         first: First row of each of the file's episodes in it, ascending; by default they are
             consecutive from the first row to the last. Rows of no episode are skipped.
+        rows: Number of rows of each of the file's episodes; by default its length.
         task_numbers: The number of each task in the rows, ascending; by default its row.
 
     Attributes:
@@ -377,10 +370,10 @@ class RowCheck:
         self,
         routed: RoutedFile,
         table: EpisodeTable,
-        ranges: Ranges,
         declared: Declared,
         num_tasks: int | None,
         first: IntArray | None = None,
+        rows: IntArray | None = None,
         task_numbers: IntArray | None = None,
     ) -> None:
         self.tasks: dict[int, tuple[int, ...]] = {}
@@ -388,8 +381,8 @@ class RowCheck:
         self._task_numbers = task_numbers
         self._routed = routed
         self._table = table
-        self._start = ranges.start[routed.episodes]
-        self._length = ranges.length[routed.episodes]
+        self._start = table.start[routed.episodes]
+        self._length = table.length[routed.episodes] if rows is None else rows
         self._first = np.cumsum(self._length) - self._length if first is None else first
         self._fps = float(declared.fps)
         self._num_tasks = num_tasks
