@@ -806,17 +806,12 @@ _H264 = {"preset": "ultrafast"}
 _AV1 = {"preset": "12", "crf": "49"}
 
 
-def _three_cameras(clip_bytes: int) -> tuple[CameraSpec, ...]:
+_THREE = ("front", "left_wrist", "right_wrist")
+
+
+def _cameras(*names: str, **facts: Any) -> tuple[CameraSpec, ...]:
     return tuple(
-        CameraSpec(
-            key=f"observation.images.{name}",
-            width=640,
-            height=480,
-            options=_H264,
-            noise_amplitude=48,
-            target_clip_bytes=clip_bytes,
-        )
-        for name in ("front", "left_wrist", "right_wrist")
+        CameraSpec(key=f"observation.images.{name}", noise_amplitude=48, **facts) for name in names
     )
 
 
@@ -824,17 +819,7 @@ PROFILES: Mapping[str, DatasetSpec] = {
     "small": DatasetSpec(
         episodes=50,
         frames=300,
-        cameras=tuple(
-            CameraSpec(
-                key=f"observation.images.{name}",
-                width=640,
-                height=480,
-                codec="libsvtav1",
-                options=_AV1,
-                noise_amplitude=48,
-            )
-            for name in ("front", "wrist")
-        ),
+        cameras=_cameras("front", "wrist", width=640, height=480, codec="libsvtav1", options=_AV1),
         state_dim=14,
         action_dim=14,
         distinct_clips=2,
@@ -842,7 +827,9 @@ PROFILES: Mapping[str, DatasetSpec] = {
     "mid": DatasetSpec(
         episodes=100,
         frames=300,
-        cameras=_three_cameras(7_000_000),
+        cameras=_cameras(
+            *_THREE, width=640, height=480, options=_H264, target_clip_bytes=7_000_000
+        ),
         state_dim=14,
         action_dim=14,
         distinct_clips=3,
@@ -850,7 +837,9 @@ PROFILES: Mapping[str, DatasetSpec] = {
     "big": DatasetSpec(
         episodes=300,
         frames=300,
-        cameras=_three_cameras(6_780_000),
+        cameras=_cameras(
+            *_THREE, width=640, height=480, options=_H264, target_clip_bytes=6_780_000
+        ),
         state_dim=14,
         action_dim=14,
         distinct_clips=3,
@@ -858,15 +847,7 @@ PROFILES: Mapping[str, DatasetSpec] = {
     "many": DatasetSpec(
         episodes=4000,
         frames=RandomLengths(seed=0, minimum=57, maximum=63),
-        cameras=tuple(
-            CameraSpec(
-                key=f"observation.images.{name}",
-                options=_H264,
-                noise_amplitude=48,
-                target_clip_bytes=37_000,
-            )
-            for name in ("front", "wrist")
-        ),
+        cameras=_cameras("front", "wrist", options=_H264, target_clip_bytes=37_000),
         state_dim=7,
         action_dim=7,
         distinct_clips=4,

@@ -298,11 +298,10 @@ class Files:
             return list(self._connect().list_files(folder))
 
         try:
-            found = parallel_map(listed, folders, Spread(threads=THREADS_THAT_WAIT))
+            for files in parallel_map(listed, folders, Spread(threads=THREADS_THAT_WAIT)):
+                self._noted |= {file.path: file for file in files if file.path in wanted}
         except Exception as error:
             raise _unreachable(self.root, error) from error
-        for files in found:
-            self._noted |= {file.path: file for file in files if file.path in wanted}
 
     @property
     def noted_sizes(self) -> Mapping[str, int]:

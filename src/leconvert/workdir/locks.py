@@ -495,9 +495,9 @@ class OneHostFileSystem(FileSystem):
     def _locked(self) -> Iterator[None]:
         from filelock import Timeout
 
-        lock = new_lock(self._lock, wait_seconds=self._wait_seconds)
         try:
-            lock.acquire()
+            with new_lock(self._lock, wait_seconds=self._wait_seconds):
+                yield
         except Timeout:
             raise StorageError(
                 f"A stopped process has held the lock {self._lock} for {self._wait_seconds:.0f} s.",
@@ -505,11 +505,6 @@ class OneHostFileSystem(FileSystem):
                 next_step="Continue or end the stopped process of this run (`ps` shows it with T), "
                 "then run the same command again.",
             ) from None
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # it ends with the descriptor
-                lock.release()
 
 
 class BrokenPromiseError(Exception):

@@ -182,6 +182,16 @@ class _Below:
         return owner.root / self._name
 
 
+class _Numbered:
+    """The path of a name below the root of a run that numbers and tokens complete."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def __get__(self, owner: RunPaths, _: type) -> Callable[..., Path]:
+        return lambda *parts: owner.root / self._form.format(*parts)
+
+
 _DATASETS = "datasets"
 
 
@@ -309,80 +319,32 @@ class RunPaths:
     logs_dir = _Below("logs")  # output of workers that an engine started
     jobs_dir = _Below("jobs")  # one record a submission to a scheduler, for display
 
+    # Paths of a batch, by its number; further parts are a generation, a token, or a number.
+    done = _Numbered("done/{:06d}.json")  # the record that makes a batch done
+    voided = _Numbered("done/{:06d}.void-{}")  # a done record that was found to be wrong
+    failed = _Numbered("failed/{:06d}.json")  # the record that sets a batch aside
+    # The file that is linked to ``failed`` when a batch is set aside.
+    failed_source = _Numbered("failed/.{:06d}.{}")
+    released = _Numbered("failed/{:06d}.released-{}")  # a failed record whose batch was given back
+    lease_dir = _Numbered("leases/{:06d}")  # the log of a batch's claims
+    lease = _Numbered("leases/{:06d}/{:04d}")  # the claim of one generation
+    heartbeat = _Numbered("leases/{:06d}/{:04d}.beat")  # the holder's heartbeat
+    lease_end = _Numbered("leases/{:06d}/{:04d}.end")  # the record of how the generation ended
+    # Says that generations up to this one no longer count as attempts.
+    lease_reset = _Numbered("leases/{:06d}/{:04d}.reset")
+    attempts_of = _Numbered("attempts/{:06d}")  # the folder of all attempts at a batch
+    attempt = _Numbered("attempts/{:06d}/{:04d}-{}")  # the folder that one attempt writes to
+    # A record that waits there to be published as ``done`` or ``failed``, which its kind names.
+    attempt_record = _Numbered("attempts/{:06d}/{:04d}-{}/{}.json")
+    # Paths of a process, by its token.
+    worker = _Numbered("workers/{}.json")  # the activity of a worker
+    claim_source = _Numbered("workers/.{}.claim")  # the file that a worker links to claim a batch
+    invocation = _Numbered("invocations/{}.json")  # the call of one process
+    job = _Numbered("jobs/{}.json")  # the request of one submission to a scheduler
+    journal_record = _Numbered("journal/{:04d}.json")  # the record of one packer, by its generation
+
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    def job(self, token: str) -> Path:
-        """The request of one submission to a scheduler."""
-        return self.jobs_dir / f"{token}.json"
-
-    def lease_dir(self, batch_id: int) -> Path:
-        """The log of a batch's claims."""
-        return self.leases_dir / f"{batch_id:06d}"
-
-    def lease(self, batch_id: int, generation: int) -> Path:
-        """The claim of one generation."""
-        return self.lease_dir(batch_id) / f"{generation:04d}"
-
-    def heartbeat(self, batch_id: int, generation: int) -> Path:
-        """The holder's heartbeat."""
-        return self.lease_dir(batch_id) / f"{generation:04d}.beat"
-
-    def lease_end(self, batch_id: int, generation: int) -> Path:
-        """The record of how the generation ended."""
-        return self.lease_dir(batch_id) / f"{generation:04d}.end"
-
-    def lease_reset(self, batch_id: int, generation: int) -> Path:
-        """Says that generations up to this one no longer count as attempts."""
-        return self.lease_dir(batch_id) / f"{generation:04d}.reset"
-
-    def claim_source(self, token: str) -> Path:
-        """The file that a worker links into ``leases/`` to claim."""
-        return self.workers_dir / f".{token}.claim"
-
-    def attempt(self, batch_id: int, generation: int, token: str) -> Path:
-        """The folder that one attempt writes to."""
-        return self.attempts_dir / f"{batch_id:06d}" / f"{generation:04d}-{token}"
-
-    def attempts_of(self, batch_id: int) -> Path:
-        """The folder of all attempts at a batch."""
-        return self.attempts_dir / f"{batch_id:06d}"
-
-    def attempt_record(self, batch_id: int, generation: int, token: str, kind: str) -> Path:
-        """A record that waits in its attempt's folder to be published as ``done`` or ``failed``."""
-        return self.attempt(batch_id, generation, token) / f"{kind}.json"
-
-    def done(self, batch_id: int) -> Path:
-        """The record that makes a batch done."""
-        return self.done_dir / f"{batch_id:06d}.json"
-
-    def voided(self, batch_id: int, number: int) -> Path:
-        """A done record that was found to be wrong."""
-        return self.done_dir / f"{batch_id:06d}.void-{number}"
-
-    def failed(self, batch_id: int) -> Path:
-        """The record that sets a batch aside."""
-        return self.failed_dir / f"{batch_id:06d}.json"
-
-    def failed_source(self, batch_id: int, token: str) -> Path:
-        """The file that is linked to ``failed`` when a batch is set aside."""
-        return self.failed_dir / f".{batch_id:06d}.{token}"
-
-    def released(self, batch_id: int, number: int) -> Path:
-        """A failed record whose batch was given back."""
-        return self.failed_dir / f"{batch_id:06d}.released-{number}"
-
-    def worker(self, token: str) -> Path:
-        """The activity of a worker."""
-        return self.workers_dir / f"{token}.json"
-
-    def invocation(self, token: str) -> Path:
-        """The call of one process."""
-        return self.invocations_dir / f"{token}.json"
-
-    def journal_record(self, generation: int) -> Path:
-        """The record of one packer."""
-        return self.journal / f"{generation:04d}.json"
 
     def ensure(self) -> None:
         """Make the folders of the run durably; existing ones are kept."""
@@ -603,7 +565,7 @@ class Journal:
         return sorted(int(found[1]) for name in names if (found := _RECORD.match(name)))
 
     def _superseded(self, generation: int) -> BusyError:
-        path: Path = self.run.journal_record(generation)
+        path = self.run.journal_record(generation)
         return BusyError(
             f"Another packer (number {generation}) took over this run; its record is {path}.",
             path=str(path),

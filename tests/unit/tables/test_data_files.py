@@ -125,25 +125,6 @@ def test_an_episode_of_more_than_two_to_the_twenty_rows_is_one_row_group(tmp_pat
     assert pq.read_metadata(target).num_row_groups == 1
 
 
-@pytest.mark.parametrize(
-    ("wanted", "column", "values"),
-    [
-        (pa.large_string(), pa.string(), ["a", None]),
-        (pa.string(), pa.large_string(), ["a", None]),
-        (pa.string(), pa.null(), [None, None]),
-        (IMAGE, pa.struct([("path", pa.string()), ("bytes", pa.large_binary())]), [None, None]),
-    ],
-)
-def test_texts_and_images_of_other_kinds_are_cast(
-    tmp_path: Path, wanted: pa.DataType, column: pa.DataType, values: list[Any]
-) -> None:
-    path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
-    pq.write_table(pa.table({"x": pa.array(values, column)}), path)
-    join_tables([Slice(str(path), frames=2)], target, schema=pa.schema([("x", wanted)]))
-    assert pq.read_table(target).column("x").to_pylist() == values
-    assert pq.read_schema(target).field("x").type == wanted
-
-
 def test_empty_values_are_refused_in_a_column_that_has_none(tmp_path: Path) -> None:
     path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
     pq.write_table(pa.table({"x": [1, None]}), path)

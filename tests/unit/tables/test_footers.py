@@ -301,12 +301,6 @@ def test_a_column_that_changes_its_type_is_not_taken_for_the_one_before(tmp_path
         assert group.extremes() == {"x": (1, 2)}
 
 
-def test_extremes_are_told_of_the_columns_that_a_file_has(tmp_path: Path) -> None:
-    path = str(write(tmp_path / "file", row_group_size=1))
-    expected = [{"x": (1, 1), "n": (7, 7)}, {"x": (2, 2), "n": (8, 8)}]
-    assert list(StoredGroups(path).extremes()) == expected
-
-
 def test_whatever_is_new_in_a_footer_is_shown_to_arrow_once_and_again_when_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,17 +448,6 @@ def test_a_schema_of_arrows_that_cannot_be_used_makes_the_file_unreadable(tmp_pa
     with_footer(path, once(stored, broken[: len(stored)]))
     with pytest.raises(UnreadableSourceError, match="cannot be read"):
         DataFile(str(path))
-
-
-def test_a_kind_of_row_group_that_comes_late_is_added_up_like_the_first(tmp_path: Path) -> None:
-    values = pa.array([*range(6), None, None, *range(4)], pa.int64())
-    path = write(tmp_path / "file", pa.table({"unseen before": values}), row_group_size=2)
-    metadata = pq.read_metadata(path)
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    sizes = [group.column(0).total_uncompressed_size for group in groups]
-    assert len(set(sizes)) > 1
-    with DataFile(str(path)) as file:
-        assert (file.group_bytes, file.uncompressed_bytes) == (sizes, sum(sizes))
 
 
 def test_schemas_are_those_that_arrow_reads_whatever_was_read_before(tmp_path: Path) -> None:

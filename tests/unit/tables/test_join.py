@@ -88,15 +88,6 @@ def test_memory_goes_back_to_the_system_between_large_episodes(
     assert (tmp_path / "t").read_bytes() == (tmp_path / "u").read_bytes()
 
 
-def test_columns_in_another_order_are_told_as_the_reason(tmp_path: Path) -> None:
-    source = str(tmp_path / "source")
-    pq.write_table(ROWS.select(["n", "x"]), source)
-    join_tables([Slice(source, frames=12)], tmp_path / "t", schema=ROWS.schema)
-    reason = TableCopier(ROWS.schema).reason_against(source, 12)
-    assert reason == "it has further columns, or another order of columns"
-    assert pq.read_table(tmp_path / "t").equals(ROWS)
-
-
 @pytest.mark.parametrize("compression", ["snappy", "zstd"])
 def test_dictionaries_of_several_files_become_one_column(tmp_path: Path, compression: str) -> None:
     tables = [

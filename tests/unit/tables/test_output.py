@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,16 +11,6 @@ import pytest
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.data_file import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput
-
-CONTENT = bytes(range(256)) * 2000  # more than is read at once
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[OpenedTable]:
-    (tmp_path / "source").write_bytes(CONTENT)
-    with OpenedTable(str(tmp_path / "source")) as opened:
-        assert opened.whole is None
-        yield opened
 
 
 @pytest.fixture
@@ -69,31 +58,6 @@ def test_small_pieces_are_gathered_up_to_what_one_write_takes(
     assert (tmp_path / "target").stat().st_size == 1200
     assert len(sizes) == 3
     assert max(sizes) <= os.sysconf("SC_IOV_MAX")
-
-
-def test_ways_that_move_nothing_without_an_error_are_left(
-    output: SequentialOutput, source: OpenedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-    for name in ("copy_file_range", "sendfile"):
-        monkeypatch.setattr(os, name, lambda *_arguments, name=name: tried.append(name) or 0)
-    output.copy(source, 7, 300_000)
-    output.copy(source, 0, 5)
-    assert (tmp_path / "target").read_bytes() == CONTENT[7:300_007] + CONTENT[:5]
-    assert tried == ["copy_file_range", "sendfile"]
-
-
-def test_a_source_that_cannot_be_read_is_named_and_not_the_target(
-    output: SequentialOutput, source: OpenedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_arguments: object) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
-
-    for name in ("copy_file_range", "sendfile", "preadv"):
-        monkeypatch.setattr(os, name, fail)
-    with pytest.raises(UnreadableSourceError, match="Input/output error") as caught:
-        output.copy(source, 0, 10)
-    assert caught.value.path == source.path
 
 
 def test_a_file_below_a_file_is_unreadable_and_not_missing(tmp_path: Path) -> None:

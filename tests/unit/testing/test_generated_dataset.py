@@ -17,7 +17,7 @@ import pytest
 
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
-from leconvert.testing.dataset import PROFILES, RandomLengths
+from leconvert.testing.dataset import RandomLengths
 
 SPEC = DatasetSpec(
     episodes=5,
@@ -216,12 +216,7 @@ def test_shared_clips_are_separate_files_with_equal_bytes(tmp_path: Path) -> Non
     assert contents[1] == contents[3] != contents[0]
     assert len({clip.stat().st_ino for clip in clips}) == 5
     assert {clip.stat().st_nlink for clip in clips} == {1}
-
-
-def test_shared_clips_still_have_the_length_of_their_episode(tmp_path: Path) -> None:
-    spec = DatasetSpec(episodes=12, frames=RandomLengths(3, 2, 4), distinct_clips=1)
-    root = make_dataset(tmp_path / "d", spec)
-
+    root = make_dataset(tmp_path / "e", replace(spec, frames=RandomLengths(3, 2, 4)))
     for table, clip in zip(_tables(root), sorted(root.glob("videos/*/*/*.mp4")), strict=True):
         with av.open(str(clip)) as container:
             assert container.streams.video[0].frames == table.num_rows
@@ -272,18 +267,3 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 def test_a_spec_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         DatasetSpec(**wrong)
-
-
-def test_the_benchmark_profiles_have_the_shapes_that_the_docs_name() -> None:
-    assert set(PROFILES) == {"small", "mid", "big", "many", "images"}
-    shapes = {
-        name: (spec.episodes, len(spec.cameras), len(spec.image_keys))
-        for name, spec in PROFILES.items()
-    }
-    assert shapes == {
-        "small": (50, 2, 0),
-        "mid": (100, 3, 0),
-        "big": (300, 3, 0),
-        "many": (4000, 2, 0),
-        "images": (60, 0, 2),
-    }

@@ -158,6 +158,11 @@ def test_an_unreachable_place_is_an_error_of_ours(
     def refuse(*_: Any, **__: Any) -> None:
         raise ConnectionError("the network is down")
 
-    monkeypatch.setattr(fsspec.filesystem("memory").__class__, "cat_file", refuse)
-    with pytest.raises(UnreadableSourceError, match="the network is down"):
-        files_at(in_memory).read("meta/info.json")
+    for name, ask in (
+        ("cat_file", lambda: files_at(in_memory).read("meta/info.json")),
+        ("find", lambda: files_at(in_memory).note(["meta/info.json"])),
+    ):
+        with monkeypatch.context() as patches:
+            patches.setattr(fsspec.filesystem("memory").__class__, name, refuse)
+            with pytest.raises(UnreadableSourceError, match="the network is down"):
+                ask()

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -127,10 +128,7 @@ def test_a_packer_gives_signs_of_life_until_it_ends(
         done.set()
         return stop.wait()
 
-    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> PeriodicTask:
-        return PeriodicTask(call, seconds, name=name, waiter=waiter)
-
-    monkeypatch.setattr(locks, "PeriodicTask", beat)
+    monkeypatch.setattr(locks, "PeriodicTask", partial(PeriodicTask, waiter=waiter))
     with packer_lock(run, "r1", beats=True):
         assert done.wait(20)
         names = [thread.name for thread in threading.enumerate()]
@@ -157,10 +155,7 @@ def test_a_beat_that_cannot_be_written_does_not_end_the_packer(
             return stop.wait()
         return False
 
-    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> PeriodicTask:
-        return PeriodicTask(call, seconds, name=name, waiter=waiter)
-
-    monkeypatch.setattr(locks, "PeriodicTask", beat)
+    monkeypatch.setattr(locks, "PeriodicTask", partial(PeriodicTask, waiter=waiter))
     with packer_lock(run, "r1", beats=True):
         entered.set()
         assert done.wait(20)

@@ -255,13 +255,6 @@ def test_every_disk_error_becomes_a_sentence_with_a_path_and_a_next_step(
     assert caught.value.next_step
 
 
-def test_our_own_errors_pass_through_unchanged() -> None:
-    ours = TargetError("it exists.")
-    with pytest.raises(TargetError) as caught, any_storage_errors():
-        raise ours
-    assert caught.value is ours
-
-
 def test_a_lock_that_cannot_be_released_hides_nothing(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,24 +198,14 @@ def test_a_move_that_happened_but_reported_an_error_counts(
             return
 
 
+@pytest.mark.parametrize("make_fs", KINDS)
 def test_a_packer_that_was_superseded_before_its_exchange_fails_and_moves_nothing(
-    tmp_path: Path,
+    tmp_path: Path, make_fs: MakeFs
 ) -> None:
     place = make_place(tmp_path / "p", in_place=True)
-    zombie_fs = ext4()
+    zombie_fs = make_fs(None)
     # The successor does all its work while the first packer is frozen right before its exchange.
-    zombie_fs.before("exchange", lambda: _ignore(place.packs(ext4())))
-    with pytest.raises((BusyError, TargetError)):
-        place.packs(zombie_fs)
-    place.check_finished()
-
-
-def test_a_packer_superseded_before_its_first_rename_leaves_the_successors_tree(
-    tmp_path: Path,
-) -> None:
-    place = make_place(tmp_path / "p", in_place=True)
-    zombie_fs = nfs()
-    zombie_fs.before("exchange", lambda: _ignore(place.packs(nfs())))
+    zombie_fs.before("exchange", lambda: _ignore(place.packs(make_fs(None))))
     with pytest.raises((BusyError, TargetError)):
         place.packs(zombie_fs)
     place.check_finished()

@@ -31,19 +31,36 @@ def test_promoting_twice_is_harmless(shard: Path, tmp_path: Path) -> None:
     assert target.samefile(shard)
 
 
-def test_a_link_into_the_tree_whose_answer_was_lost_counts_as_linked(
-    shard: Path, tmp_path: Path
+PARTIAL = "leconvert-partial"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault", "outcome"),
+    [
+        pytest.param(None, (errno.EIO, "", True), "linked", id="answer lost"),
+        pytest.param(b"voided", None, "linked", id="voided"),
+        pytest.param(b"voided", (errno.EEXIST, PARTIAL, True), "linked", id="second answer lost"),
+        pytest.param(b"voided", (errno.EMLINK, PARTIAL, False), "copied", id="links run out"),
+        pytest.param(b"SHARD", (errno.EXDEV, "", False), "copied", id="another of the same size"),
+    ],
+)
+def test_whatever_has_the_name_the_shard_gets_it(
+    shard: Path,
+    tmp_path: Path,
+    content: bytes | None,
+    fault: tuple[int, str, bool] | None,
+    outcome: str,
 ) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.EIO, happens=True)
-    assert link_into_tree(shard, tmp_path / "file", fs=fs) == "linked"
-
-
-def test_a_file_of_a_voided_attempt_is_replaced(shard: Path, tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"of an attempt that was voided")
-    assert link_into_tree(shard, target) == "linked"
-    assert target.samefile(shard)
+    target, fs = tmp_path / "file", FaultyFileSystem()
+    if content is not None:
+        target.write_bytes(content)
+        os.utime(target, ns=(0, 0))
+    if fault is not None:
+        code, match, happens = fault
+        fs.fail("link", code, match=match, happens=happens)
+    assert link_into_tree(shard, target, fs=fs) == outcome
+    assert target.read_bytes() == b"shard"
+    assert target.samefile(shard) is (outcome == "linked")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt", "file"]
 
 
@@ -103,56 +120,26 @@ def test_removing_a_tree_follows_no_link_out_of_it(tmp_path: Path) -> None:
     assert remove_tree(ours), "gone already is gone"
 
 
-@pytest.mark.parametrize("name", ["dataset", ".hidden", "leconvert-work"])
+@pytest.mark.parametrize("name", ["dataset", ".hidden", "leconvert-work", ".a.leconvert-work"])
 def test_a_folder_that_is_not_ours_is_never_removed(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
+    (tmp_path / "precious").mkdir()
+    if name.startswith(".a"):
+        (tmp_path / name).symlink_to(tmp_path / "precious")
+    else:
+        (tmp_path / name).mkdir()
     with pytest.raises(WorkDirError, match="was not removed"):
         remove_tree(tmp_path / name)
     assert (tmp_path / name).is_dir()
 
 
-def test_a_link_with_one_of_our_names_is_not_removed_through(tmp_path: Path) -> None:
-    (tmp_path / "precious").mkdir()
-    link = tmp_path / ".dataset.leconvert-work"
-    link.symlink_to(tmp_path / "precious")
-    with pytest.raises(WorkDirError):
-        remove_tree(link)
-    assert (tmp_path / "precious").is_dir()
-
-
 def test_removal_stays_inside_the_given_folder(tmp_path: Path) -> None:
     attempts = tmp_path / "attempts"
     (attempts / "000001").mkdir(parents=True)
-    with pytest.raises(WorkDirError):
-        remove_tree(attempts, inside=attempts)
-    with pytest.raises(WorkDirError):
-        remove_tree(attempts / ".." / "elsewhere", inside=attempts)
-    with pytest.raises(WorkDirError):
-        remove_tree(attempts / "..", inside=attempts)
+    for outside in (attempts, attempts / ".." / "elsewhere", attempts / ".."):
+        with pytest.raises(WorkDirError):
+            remove_tree(outside, inside=attempts)
     assert remove_tree(attempts / "000001", inside=attempts)
     assert list(attempts.iterdir()) == []
-
-
-def test_a_second_link_whose_answer_was_lost_counts_too(shard: Path, tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"of an attempt that was voided")
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.EEXIST, match="leconvert-partial", happens=True)
-    assert link_into_tree(shard, target, fs=fs) == "linked"
-    assert target.samefile(shard)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt", "file"]
-
-
-def test_a_file_of_a_voided_attempt_is_replaced_by_a_copy_where_links_run_out(
-    shard: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"of an attempt that was voided")
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.EMLINK, match="leconvert-partial")
-    assert link_into_tree(shard, target, fs=fs) == "copied"
-    assert target.read_bytes() == b"shard"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt", "file"]
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -182,16 +169,6 @@ def test_a_copy_that_fails_leaves_no_temporary_file(
     with pytest.raises(StorageError, match="input/output"):
         link_into_tree(shard, tmp_path / "file", fs=fs)
     assert [path.name for path in tmp_path.iterdir()] == ["attempt"]
-
-
-def test_a_copy_of_another_file_is_not_kept(shard: Path, tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"SHARD")  # as long, and of another time
-    os.utime(target, ns=(0, 0))
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.EXDEV)
-    assert link_into_tree(shard, target, fs=fs) == "copied"
-    assert target.read_bytes() == b"shard"
 
 
 @pytest.mark.parametrize(("code", "raises"), [(errno.EBUSY, False), (errno.EROFS, True)])

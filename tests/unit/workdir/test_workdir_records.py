@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from leconvert.support.errors import BusyError, UsageError, WorkDirError
-from leconvert.workdir import identity
-from leconvert.workdir.identity import (
-    WorkerIdentity,
-    new_token,
-    process_is_gone,
-    process_is_running,
-)
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import (
     Journal,
@@ -163,107 +147,6 @@ def test_batch_numbers_beyond_six_digits_widen(tmp_path: Path) -> None:
     assert run.done(42).name == "000042.json"
     assert run.done(1_234_567).name == "1234567.json"
     assert run.attempt(42, 3, "h-1-ff") == run.root / "attempts" / "000042" / "0003-h-1-ff"
-
-
-@pytest.mark.parametrize("host", ["node.lab:7", "../../etc", "", "-rf", "ä" * 200])
-def test_tokens_are_safe_file_names_whatever_the_host_is_called(host: str) -> None:
-    token = new_token(host, 17)
-    assert re.search(r"-17-[0-9a-f]{8}\Z", token)
-    assert "/" not in token
-    assert not token.startswith((".", "-"))
-    assert len(token.encode()) < 120
-
-
-def test_two_identities_of_one_process_differ() -> None:
-    first, second = WorkerIdentity.of_this_process(), WorkerIdentity.of_this_process()
-    assert first.token != second.token
-    assert not process_is_gone(first.as_fields())
-
-
-HOLDER = """
-import json, sys
-from leconvert.workdir.identity import WorkerIdentity
-print(json.dumps(WorkerIdentity.of_this_process().as_fields()), flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def other() -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Another process of this host, and what it writes into its records."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        yield process, json.loads(process.stdout.readline())
-        process.kill()
-
-
-def test_a_process_lives_as_long_as_it_holds_its_lock(
-    other: tuple[subprocess.Popen[str], dict[str, Any]],
-) -> None:
-    process, fields = other
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        process.send_signal(number)
-        assert (process_is_running(fields), process_is_gone(fields)) == (True, False)
-    assert not process_is_running(fields | {"host": "copied-while-it-ran"})
-    process.kill()
-    # Between its end and being waited for, its id is still taken.
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert (process_is_running(fields), process_is_gone(fields)) == (False, True)
-    process.wait()
-    assert process_is_gone(fields)
-    assert process_is_gone(fields | {"pid": os.getpid()}), "an id that was used again"
-    assert not process_is_gone(fields | {"host": "copied-while-it-ran"})
-
-
-def test_of_a_lock_that_is_not_to_be_found_nothing_is_known(
-    other: tuple[subprocess.Popen[str], dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    process, fields = other
-    process.kill()
-    process.wait()
-    of_old = {"boot": "a boot", "started": 123, "host": fields["host"], "pid": fields["pid"]}
-    locks: tuple[object, ...] = ("", None, 7, "../../etc/passwd", fields["lock"] + "0")
-    for unknown in (of_old, {}, *(fields | {"lock": lock} for lock in locks)):
-        assert not process_is_gone(unknown)
-        assert not process_is_running(unknown)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # that of another container
-    assert not process_is_gone(fields)
-
-
-def test_without_a_lock_a_process_is_told_by_its_heartbeats_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    identity._lock_of.cache_clear()
-    try:
-        mine = WorkerIdentity.of_this_process()
-        assert mine.lock == ""
-        assert not process_is_running(mine.as_fields())
-    finally:
-        identity._lock_of.cache_clear()
-
-
-def test_old_locks_go_and_those_that_are_held_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    identity._lock_of.cache_clear()
-    try:
-        held = tmp_path / WorkerIdentity.of_this_process().lock
-        names = {"7-00", "8-01"}
-        for name in names:
-            held.with_name(name).touch()
-        for path in (held, held.with_name("7-00")):
-            os.utime(path, (1, 1))
-        identity._lock_of.cache_clear()
-        again = tmp_path / WorkerIdentity.of_this_process().lock
-        assert {path.name for path in held.parent.iterdir()} == {held.name, again.name, "8-01"}
-    finally:
-        identity._lock_of.cache_clear()
 
 
 def test_a_holder_that_has_not_said_who_it_is_still_holds(tmp_path: Path) -> None:

@@ -89,12 +89,6 @@ class Careless(FileSystem):
         os.link(source, target)
 
 
-def test_a_link_that_succeeds_twice_is_found_out(tmp_path: Path) -> None:
-    found = {finding.promise: finding for finding in probe_folder(tmp_path, fs=Careless())}
-    assert found[Promise.LINK].note == "linking one name succeeded twice"
-    assert found[Promise.CREATE].holds
-
-
 class Copying(FileSystem):
     """A file system whose links are copies, as some bridges to object stores make them."""
 
@@ -102,9 +96,13 @@ class Copying(FileSystem):
         self.write_new(target, source.read_bytes(), sync=False)
 
 
-def test_a_link_that_is_a_copy_is_found_out(tmp_path: Path) -> None:
-    found = {finding.promise: finding for finding in probe_folder(tmp_path, fs=Copying())}
-    assert "different inodes" in found[Promise.LINK].note
+@pytest.mark.parametrize(
+    ("fs", "note"), [(Careless(), "succeeded twice"), (Copying(), "different inodes")]
+)
+def test_a_link_that_is_none_is_found_out(tmp_path: Path, fs: FileSystem, note: str) -> None:
+    found = {finding.promise: finding for finding in probe_folder(tmp_path, fs=fs)}
+    assert note in found[Promise.LINK].note
+    assert found[Promise.CREATE].holds
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:

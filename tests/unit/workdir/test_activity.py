@@ -1,18 +1,31 @@
-"""How processes were called is recorded, without secrets, and never at a run's cost."""
+"""What processes say of themselves, for people to look at: without secrets, at no run's cost."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
+from leconvert.support.errors import StorageError
 from leconvert.support.text import without_secrets, without_secrets_in
-from leconvert.workdir.activity import read_invocations, read_probe, record_invocation, record_probe
+from leconvert.workdir.activity import (
+    JobRecord,
+    WorkerReporter,
+    read_invocations,
+    read_jobs,
+    read_probe,
+    read_workers,
+    record_invocation,
+    record_probe,
+    write_job,
+)
+from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import RunPaths
 
 RUN_ID = "20260102T030405-abcdef"
@@ -21,7 +34,9 @@ TOKEN = "hf_" + "abcDEF123456789"
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path)
+    run = RunPaths(tmp_path)
+    run.workers_dir.mkdir()
+    return run
 
 
 @pytest.mark.parametrize(
@@ -86,40 +101,85 @@ def test_a_call_from_a_folder_that_was_removed_has_none(
     assert [entry.folder for entry in read_invocations(run, RUN_ID)] == [""]
 
 
-@pytest.mark.parametrize("operation", ["make_dir", "write_new", "replace"])
-def test_a_disk_that_fails_costs_the_record_and_nothing_else(run: RunPaths, operation: str) -> None:
-    fs = FaultyFileSystem()
-    fs.fail(operation, errno.ENOSPC)
-    record_invocation(run, RUN_ID, "work", None, fs=fs)
-    assert read_invocations(run, RUN_ID) == []
-    assert not [path for path in run.root.rglob("*") if path.is_file()]
+LATE = JobRecord("slurm-2", "slurm", "42", "workers", 6, "2026-01-02T04:00:00+00:00")
+EARLY = JobRecord("slurm-9", "slurm", "41", "packer", 1, "2026-01-02T03:00:00+00:00")
+
+
+def test_submissions_are_read_as_they_were_written_oldest_first(run: RunPaths) -> None:
+    assert read_jobs(run, RUN_ID) == [], "nothing was submitted"
+    twin = replace(EARLY, token="slurm-1", job_id="40")
+    for record in (LATE, EARLY, twin):
+        write_job(run, RUN_ID, record)
+    assert read_jobs(run, RUN_ID) == [twin, EARLY, LATE]
+    assert read_jobs(run, "another-run") == []
+
+
+def test_a_worker_reports_once_a_second_and_at_its_end(run: RunPaths) -> None:
+    now = [0.0]
+    for name in ("b", "a"):
+        worker = WorkerIdentity(name, name, 1)
+        reporter = WorkerReporter(run, RUN_ID, worker, clock=lambda: now[0])
+        reporter.update(batch_id=3)
+        now[0] += 0.5
+        reporter.update(batch_id=None, add_bytes=100, add_frames=10)
+        assert reporter.record.batches == 1
+    first, second = read_workers(run, RUN_ID)
+    assert (first.token, second.token) == ("a", "b")
+    assert first.state == "working", "at most one report a second reaches the disk"
+    now[0] += 9.5
+    reporter.end()
+    ended = read_workers(run, RUN_ID)[0]
+    assert (ended.state, ended.written_bytes, ended.bytes_per_second) == ("ended", 100, 10.0)
 
 
 @pytest.mark.parametrize(
-    "raw",
+    "change",
     [
-        b"",
-        b"[]",
-        b'{"format": "leconvert/invocation", "version": 2, "run_id": "20260102T030405-abcdef"}',
-        json.dumps(
-            {
-                "format": "leconvert/invocation", "version": 1, "run_id": RUN_ID, "called": "x",
-                "command": "rm", "token": "t", "host": "h", "pid": 1, "at": "", "versions": {},
-            }
-        ).encode(),
-        json.dumps(
-            {
-                "format": "leconvert/invocation", "version": 1, "run_id": RUN_ID, "called": "x",
-                "command": None, "token": "t", "host": "h", "pid": 1, "at": "", "versions": 5,
-            }
-        ).encode(),
+        {"format": "leconvert/another"},
+        {"version": 9},
+        {"run_id": "another-run"},
+        {"token": "another"},
+        {"host": 5},
+        {"pid": "x"},
+        {"command": "rm"},
+        {"versions": 5},
+        None,
     ],
-)  # fmt: skip
-def test_a_record_that_is_no_record_is_left_out(run: RunPaths, raw: bytes) -> None:
+    ids=str,
+)
+def test_a_record_that_is_no_record_is_left_out(
+    run: RunPaths, change: dict[str, object] | None
+) -> None:
     record_invocation(run, RUN_ID, "convert", None)
-    (run.invocations_dir / "x.json").write_bytes(raw)
+    [sound] = run.invocations_dir.iterdir()
+    record = json.loads(sound.read_bytes()) | {"token": "x"} | (change or {})
+    damaged = json.dumps(record) if change else ""  # a power loss leaves it empty
+    (run.invocations_dir / "x.json").write_text(damaged)
     (run.invocations_dir / ".y.json.ab.tmp").write_bytes(b"{")
+    (run.invocations_dir / "notes.txt").write_bytes(b"{")
     assert [entry.called for entry in read_invocations(run, RUN_ID)] == ["convert"]
+
+
+@pytest.mark.parametrize("operation", ["make_dir", "write_new", "replace"])
+def test_a_disk_that_fails_costs_the_record_and_nothing_else(run: RunPaths, operation: str) -> None:
+    fs = FaultyFileSystem()
+    fs.fail(operation, errno.ENOSPC, times=None)
+    record_invocation(run, RUN_ID, "work", None, fs=fs)
+    assert read_invocations(run, RUN_ID) == []
+    if operation != "make_dir":
+        WorkerReporter(run, RUN_ID, WorkerIdentity("a", "a", 1), fs=fs).update(batch_id=3)
+        with pytest.raises(StorageError, match="no space left") as caught:
+            write_job(run, RUN_ID, EARLY, fs=fs)
+        assert caught.value.path == str(run.job("slurm-9"))
+    assert not [path for path in run.root.rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_cannot_be_listed_is_told(run: RunPaths) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("list_names", errno.EIO)
+    with pytest.raises(StorageError) as caught:
+        read_jobs(run, RUN_ID, fs=fs)
+    assert caught.value.path == str(run.jobs_dir)
 
 
 def test_what_the_probe_said_is_kept_with_the_run(run: RunPaths) -> None:
