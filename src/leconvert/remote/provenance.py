@@ -289,17 +289,20 @@ def proven_anew(
     files = content_of(result, progress=progress)
     if known is not None and origin is None and known.files == files:
         return known
-    if known is None:
-        repairs = read_repairs(result)
-        known = Provenance(changes=tuple(repairs.summary()) if repairs else ())
     return replace(
-        known,
+        known or told_by_repairs(result) or Provenance(),
         **asdict(origin or _NO_ORIGIN),
         source=str(source or ""),
         source_facts=facts_of(source) if source else "",
         files=files,
         pushed=False,
     )
+
+
+def told_by_repairs(result: Path) -> Provenance | None:
+    """Return a conversion's changes from the result's own record; None if it has none."""
+    repairs = read_repairs(result)
+    return Provenance(changes=tuple(repairs.summary())) if repairs else None
 
 
 def provenance_path(result: Path) -> Path:

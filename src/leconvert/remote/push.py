@@ -36,14 +36,14 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.dataset.check.dataset import checked_result
 from leconvert.dataset.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
-from leconvert.dataset.formats.v3 import TASKS_PATH, read_repairs
+from leconvert.dataset.formats.v3 import TASKS_PATH
 from leconvert.model.versions import SOURCE_VERSIONS
 from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.provenance import (
     CARD_PATH,
-    Provenance,
     noted_origin,
     render_card,
+    told_by_repairs,
     write_provenance,
 )
 from leconvert.remote.push_plan import (
@@ -253,7 +253,6 @@ def _push(
             Repo(api, name, threads=options.threads),
             Result(root, info, on_hub, progress),
             options,
-            on_hub,
             progress,
         )
         for (name, root), info in zip(results.items(), infos, strict=True)
@@ -395,14 +394,12 @@ class DatasetPush:
         repo: Repo,
         result: Result,
         options: PushOptions,
-        on_hub: Mapping[str, str],
         progress: Progress,
     ) -> None:
         self.repo, self.name = repo, repo.name
         self.result, self.version = result, result.version
         self.progress = progress
         self._options = options
-        self._on_hub = on_hub
         self._title = f"LeRobot dataset {result.version}"  # of a commit
         self._pull_title = f"Convert to LeRobot {result.version}"
         self._listed: dict[str, Mapping[str, RemoteFile]] = {}
@@ -567,7 +564,7 @@ class DatasetPush:
 
     def _check_sources(self, plan: PushPlan) -> None:
         """Refuse to send files that are only stand-ins here."""
-        gone = [path for path in plan.uploads() if path in self._on_hub]
+        gone = [path for path in plan.uploads() if path in self.result.on_hub]
         if gone:
             raise HubSourceChangedError(
                 f"{self.name} no longer has the content of {count(len(gone), 'file')} that should "
@@ -654,7 +651,7 @@ class DatasetPush:
         same = own.same_as(files)
         owned = None if state.info is None else Owned({**own.info, **state.info})
         held = {state.head: state.files}
-        if self._on_hub and own.noted is not None and own.noted.commit not in held:
+        if own.on_hub and own.noted is not None and own.noted.commit not in held:
             # The tag of a v2.x dataset may be at a commit that the branch never had.
             held[own.noted.commit] = self._files_at(own.noted.commit)
         return plan_push(own.sizes, files, same, owned, own.digests, held)
@@ -690,15 +687,10 @@ class DatasetPush:
             before,
             self.result.info,
             repo_id=self.name,
-            sizes={path: size for path, size in self.result.sizes.items() if path != CARD_PATH},
-            provenance=self.result.known or self._told_by_repairs(),
+            sizes=self.result.sizes,
+            provenance=self.result.known or told_by_repairs(self.result.root),
         )
         return None if state.card == text.encode() else text
-
-    def _told_by_repairs(self) -> Provenance | None:
-        """Return the conversion's changes from the result's own record; None if it has none."""
-        repairs = read_repairs(self.result.root)
-        return Provenance(changes=tuple(repairs.summary())) if repairs else None
 
     # --- acting -------------------------------------------------------------------------------
 

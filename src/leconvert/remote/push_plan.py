@@ -348,6 +348,7 @@ class Result:
         for line in replace(published, left_out=others).remarks():
             progress.say(line)
         self.sizes = published.sizes
+        self.on_hub = on_hub
         self.digests = dict(on_hub)
         self._progress = progress
         self._facts = {path: self._facts_of(path) for path in self.sizes}

@@ -42,7 +42,6 @@ from leconvert.transfer.names import (
     in_folder,
     repository_of,
 )
-from leconvert.transfer.scratch import limit_too_small
 from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
 from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
@@ -440,8 +439,7 @@ def fetch_sparse(
             if for_copies and (planned is None or planned.folder != made.folder):
                 # Files that an abandoned run made from this commit.
                 remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
-    if scratch_limit is not None and scratch_limit < made.largest_bytes:
-        raise limit_too_small(scratch_limit, made.largest_bytes)
+    made.check_limit(scratch_limit)
     return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name))
 
 

@@ -211,6 +211,11 @@ class SparseSnapshot:
         """The folder that stands for the dataset."""
         return self.folder / "tree"
 
+    def check_limit(self, limit_bytes: int | None) -> None:
+        """Refuse a scratch limit that does not hold the largest file."""
+        if limit_bytes is not None and limit_bytes < self.largest_bytes:
+            raise limit_too_small(limit_bytes, self.largest_bytes)
+
     def find(self, paths: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
         """Return files of the listing by path, each with whether the tree holds it whole."""
         return find_listed(self.folder / "listing.parquet", paths)
@@ -505,16 +510,14 @@ class HubInputs:
     Args:
         tree: The outline's tree, which is the plan's source.
         slot: The worker's part of the scratch folder.
-        limit_bytes: Maximum of bytes in the scratch folder; None for no limit.
 
     Raises:
         UsageError: The limit is below the largest file's size.
     """
 
-    def __init__(self, tree: Path, slot: ScratchSlot, limit_bytes: int | None) -> None:
+    def __init__(self, tree: Path, slot: ScratchSlot) -> None:
         outline = open_sparse_snapshot(tree)
-        if limit_bytes is not None and limit_bytes < outline.largest_bytes:
-            raise limit_too_small(limit_bytes, outline.largest_bytes)
+        outline.check_limit(slot.limit_bytes)
         self._tree = tree
         self._slot = slot
         self._outline = outline
@@ -535,19 +538,12 @@ class HubInputs:
         """
         prefix = f"{self._tree}/"
         listed = self._outline.find([source.removeprefix(prefix) for source in sources])
-        fetched: list[RemoteFile] = []
-        numbers: dict[str, int] = {}  # of the fetched files; one file may hold several slices
-        places: dict[int, int] = {}
-        for place, (file, is_whole) in enumerate(listed):
-            if is_whole:
-                continue
-            if file.path not in numbers:
-                numbers[file.path] = len(fetched)
-                fetched.append(file)
-            places[place] = numbers[file.path]
+        # One file may hold several slices.
+        fetched = list(dict.fromkeys(file for file, is_whole in listed if not is_whole))
         if not fetched:
             yield sources.__getitem__
             return
+        numbers = {file: number for number, file in enumerate(fetched)}
         waiting = threading.Event()
         store = HubStore(self._outline.repo, should_stop=should_stop)
 
@@ -567,7 +563,12 @@ class HubInputs:
                 should_stop=should_stop,
             ) as window,
         ):
-            yield lambda place: window.path(places[place]) if place in places else sources[place]
+
+            def path(place: int) -> str:
+                file, is_whole = listed[place]
+                return sources[place] if is_whole else window.path(numbers[file])
+
+            yield path
 
 
 def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:

@@ -117,7 +117,7 @@ class WorkerPool:
         from leconvert.remote.sparse_snapshot import HubInputs
 
         with hold_slot(self._scratch, manifest.run_id) as slot:
-            yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)
+            yield HubInputs(Path(manifest.source), slot)
 
     def make(
         self,

@@ -35,6 +35,7 @@ from leconvert.workdir.records import encode_record, find_record
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
 
 def make_api(*, endpoint: str | None = None, token: str | bool | None = None) -> HfApi:
@@ -197,6 +198,24 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
     Raises:
         HubError, HubUnavailableError, HubAccessError, HubConflictError: See above.
     """
+    attach_hooks()
+    try:
+        yield
+    except LeconvertError:
+        raise
+    except Exception as error:
+        # The client raises errors of its upload threads as a RuntimeError.
+        cause = error.__cause__ if isinstance(error, RuntimeError) else error
+        told = _as_ours(repo_id, revision, cause, _SEND_AGAIN if sends else _AGAIN)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _as_ours(
+    repo_id: str, revision: str | None, error: BaseException | None, again: str
+) -> LeconvertError | None:
+    """Return the error for an error of the client; None for other errors."""
     # HTTPError is the base of the client's own errors and of the HTTP library's below it. The
     # version of the client decides which library that is.
     from huggingface_hub.errors import (
@@ -207,42 +226,29 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
         OfflineModeIsEnabled,
     )
 
-    again = _SEND_AGAIN if sends else _AGAIN
-    attach_hooks()
-    try:
-        yield
-    except LeconvertError:
-        raise
-    except OfflineModeIsEnabled as error:
-        raise HubError(
+    if isinstance(error, OfflineModeIsEnabled):
+        return HubError(
             f"{repo_id} cannot be reached, since HF_HUB_OFFLINE is set.",
             next_step="Unset HF_HUB_OFFLINE.",
-        ) from error
-    except LocalTokenNotFoundError as error:
-        raise HubAccessError(
+        )
+    if isinstance(error, LocalTokenNotFoundError):
+        return HubAccessError(
             f"{repo_id} needs a token for the Hub, but no token is set.", next_step=TOKEN_HELP
-        ) from error
-    except HFValidationError as error:
-        raise HubError(
+        )
+    if isinstance(error, HFValidationError):
+        return HubError(
             f"{repo_id!r} is not the name of a repo on the Hub.",
             next_step="The name of a repo has the form ORG/NAME.",
-        ) from error
-    except HfHubHTTPError as error:
-        raise _of_answer(repo_id, revision, error, again) from error
-    except (HTTPError, ConnectionError, TimeoutError) as error:
-        raise _no_answer(repo_id, error, again) from error
-    except ValueError as error:
-        told = _of_content(repo_id, error, again)
-        if told is None:
-            raise
-        raise told from error
-    except RuntimeError as error:  # the client's form of errors in its upload threads
-        cause = error.__cause__
-        if isinstance(cause, HfHubHTTPError):
-            raise _of_answer(repo_id, revision, cause, again) from error
-        if isinstance(cause, HTTPError | ConnectionError | TimeoutError):
-            raise _no_answer(repo_id, cause, again) from error
-        raise
+        )
+    if isinstance(error, HfHubHTTPError):
+        return _of_answer(repo_id, revision, error, again)
+    if isinstance(error, HTTPError | ConnectionError | TimeoutError | json.JSONDecodeError):
+        said = str(error).strip().rstrip(".") or type(error).__name__
+        return HubUnavailableError(
+            f"The Hub did not answer a request about {repo_id}: {said}.",
+            next_step="Check the network and HF_ENDPOINT. " + again,
+        )
+    return _of_content(repo_id, error) if isinstance(error, ValueError) else None
 
 
 def asked_to_wait(status: int, headers: Mapping[str, str]) -> float:
@@ -256,10 +262,8 @@ def asked_to_wait(status: int, headers: Mapping[str, str]) -> float:
     return 0.0
 
 
-def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError | None:
-    """Return the error for refused content or for an unreadable answer; None for other errors."""
-    if isinstance(error, json.JSONDecodeError):
-        return _no_answer(repo_id, error, again)
+def _of_content(repo_id: str, error: ValueError) -> LeconvertError | None:
+    """Return the error for content that the Hub refuses; None for other errors."""
     first, *rest = str(error).strip().splitlines() or [""]
     said = " ".join(line.strip(" -") for line in rest).rstrip(".")
     if "README.md" in first:
@@ -275,24 +279,16 @@ def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError |
     return None
 
 
-def _no_answer(repo_id: str, error: Exception, again: str) -> HubUnavailableError:
-    said = str(error).strip().rstrip(".") or type(error).__name__
-    return HubUnavailableError(
-        f"The Hub did not answer a request about {repo_id}: {said}.",
-        next_step="Check the network and HF_ENDPOINT. " + again,
-    )
-
-
-def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str) -> LeconvertError:
+def _of_answer(
+    repo_id: str, revision: str | None, error: HfHubHTTPError, again: str
+) -> LeconvertError:
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
-        HfHubHTTPError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
-    assert isinstance(error, HfHubHTTPError)
     status = error.response.status_code
     said = (error.server_message or f"status {status}").strip().splitlines()[0].rstrip(".")
     if error.response.request.method == "PUT":

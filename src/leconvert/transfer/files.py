@@ -262,10 +262,8 @@ class Files:
         """
         if self._is_fixed:
             return
-        try:
+        with _reading(self.root):
             found = find_repo(self.root)
-        except Exception as error:
-            raise _unreachable(self.root, error) from error
         if found is not None:
             self._repo, folder = found
             self.commit = self._repo.commit
@@ -297,11 +295,10 @@ class Files:
         def listed(folder: str) -> list[RemoteFile]:
             return list(self._connect().list_files(folder))
 
-        try:
-            for files in parallel_map(listed, folders, Spread(threads=THREADS_THAT_WAIT)):
+        with _reading(self.root):
+            found = parallel_map(listed, folders, Spread(threads=THREADS_THAT_WAIT))
+            for files in found:
                 self._noted |= {file.path: file for file in files if file.path in wanted}
-        except Exception as error:
-            raise _unreachable(self.root, error) from error
 
     @property
     def noted_sizes(self) -> Mapping[str, int]:
@@ -325,22 +322,17 @@ class Files:
         noted = self._noted.get(relative)
         if noted is None:
             return
-        if isinstance(noted, _LocalFile):
-            try:
-                found: RemoteFile | _LocalFile | None = self._local_file(relative)
-                if found == noted:
-                    return
-            except FileNotFoundError:
-                found = None
-            except OSError as error:
-                raise _unreachable(self.name(relative), error) from error
-        else:
-            try:
+        found: RemoteFile | _LocalFile | None = None
+        with _reading(self.name(relative)):
+            if isinstance(noted, _LocalFile):
+                with contextlib.suppress(FileNotFoundError):
+                    found = self._local_file(relative)
+            else:
                 store = self._connect()
                 assert isinstance(store, UrlStore)  # a commit on the Hub cannot change
                 found = store.find_file(relative)
-            except Exception as error:
-                raise _unreachable(self.name(relative), error) from error
+        if found == noted:
+            return
         change = "it no longer exists" if found is None else _change(noted, found)
         if change:
             name = self.name(relative)
@@ -370,10 +362,8 @@ class Files:
             self.check(relative)
             check = partial(self.check, relative)
             return SparseFile(self._connect(), noted, name, self._cache, check)
-        try:
+        with _reading(name):
             return OpenFile(name, name, os.stat(name).st_size)  # noqa: PTH116 (a name, not a Path)
-        except OSError as error:
-            raise _unreachable(name, error) from error
 
     def connect(self, relative: str) -> None:
         """Look up one file, before threads look up many at once; a missing file raises nothing.
@@ -391,13 +381,11 @@ class Files:
             UnreadableSourceError: The file is missing, or cannot be reached.
         """
         name = self.name(relative)
-        try:
+        with _reading(name):
             if self.is_local:
                 return Path(name).read_bytes()
             store, file = self._find(relative)
             return store.read(file, 0, file.size_bytes)
-        except Exception as error:
-            raise _unreachable(name, error) from error
 
     def copy_folder(self, relative: str, target: Path) -> None:
         """Copy a remote folder of small files to a local one.
@@ -409,7 +397,7 @@ class Files:
         def read(file: RemoteFile) -> bytes:
             return self._connect().read(file, 0, file.size_bytes)
 
-        try:
+        with _reading(self.name(relative)):
             found = list(self._connect().list_files(f"{self._folder}{relative}"))
             if not found:
                 raise FileNotFoundError(errno.ENOENT, "no such folder")
@@ -421,15 +409,13 @@ class Files:
                 path = target / file.path.removeprefix(self._folder)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-        except Exception as error:
-            raise _unreachable(self.name(relative), error) from error
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_store": None, "_listed": {}}
 
     def _find(self, relative: str) -> tuple[HubStore | UrlStore, RemoteFile]:
         """Return a file, and the store to read it from."""
-        try:
+        with _reading(self.name(relative)):
             store = self._connect()
             path = f"{self._folder}{relative}"
             if isinstance(store, UrlStore):
@@ -442,9 +428,7 @@ class Files:
                 file = self._listed[folder].get(path)
             if file is None:
                 raise FileNotFoundError(errno.ENOENT, "no such file")
-        except Exception as error:
-            raise _unreachable(self.name(relative), error) from error
-        return store, file
+            return store, file
 
     def _connect(self) -> HubStore | UrlStore:
         process = os.getpid()
@@ -575,6 +559,15 @@ def files_at(
     if is_local or cache is None or not cache.is_usable():
         cache = None
     return Files(text.rstrip("/") or "/", is_local=is_local, cache=cache)
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn any error within the block into an `UnreadableSourceError`."""
+    try:
+        yield
+    except Exception as error:
+        raise _unreachable(name, error) from error
 
 
 def _unreachable(name: str, error: Exception) -> UnreadableSourceError:

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -48,13 +49,14 @@ class ScratchSlot:
     """One worker's part of the scratch folder; see `hold_slot`.
 
     Attributes:
+        limit_bytes: Maximum of bytes in the scratch folder; None for no limit.
         files_dir: Folder of its files.
     """
 
     def __init__(self, root: Path, folder: Path, limit_bytes: int | None) -> None:
         self._root = root
         self._folder = folder
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self.files_dir = folder / "files"
 
     @contextmanager
@@ -71,7 +73,7 @@ class ScratchSlot:
         allows; they are completed and checked later. All other files are removed.
 
         Args:
-            files: The files to fetch, in order.
+            files: The files to fetch, in order; the largest must be within the limit.
             should_stop: Called while waiting.
             pause: Called with seconds between two looks, since other processes do not notify.
 
@@ -79,13 +81,10 @@ class ScratchSlot:
             The granted bytes: a fair share of the limit, at least the size of the largest file.
 
         Raises:
-            UsageError: The limit is below the largest file's size.
             InterruptedRunError: ``should_stop`` returned true.
         """
         charges = [file.charge_bytes for file in files]
         at_least, at_most = max(charges), sum(charges)
-        if self._limit_bytes is not None and at_least > self._limit_bytes:
-            raise limit_too_small(self._limit_bytes, at_least)
         with self.room(
             at_least,
             at_most,
@@ -130,7 +129,7 @@ class ScratchSlot:
                 self._note(_bytes_in(self.files_dir))
 
     def _try(self, at_least: int, at_most: int, prepare: Callable[[int], None]) -> int | None:
-        limit = self._limit_bytes
+        limit = self.limit_bytes
         with storage_errors(self._root), _locked(self._root / "lock"):
             granted = at_most if limit is None else self._share(limit, at_least, at_most)
             if granted is not None:
@@ -487,7 +486,7 @@ class Window:
                     self._used_bytes += self._files[place].charge_bytes
                 self._begun.discard(place)
                 self._in_flight.add(place)
-                self._pool.submit(self._bring, place).add_done_callback(self._ended(place))
+                self._pool.submit(self._bring, place).add_done_callback(partial(self._ended, place))
             self._next = place + 1
 
     def _make_room(self, place: int) -> bool:
@@ -512,21 +511,18 @@ class Window:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fetch(self._files[place], path)
 
-    def _ended(self, place: int) -> Callable[[Future[None]], None]:
-        def resolve_repairs(future: Future[None]) -> None:
-            with self._changed:
-                self._in_flight.discard(place)
-                error = None if future.cancelled() else future.exception()
-                if error is None and not future.cancelled():
-                    self._present.add(place)
-                else:
-                    # A part stays, and counts, for the next attempt; a whole file that was refused
-                    # must not.
-                    self._path(place).unlink(missing_ok=True)
-                    self._begun.add(place)
-                    if error is not None:
-                        self._errors[place] = error
-                self._begin_more()
-                self._changed.notify_all()
-
-        return resolve_repairs
+    def _ended(self, place: int, future: Future[None]) -> None:
+        with self._changed:
+            self._in_flight.discard(place)
+            error = None if future.cancelled() else future.exception()
+            if error is None and not future.cancelled():
+                self._present.add(place)
+            else:
+                # A part stays, and counts, for the next attempt; a whole file that was refused must
+                # not.
+                self._path(place).unlink(missing_ok=True)
+                self._begun.add(place)
+                if error is not None:
+                    self._errors[place] = error
+            self._begin_more()
+            self._changed.notify_all()

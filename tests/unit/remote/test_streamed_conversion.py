@@ -94,7 +94,7 @@ def test_a_file_of_several_slices_is_fetched_once(
     slices = [first, second, second, first]
     with (
         window.hold_slot(ScratchOptions(tmp_path / "scratch"), "run") as slot,
-        HubInputs(tree, slot, None).files(slices, lambda: False) as files,
+        HubInputs(tree, slot).files(slices, lambda: False) as files,
     ):
         contents = [Path(files(place)).read_bytes() for place in range(len(slices))]
     assert sorted(fetched) == [path.removeprefix(f"{tree}/") for path in (first, second)]

@@ -104,12 +104,6 @@ def test_a_request_to_stop_ends_the_waiting(slot: Take) -> None:
         pytest.fail("there was no room")
 
 
-def test_a_limit_below_the_largest_file_names_the_smallest_that_does(slot: Take) -> None:
-    with pytest.raises(UsageError) as caught, reserve(slot(3), 1, 4):
-        pytest.fail("there can be no room")
-    assert f"--scratch-limit {4 * BLOCK}" in str(caught.value.next_step)
-
-
 @pytest.mark.parametrize(("limit", "kept"), [(None, 2), (3, 1)], ids=["all", "what has room"])
 def test_parts_of_a_killed_worker_are_used_as_far_as_there_is_room_and_all_else_removed(
     slot: Take, tmp_path: Path, limit: int | None, kept: int
