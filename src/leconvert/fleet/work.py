@@ -39,7 +39,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -1090,28 +1090,28 @@ def _told(error: LeconvertError | OSError) -> LeconvertError:
     return StorageError(str(error), path=error.filename if error.filename else None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Conversions:
     """The conversions of a fleet, in the work dirs of their datasets."""
 
-    def __init__(self, conversion: Conversion, host: Host, progress: Progress) -> None:
-        self._conversion = conversion
-        self._host = host
-        self._progress = progress
-        self._batches: dict[str, int] = {}
+    conversion: Conversion
+    host: Host
+    progress: Progress
+    batches: dict[str, int] = field(default_factory=dict)
 
     def free(self, dataset: FleetDataset) -> Free | None:
         if dataset.migrates:  # its holder reserved the room, and usually there is nothing to write
             return None
-        folder = self._host.folder(dataset)
+        folder = self.host.folder(dataset)
         run_id = folder.current_run_id()
         if run_id is None:  # it is being planned, or is on another host
             return None
         paths = folder.run(run_id)
-        if run_id not in self._batches:
-            self._batches[run_id] = read_manifest(paths, run_id).num_batches
+        if run_id not in self.batches:
+            self.batches[run_id] = read_manifest(paths, run_id).num_batches
         # A claimed batch is never free for newcomers again, only for workers that are already on
         # the run.
-        num_batches = self._batches[run_id]
+        num_batches = self.batches[run_id]
         num_claimed = len(list_batches(paths.leases_dir))
         if num_claimed >= num_batches:
             return None
@@ -1121,13 +1121,13 @@ class _Conversions:
 
     def join(self, dataset: FleetDataset, max_batches: int) -> bool:
         did = run_worker(
-            self._host.folder(dataset).root,
-            leases=self._conversion.leases,
+            self.host.folder(dataset).root,
+            leases=self.conversion.leases,
             max_batches=max_batches,
             max_idle_seconds=0,
-            allow_mixed_versions=self._conversion.plan.allow_mixed_versions,
-            stop=self._host.stop,
-            progress=self._progress,
+            allow_mixed_versions=self.conversion.plan.allow_mixed_versions,
+            stop=self.host.stop,
+            progress=self.progress,
         )
         return did.batches_done + did.batches_lost + did.batches_failed > 0
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -335,39 +335,29 @@ def _clocks(invocations: Sequence[Invocation]) -> dict[str, float]:
     return {host: s if abs(s) >= _CLOCKS_AGREE_SECONDS else 0.0 for host, s in least.items()}
 
 
+@dataclass(frozen=True, eq=False)
 class _AttemptReader:
     """Reads who worked on which batch when.
 
     It costs a listing and one record for a batch that went well, and a few records for others.
     """
 
-    def __init__(
-        self,
-        run: OpenedRun,
-        workers: Mapping[str, WorkerRecord],
-        clocks: Mapping[str, float],
-        results: Mapping[int, DoneBatch],
-        done: Collection[int],
-        failed: Collection[int],
-    ) -> None:
-        self._run = run
-        self._workers = workers
-        self._clocks = clocks
-        self._results = results
-        self._done = done
-        self._failed = failed
-        self._log = LeaseLogFiles(run.paths, run.manifest.run_id)
-        self._voided = self._read_voided()
+    run: OpenedRun
+    workers: Mapping[str, WorkerRecord]
+    clocks: Mapping[str, float]
+    results: Mapping[int, DoneBatch]
+    done: Collection[int]
+    failed: Collection[int]
 
     def attempts(self) -> list[Attempt]:
         """Return every attempt, by batch and claim."""
-        claimed = list_batches(self._run.paths.leases_dir).union(self._done)
-        batches = [batch for batch in self._run.batches if batch.batch_id in claimed]
+        claimed = list_batches(self.run.paths.leases_dir).union(self.done)
+        batches = [batch for batch in self.run.batches if batch.batch_id in claimed]
         return [attempt for batch in batches for attempt in self._attempts_at(batch)]
 
     def _attempts_at(self, batch: Batch) -> Iterator[Attempt]:
         log = self._log.read(batch.batch_id)
-        result = self._results.get(batch.batch_id)
+        result = self.results.get(batch.batch_id)
         winner = None if result is None else result.record.get("generation")
         numbers = {entry.number for entry in log.generations}
         for entry in log.generations:
@@ -395,7 +385,7 @@ class _AttemptReader:
                 end = AttemptEnd.LOST
                 if entry is log.latest and settled:
                     end = AttemptEnd.LATE
-                elif entry is log.latest and batch_id not in self._failed:
+                elif entry is log.latest and batch_id not in self.failed:
                     end = AttemptEnd.HELD
                 last = self._last_sign(batch_id, number, holder)
                 return self._attempt(batch, number, end, holder, last)
@@ -403,14 +393,14 @@ class _AttemptReader:
 
     def _last_sign(self, batch_id: int, number: int, holder: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is known of an attempt whose end nobody recorded."""
-        path = self._run.paths.heartbeat(batch_id, number)
+        path = self.run.paths.heartbeat(batch_id, number)
         with suppress(LeconvertError):
             beat = decode_record(
                 self._log.read_nonce(batch_id, number), "heartbeat", version=1, path=path
             )
             if "beat" in beat:
                 return {"began": beat.get("began"), "ended": beat["beat"]}
-        worker = self._workers.get(str(holder.get("token")))
+        worker = self.workers.get(str(holder.get("token")))
         if worker is not None and worker.batch_id == batch_id and worker.batch_began:
             return {"began": worker.batch_began, "ended": worker.updated}
         return {}
@@ -424,7 +414,7 @@ class _AttemptReader:
         record: Mapping[str, Any],
     ) -> Attempt:
         host, pid = str(holder.get("host") or "?"), holder.get("pid")
-        ahead = self._clocks.get(host, 0.0)
+        ahead = self.clocks.get(host, 0.0)
         began, ended = moment(record.get("began")), moment(record.get("ended"))
         seconds = seconds_of(record.get("seconds"))
         if began is not None and seconds is not None:
@@ -444,11 +434,16 @@ class _AttemptReader:
             message=_message(record),
         )
 
-    def _read_voided(self) -> dict[tuple[int, int], Mapping[str, Any]]:
+    @cached_property
+    def _log(self) -> LeaseLogFiles:
+        return LeaseLogFiles(self.run.paths, self.run.manifest.run_id)
+
+    @cached_property
+    def _voided(self) -> Mapping[tuple[int, int], Mapping[str, Any]]:
         """Return the records of voided results, by batch and claim."""
         voided: dict[tuple[int, int], Mapping[str, Any]] = {}
-        paths, run_id = self._run.paths, self._run.manifest.run_id
-        for name in self._run.fs.list_names(paths.done_dir):
+        paths, run_id = self.run.paths, self.run.manifest.run_id
+        for name in self.run.fs.list_names(paths.done_dir):
             if (match := _VOID.match(name)) is None:
                 continue
             batch_id = int(match[1])

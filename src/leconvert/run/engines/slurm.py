@@ -106,15 +106,8 @@ def job_states(job_ids: Iterable[str]) -> list[ElementState] | None:
     states: list[ElementState] = []
     for job_id in job_ids:
         words = ("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r")
-        try:
-            done = subprocess.run(
-                (*words, f"--jobs={job_id}"),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_ANSWER_SECONDS,
-            )
-        except (FileNotFoundError, subprocess.TimeoutExpired):
+        done = _asked(*words, f"--jobs={job_id}")
+        if done is None:
             return None
         if done.returncode:
             if "Invalid job id" in done.stderr:
@@ -135,24 +128,24 @@ def cancel(job_ids: Sequence[str]) -> None:
     Raises:
         EngineError: The scheduler does not answer, or refuses.
     """
+    done = _asked("scancel", "--quiet", *job_ids)
+    if done is None or done.returncode:
+        raise EngineError(
+            "The scheduler does not answer, so the jobs could not be ended."
+            if done is None
+            else f"scancel failed ({_last_line(done.stderr)}).",
+            next_step=f"End the jobs later with: scancel {' '.join(job_ids)}",
+        )
+
+
+def _asked(*words: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a command of SLURM; return None if it is missing or does not answer."""
     try:
-        done = subprocess.run(
-            ("scancel", "--quiet", *job_ids),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_ANSWER_SECONDS,
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
         )
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise EngineError(
-            "The scheduler does not answer, so the jobs could not be ended.",
-            next_step=f"End the jobs later with: scancel {' '.join(job_ids)}",
-        ) from error
-    if done.returncode:
-        raise EngineError(
-            f"scancel failed ({_last_line(done.stderr)}).",
-            next_step=f"End the jobs later with: scancel {' '.join(job_ids)}",
-        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
 
 
 def _sbatch(words: Sequence[str], script: str, queued: Sequence[str]) -> str:
@@ -255,7 +248,7 @@ def worker_job(
     preempted, or its node fails, it is queued again and returns as a new worker, with the same log.
     """
     words = (
-        *_asked(options, _WORKERS),
+        *_sbatch_words(options, _WORKERS),
         f"--array=0-{count - 1}",
         f"--signal=B:USR1@{options.signal_seconds}",
         f"--output={log_dir}/slurm-%A_%a.log",
@@ -273,7 +266,7 @@ def packer_job(
     missing batches.
     """
     words = (
-        *_asked(options, _PACKER),
+        *_sbatch_words(options, _PACKER),
         f"--output={log_dir}/slurm-%j-pack.log",
         *options.extra,
     )
@@ -281,7 +274,7 @@ def packer_job(
     return BatchJob(_PACKER, words, script, after=after)
 
 
-def _asked(options: SlurmOptions, name: str) -> tuple[str, ...]:
+def _sbatch_words(options: SlurmOptions, name: str) -> tuple[str, ...]:
     return sbatch_words(
         name,
         options.site,
