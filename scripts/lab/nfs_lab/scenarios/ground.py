@@ -118,7 +118,7 @@ class Ground:
         Returns:
             The report of each host.
         """
-        folder = f"{MOUNT}/race-{kind}"
+        folder = f"{MOUNT}/race-{kind}-{batches}"  # `brief` may have raced before
         # Holding every batch before the start takes a while, and Python's start does anyway.
         ahead = _START_SECONDS + (batches * 0.1 if kind == "publications" else 0)
         start = time.time() + ahead
