@@ -414,7 +414,7 @@ def table(
     faster, slower = faster or {}, slower or {}
     titles = ["", "runs", "s (least to most)", "plan, work, pack s", "CPU s", "peak MB"]
     titles += [*faster, *slower]
-    lines = [titles, ["---"] * len(titles)]
+    lines = [titles]
     for name, group in known.items():
         stages = [row["stage_seconds"] for row in group if row.get("stage_seconds")]
         parts = [f"{median(stages, part):.2f}" for part in ("plan", "work", "pack") if stages]
@@ -429,4 +429,11 @@ def table(
             f"{wall[name] / wall[base]:.2f}" if base in wall else "" for base in slower.values()
         ]
         lines.append(line)
+    return markdown(lines)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as a Markdown table; the first has the titles."""
+    titles, *others = rows
+    lines = [titles, ["---"] * len(titles), *others]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from benches import kit
+
 Row = Mapping[str, Any]
 
 STREAM, MAP, RELEASED, LIMIT = "stream", "map", "stream-lerobot", "limit"
@@ -121,28 +123,32 @@ def tables(log: Log) -> str:
 def loader_table(log: Log) -> str:
     """Return a row a loader, mode, conversion and number of workers."""
     lines = [
-        "| mode | files | loader | workers | runs | samples/s (least to most) | frames/s "
-        "| % of limit | first batch s | p99 wait ms | PSS MB | randomness |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+        ["mode", "files", "loader", "workers", "runs", "samples/s (least to most)", "frames/s",
+         "% of limit", "first batch s", "p99 wait ms", "PSS MB", "randomness"],
+    ]  # fmt: skip
     for run, every in log.loaders().items():
-        begin = f"| {run.mode} | {run.conversion} | {run.loader} | {run.workers} "
+        begin = [run.mode, run.conversion, run.loader, str(run.workers)]
         rows = sound(every)
         if not rows:
-            lines.append(f"{begin}| {len(every)} | fails: {_cell(every[0]['error'])} | | | | | | |")
+            fails = f"fails: {_cell(every[0]['error'])}"
+            lines.append([*begin, str(len(every)), fails, *[""] * 6])
             continue
         rates = [row["samples_per_s"] for row in rows]
         pss = median(rows, "peak_pss_gb")
         lines.append(
-            f"{begin}| {len(rows)} | {_number(median(rows, 'samples_per_s'), 1)} "
-            f"({min(rates):.1f}-{max(rates):.1f}) | {_number(median(rows, 'frames_per_s_node'))} "
-            f"| {_number(log.share_of_limit(run))} "
-            f"| {_number(median(rows, 'first_batch_latency_s'), 2)} "
-            f"| {_number(median(rows, 'p99_batch_wait_ms'))} "
-            f"| {_number(None if pss is None else 1000 * pss)} "
-            f"| {_number(median(rows, 'shuffle_randomness_frac'), 2)} |"
+            [
+                *begin,
+                str(len(rows)),
+                f"{statistics.median(rates):,.1f} ({min(rates):.1f}-{max(rates):.1f})",
+                _number(median(rows, "frames_per_s_node")),
+                _number(log.share_of_limit(run)),
+                _number(median(rows, "first_batch_latency_s"), 2),
+                _number(median(rows, "p99_batch_wait_ms")),
+                _number(None if pss is None else 1000 * pss),
+                _number(median(rows, "shuffle_randomness_frac"), 2),
+            ]
         )
-    return "\n".join(lines)
+    return kit.markdown(lines)
 
 
 def check_tables(log: Log) -> Iterator[str]:
@@ -150,22 +156,17 @@ def check_tables(log: Log) -> Iterator[str]:
     if not log.checks:
         return
     lines = [
-        "| frames compared with `map` | mode | files | samples | wrong frames | unreadable frames "
-        "| wrong flags or values |",
-        "|---|---|---|---|---|---|---|",
-    ]
+        ["frames compared with `map`", "mode", "files", "samples", "wrong frames",
+         "unreadable frames", "wrong flags or values"],
+    ]  # fmt: skip
     for row in log.checks:
-        begin = f"| {row['loader']} | {row['mode']} | {row['conversion']} "
         found = row.get("check")
-        if found is None:
-            lines.append(f"{begin}| fails: {_cell(row['error'])} | | | |")
-            continue
-        other = found["wrong_pad_flags"] + found["wrong_values"]
-        lines.append(
-            f"{begin}| {found['samples']} | {found['wrong_frames']} "
-            f"| {found['unreadable_frames']} | {other} |"
-        )
-    yield "\n".join(lines)
+        counts = [f"fails: {_cell(row['error'])}", "", "", ""] if found is None else [
+            str(found["samples"]), str(found["wrong_frames"]), str(found["unreadable_frames"]),
+            str(found["wrong_pad_flags"] + found["wrong_values"]),
+        ]  # fmt: skip
+        lines.append([row["loader"], row["mode"], row["conversion"], *counts])
+    yield kit.markdown(lines)
 
 
 def _number(value: float | None, digits: int = 0) -> str:

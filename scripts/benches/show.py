@@ -145,19 +145,15 @@ def efficiency(rows: Scaling, workers: int, name: str) -> float:
 def scaling_table(rows: Scaling) -> str:
     """Return the rows as a Markdown table."""
     lines = [
-        "| workers | runs | first claim to last `done`, s | efficiency | whole conversion, s "
-        "| efficiency | last worker began after, s | CPU s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+        ["workers", "runs", "first claim to last `done`, s", "efficiency", "whole conversion, s",
+         "efficiency", "CPU s"],
+    ]  # fmt: skip
     for workers, taken in rows.items():
-        lines.append(
-            f"| {workers} | {len(taken)} | {_spread(taken, WINDOW)} "
-            f"| {efficiency(rows, workers, WINDOW):.3f} | {_spread(taken, WHOLE)} "
-            f"| {efficiency(rows, workers, WHOLE):.3f} "
-            f"| {kit.median(taken, 'last_worker_began_after'):.2f} "
-            f"| {kit.median(taken, 'cpu_seconds'):.1f} |"
-        )
-    return "\n".join(lines)
+        line = [str(workers), str(len(taken))]
+        for name in (WINDOW, WHOLE):
+            line += [_spread(taken, name), f"{efficiency(rows, workers, name):.3f}"]
+        lines.append([*line, f"{kit.median(taken, 'cpu_seconds'):.1f}"])
+    return kit.markdown(lines)
 
 
 def _spread(taken: Rows, name: str) -> str:

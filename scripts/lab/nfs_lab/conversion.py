@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -27,25 +24,15 @@ BUSY = 12
 """Exit code: another process plans or packs this run."""
 
 
-def quiet_digest(source: Path, program: Path) -> str:
-    """Convert a dataset on this machine, undisturbed and without NFS; return the tree's digest.
+def events_of(log: Path, event: str, **fields: object) -> list[dict[str, Any]]:
+    """Return the events of one kind, with these fields, that an observed leconvert told so far.
 
-    Args:
-        source: The dataset.
-        program: The folder that leconvert is imported from.
-
-    Raises:
-        ScenarioFailedError: The conversion fails.
+    A line that is not complete yet is left out.
     """
-    with tempfile.TemporaryDirectory(prefix="leconvert-quiet-") as folder:
-        target = Path(folder) / "out"
-        command = [sys.executable, "-m", "leconvert", "convert", "--root", str(source)]
-        command += ["--output", str(target), "--no-push"]
-        environment = os.environ | {"PYTHONPATH": str(program)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        demand(done.returncode == 0, f"The quiet conversion failed: {done.stderr[-500:]}")
-        digest = [sys.executable, tree_digest.__file__, str(target)]
-        return subprocess.run(digest, capture_output=True, text=True, check=True).stdout.strip()
+    wanted = {"event": event, **fields}
+    lines = log.read_text().splitlines(True) if log.exists() else []
+    entries = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [entry for entry in entries if wanted.items() <= entry.items()]
 
 
 class Observed:
@@ -60,19 +47,9 @@ class Observed:
         self._command = command
         self._name = name
 
-    def events(self) -> list[dict[str, Any]]:
-        """Return what it told so far; a line that is not complete yet is left out."""
-        path = self._command.events / f"{self._name}.jsonl"
-        try:
-            lines = path.read_text().split("\n")
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in lines[:-1]]
-
     def told(self, event: str, **fields: object) -> list[dict[str, Any]]:
         """Return the events of one kind, with these fields."""
-        wanted = {"event": event, **fields}
-        return [entry for entry in self.events() if wanted.items() <= entry.items()]
+        return events_of(self._command.events / f"{self._name}.jsonl", event, **fields)
 
     def wait_for(self, event: str, count: int = 1, **fields: object) -> None:
         """Wait until it told so ``count`` times.

@@ -11,7 +11,7 @@ from typing import Any
 
 from lab_kit import Row, demand, wait_until
 from nfs_lab import Guest
-from nfs_lab.conversion import Conversion
+from nfs_lab.conversion import Conversion, events_of
 from nfs_lab.scenarios import Ground
 
 from slurm_lab.guests import GuestCluster
@@ -178,10 +178,7 @@ class _Run:
 
     def told(self, guest: Guest, event: str, **fields: object) -> list[dict[str, Any]]:
         """Return the events of one kind, with these fields, of all workers of a host."""
-        wanted = {"event": event, **fields}
-        lines = [line for log in self._events(guest) for line in log.read_text().splitlines(True)]
-        entries = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [entry for entry in entries if wanted.items() <= entry.items()]
+        return [each for log in self._events(guest) for each in events_of(log, event, **fields)]
 
     def _events(self, guest: Guest) -> list[Path]:
         return sorted((guest.mailbox / "events").glob(f"{self.conversion.name}-work-*.jsonl"))

@@ -85,12 +85,12 @@ def package_version(package: str) -> str | None:
         return None
 
 
-def versions_record(version_of: Callable[[str], str | None] = package_version) -> dict[str, Any]:
+def versions_record() -> dict[str, Any]:
     """Return the versions of all packages in use, None for missing ones."""
     return {
         "leconvert": __version__,
         "python": platform.python_version(),
-        **{package: version_of(package) for package in _PACKAGES},
+        **{package: package_version(package) for package in _PACKAGES},
     }
 
 

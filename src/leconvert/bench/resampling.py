@@ -79,6 +79,18 @@ class _OneByOne(ResampledBatches):
         return collate(one_by_one(self, self.load(indices)))
 
 
+class _OnDevice(ResampledBatches):
+    """Batches of a set that is packed on a device; the batches stay there."""
+
+    def __init__(self, task: ResampledBatches, device: str) -> None:
+        super().__init__(task.source, task.methods, task.hz)
+        self._packed = pack(task.load(range(len(task)))).to(find_device(device))
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """Return a padded batch."""
+        return self.as_batch(self._packed.select(indices))
+
+
 @dataclass(slots=True)
 class _Order:
     """The batches of the current epoch."""
@@ -95,22 +107,6 @@ class _Order:
         return self.count // self.batch_size
 
 
-class _Table:
-    """Batches of a set that is packed on a device; the batches stay there."""
-
-    def __init__(self, task: ResampledBatches, device: torch.device, order: _Order) -> None:
-        self._task = task
-        self._packed = pack(task.load(range(len(task)))).to(device)
-        self.batch_sampler = order
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        for indices in self.batch_sampler:
-            yield self._task.as_batch(self._packed.select(indices))
-
-
-Loader = DataLoader[Any] | _Table
-
-
 def paths_of(mode: str, task: ResampledBatches, num_workers: int) -> list[str]:
     """Return the paths that are measured; see the module."""
     paths = [] if mode == "batched" else ["baseline"]
@@ -121,15 +117,16 @@ def paths_of(mode: str, task: ResampledBatches, num_workers: int) -> list[str]:
 
 def open_loader(
     path: str, options: ResampleOptions, task: ResampledBatches, batch_size: int, num_workers: int
-) -> Loader:
+) -> DataLoader[Any]:
     """Return a loader of resampled, padded batches: features and `LENGTHS`."""
-    order = _Order(len(task), batch_size, options.seed)
-    if path == "table":
-        return _Table(task, find_device(options.devices[-1]), order)
-    dataset = task if path == "batched" else _OneByOne(task.source, task.methods, task.hz)
+    dataset = task
+    if path == "baseline":
+        dataset = _OneByOne(task.source, task.methods, task.hz)
+    elif path == "table":
+        dataset = _OnDevice(task, options.devices[-1])
     return DataLoader(
         dataset,
-        batch_sampler=order,
+        batch_sampler=_Order(len(task), batch_size, options.seed),
         collate_fn=ResampledBatches.collate,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
@@ -137,7 +134,7 @@ def open_loader(
     )
 
 
-def set_epoch(loader: Loader, epoch: int) -> None:
+def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
     """Choose the order of the next pass."""
     order: Any = loader.batch_sampler
     order.epoch = epoch

@@ -35,9 +35,7 @@ def test_efficiency_is_of_medians_against_one_worker(script: ModuleType, tmp_pat
     assert script.efficiency(rows, 16, script.WHOLE) == 120 / (16 * 10)
     assert script.efficiency(rows, 1, script.WHOLE) == 1
     last = script.scaling_table(rows).splitlines()[-1]
-    assert last == (
-        "| 16 | 3 | 7.00 (5.00-60.00) | 0.857 | 10.00 (8.00-90.00) | 0.750 | 0.50 | 3.0 |"
-    )
+    assert last == ("| 16 | 3 | 7.00 (5.00-60.00) | 0.857 | 10.00 (8.00-90.00) | 0.750 | 3.0 |")
 
 
 def test_a_slow_disk_makes_workers_sleep_for_every_byte(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def races(ground: Ground) -> Iterator[Row]:
     published = ground.race("publications", _CONTESTS, hosts)
     _check_each_won_once(published, _CONTESTS)
     records = ground.lab.server.shell(
-        "cd /mnt/disk/export/race-publications/runs/races/done && ls | wc -l && cat *.json"
+        f"cd /mnt/disk/export/race-publications-{_CONTESTS}/runs/races/done && ls | wc -l && "
+        "cat *.json"
     )
     count, _, rest = records.partition("\n")
     winners = Counter(_tokens(rest))

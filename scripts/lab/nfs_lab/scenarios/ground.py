@@ -6,13 +6,16 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab_kit import demand
+from tree_digest import tree_digest
 
+from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
-from nfs_lab.conversion import Conversion, quiet_digest
+from nfs_lab.conversion import Conversion
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.lab import MOUNT, SHARED, NfsLab
 
@@ -70,9 +73,10 @@ class Ground:
     def digest_of(self, source: str) -> str:
         """Return the digest of a quiet conversion, without NFS, of one of these datasets."""
         if source not in self._digests:
-            self.lab.environment()  # makes the copy of the program that the guests use
-            program, name = self.lab.shared / "src", Path(source).name
-            self._digests[source] = quiet_digest(self.lab.shared / name, program)
+            with TemporaryDirectory(prefix="leconvert-quiet-") as folder:
+                target = Path(folder) / "out"
+                convert(self.lab.shared / Path(source).name, output=target)
+                self._digests[source] = tree_digest(target)
         return self._digests[source]
 
     def conversion(self, name: str, source: str, lease_seconds: float = 4.0) -> Conversion:
@@ -114,7 +118,7 @@ class Ground:
         Returns:
             The report of each host.
         """
-        folder = f"{MOUNT}/race-{kind}"
+        folder = f"{MOUNT}/race-{kind}-{batches}"  # `brief` may have raced before
         # Holding every batch before the start takes a while, and Python's start does anyway.
         ahead = _START_SECONDS + (batches * 0.1 if kind == "publications" else 0)
         start = time.time() + ahead
