@@ -104,7 +104,6 @@ def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
     )
     worker = ShardlessWorker(
         run,
-        store,
         Board(store, run.manifest.num_batches),
         stop=threading.Event(),
         reporter=WorkerReporter(run.paths, run.manifest.run_id, identity, fs=fs),

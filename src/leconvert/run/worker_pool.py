@@ -59,9 +59,8 @@ class WorkerPool:
         self._leases = leases
         self._stop = stop
 
-    def board(self) -> tuple[LeaseStore, Board, WorkerIdentity]:
-        """Return a new worker's view of the batches."""
-        identity = WorkerIdentity.of_this_process()
+    def board(self, identity: WorkerIdentity) -> Board:
+        """Return a worker's view of the batches."""
         store = LeaseStore(
             self.run.paths,
             self.run.manifest.run_id,
@@ -70,11 +69,11 @@ class WorkerPool:
             max_attempts=self._leases.max_attempts,
             fs=self.run.fs,
         )
-        return store, Board(store, self.run.manifest.num_batches), identity
+        return Board(store, self.run.manifest.num_batches)
 
     def look(self) -> Board:
         """Return a current view of the batches."""
-        _, board, _ = self.board()
+        board = self.board(WorkerIdentity.of_this_process())
         board.refresh()
         return board
 
@@ -126,12 +125,11 @@ class WorkerPool:
         batch_ended: threading.Condition | None = None,
     ) -> Worker:
         """Return a worker."""
-        store, board, identity = self.board()
+        identity = WorkerIdentity.of_this_process()
         reporter = WorkerReporter(self.run.paths, self.run.manifest.run_id, identity)
         return Worker(
             self.run,
-            store,
-            board,
+            self.board(identity),
             stop=self._stop,
             on_bytes=on_bytes,
             weights=self.weights,
