@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -47,13 +48,10 @@ class UnsupportedClipError(UnreadableSourceError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.reason, self.path, self.next_step, self.details))
-
-
-def _rebuild(
-    reason: str, path: str | None, next_step: str | None, details: tuple[str, ...]
-) -> UnsupportedClipError:
-    return UnsupportedClipError(reason, path=path, next_step=next_step, details=details)
+        whole = partial(
+            UnsupportedClipError, path=self.path, next_step=self.next_step, details=self.details
+        )
+        return whole, (self.reason,)
 
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
