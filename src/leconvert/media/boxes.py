@@ -65,7 +65,7 @@ _BOX_LIMIT = 1024
 # With the front of most clips, and a block of zeros before their first frame.
 _HEAD_BYTES = 8192
 _TAIL_BYTES = 65536
-_HELD_HEAD_BYTES = 32 * 1024
+_HELD_HEAD_BYTES = 32 * 1024  # longer fronts are read again where they are compared
 
 _HEADER = Struct(">I4s")
 _LARGE_SIZE = Struct(">Q")
