@@ -68,7 +68,6 @@ def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
     store = LeaseStore(run.paths, run.manifest.run_id, identity, process_gone=lambda _: False)
     worker = ShardlessWorker(
         run,
-        store,
         Board(store, run.manifest.num_batches),
         stop=threading.Event(),
         reporter=WorkerReporter(run.paths, run.manifest.run_id, identity),

@@ -47,7 +47,6 @@ from leconvert.run.planner import (
     PlanSummary,
     check_all_places,
     check_asked,
-    check_room,
     check_same_plan,
     is_outline,
     kept_files,
@@ -58,6 +57,7 @@ from leconvert.run.planner import (
     scan_sources,
 )
 from leconvert.run.proof import verify_pair
+from leconvert.run.space import check_room
 from leconvert.run.worker import WorkerSummary
 from leconvert.run.worker_pool import WorkerPool, work_and_pack
 from leconvert.support.errors import (

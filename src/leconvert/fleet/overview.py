@@ -56,7 +56,8 @@ from leconvert.report.records import FormerCount, SettledBatches
 from leconvert.report.status import Progressed, RateWindow
 from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
-from leconvert.run.planner import MovedBytes, PlanSummary, free_bytes_of
+from leconvert.run.planner import MovedBytes, PlanSummary
+from leconvert.run.space import free_bytes_of
 from leconvert.support.errors import (
     HubUnavailableError,
     LeconvertError,

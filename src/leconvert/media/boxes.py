@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -47,13 +48,10 @@ class UnsupportedClipError(UnreadableSourceError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.reason, self.path, self.next_step, self.details))
-
-
-def _rebuild(
-    reason: str, path: str | None, next_step: str | None, details: tuple[str, ...]
-) -> UnsupportedClipError:
-    return UnsupportedClipError(reason, path=path, next_step=next_step, details=details)
+        whole = partial(
+            UnsupportedClipError, path=self.path, next_step=self.next_step, details=self.details
+        )
+        return whole, (self.reason,)
 
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
@@ -67,7 +65,7 @@ _BOX_LIMIT = 1024
 # With the front of most clips, and a block of zeros before their first frame.
 _HEAD_BYTES = 8192
 _TAIL_BYTES = 65536
-_HELD_HEAD_BYTES = 32 * 1024
+_HELD_HEAD_BYTES = 32 * 1024  # longer fronts are read again where they are compared
 
 _HEADER = Struct(">I4s")
 _LARGE_SIZE = Struct(">Q")

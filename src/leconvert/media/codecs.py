@@ -46,21 +46,13 @@ _REFERENCE_INDEX = slice(14, 16)
 _COMPRESSOR_NAME = slice(50, 82)
 _ENTRY_LIMIT = 64
 _SELF_CONTAINED = 1
-
-
 IDENTITY_MATRIX = b"".join(
     _U32.pack(value) for value in (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
 )
 
 _ES_DESCRIPTOR = 3
-
-
 _DECODER_CONFIG_DESCRIPTOR = 4
-
-
 _ES_RATES_BYTES = 11  # bufferSizeDB (3), maxBitrate (4), avgBitrate (4)
-
-
 _BTRT_BYTES = 12  # bufferSizeDB, maxBitrate, avgBitrate
 
 
@@ -277,7 +269,6 @@ def _descriptor_body(data: bytearray, position: int, stop: int, tag: int) -> int
 
 # Whether a decoder can start at a sample, by its first bits. A sample whose bits make no sense, or
 # begin in an unknown way, counts as a start.
-
 
 _IDR, _SLICE = 5, 1  # NAL units of H.264
 _INTRA_SLICES = frozenset({2, 4, 7, 9})  # I and SI

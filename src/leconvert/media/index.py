@@ -70,8 +70,6 @@ SAMPLE_LIMIT = 2**24
 # A coded frame is never smaller on average; it bounds a table whose samples all have one size.
 _SMALLEST_UNIFORM_SAMPLE_BYTES = 8
 _LONGEST_DURATION = 2**31
-
-
 _U32 = Struct(">I")
 _U32_PAIR = Struct(">II")
 _U32_TRIPLE = Struct(">III")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -335,10 +335,10 @@ class Conversion:
     push: PushOptions | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            given = getattr(self, name)
-            if not isinstance(given, kind):
-                raise TypeError(f"{name} must be {kind.__name__}(...), not {given!r}.")
+        for each in fields(self):
+            given, kind = getattr(self, each.name), type(each.default)
+            if each.default is not None and not isinstance(given, kind):
+                raise TypeError(f"{each.name} must be {kind.__name__}(...), not {given!r}.")
 
     @property
     def changes_anything(self) -> bool:
@@ -369,18 +369,6 @@ class Conversion:
             *(["--allow-mixed-versions"] if self.plan.allow_mixed_versions else []),
             *(self.scratch.as_arguments() if fetches else []),
         ]
-
-
-_KINDS = {
-    "layout": LayoutOptions,
-    "repairs": RepairOptions,
-    "selection": EpisodeSelection,
-    "plan": PlanOptions,
-    "workers": WorkerOptions,
-    "leases": LeaseOptions,
-    "proof": ProofOptions,
-    "scratch": ScratchOptions,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from leconvert.model.values import (
     StreamScan,
     camera_of,
 )
-from leconvert.run.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
+from leconvert.run.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError
 from leconvert.support.errors import (
     HubAccessError,
     HubError,
@@ -509,8 +509,7 @@ class Worker:
 
     Args:
         run: The run to work on.
-        store: The leases, under this worker's identity.
-        board: Its view of the batches.
+        board: Its view of the batches, under its identity.
         stop: Set from outside to make it hand back its batch and return.
         on_bytes: Called with the number of source bytes that are done, times the weight of their
             stream.
@@ -527,7 +526,6 @@ class Worker:
     def __init__(
         self,
         run: OpenedRun,
-        store: LeaseStore,
         board: Board,
         *,
         stop: threading.Event,
@@ -548,7 +546,6 @@ class Worker:
         self._late: list[tuple[Lease, str]] = []
         self._result_before = _result_at(run)
         self._batch_ended = batch_ended
-        self._store = store
         self._board = board
         self._stop = stop
         self._on_bytes = on_bytes

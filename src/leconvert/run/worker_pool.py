@@ -59,9 +59,8 @@ class WorkerPool:
         self._leases = leases
         self._stop = stop
 
-    def board(self) -> tuple[LeaseStore, Board, WorkerIdentity]:
-        """Return a new worker's view of the batches."""
-        identity = WorkerIdentity.of_this_process()
+    def board(self, identity: WorkerIdentity) -> Board:
+        """Return a worker's view of the batches."""
         store = LeaseStore(
             self.run.paths,
             self.run.manifest.run_id,
@@ -70,11 +69,11 @@ class WorkerPool:
             max_attempts=self._leases.max_attempts,
             fs=self.run.fs,
         )
-        return store, Board(store, self.run.manifest.num_batches), identity
+        return Board(store, self.run.manifest.num_batches)
 
     def look(self) -> Board:
         """Return a current view of the batches."""
-        _, board, _ = self.board()
+        board = self.board(WorkerIdentity.of_this_process())
         board.refresh()
         return board
 
@@ -126,12 +125,11 @@ class WorkerPool:
         batch_ended: threading.Condition | None = None,
     ) -> Worker:
         """Return a worker."""
-        store, board, identity = self.board()
+        identity = WorkerIdentity.of_this_process()
         reporter = WorkerReporter(self.run.paths, self.run.manifest.run_id, identity)
         return Worker(
             self.run,
-            store,
-            board,
+            self.board(identity),
             stop=self._stop,
             on_bytes=on_bytes,
             weights=self.weights,
@@ -143,26 +141,21 @@ class WorkerPool:
 
 
 def work_in_threads(
-    run: OpenedRun,
-    count: int,
-    leases: LeaseOptions,
-    stop: threading.Event,
-    progress: Progress,
-    scratch: ScratchOptions = ScratchOptions(),
+    pool: WorkerPool, count: int, stop: threading.Event, progress: Progress
 ) -> None:
     """Run workers as threads until every batch is done.
 
     The first error that is not the fault of a batch ends them all. No thread is left at the end.
     """
-    crew, batch_ended = WorkerPool(run, leases, stop, scratch), threading.Condition()
-    with crew.stage(progress, crew.cost_left()) as stage:
+    batch_ended = threading.Condition()
+    with pool.stage(progress, pool.cost_left()) as stage:
 
         def work() -> None:
-            with crew.inputs() as inputs:
-                crew.make(stage.advance, inputs, batch_ended).run()
+            with pool.inputs() as inputs:
+                pool.make(stage.advance, inputs, batch_ended).run()
 
         run_threads(work, count, stop, name="worker")
-    crew.check_all_done()
+    pool.check_all_done()
 
 
 class EngineWatcher(WorkerMonitor):
@@ -172,7 +165,7 @@ class EngineWatcher(WorkerMonitor):
     stopped at its end in any case.
 
     Args:
-        crew: The run's batches and options.
+        pool: The run's batches and options.
         engine: Starts the workers.
         count: Number of workers.
         arguments: Their arguments besides the work dir.
@@ -187,21 +180,21 @@ class EngineWatcher(WorkerMonitor):
 
     def __init__(
         self,
-        crew: WorkerPool,
+        pool: WorkerPool,
         engine: Engine,
         count: int,
         arguments: Sequence[str],
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._crew = crew
+        self._pool = pool
         self._engine = engine
         self._count = count
-        self._arguments = [str(crew.run.work_dir.root), *arguments]
-        self._paths = crew.run.paths
+        self._arguments = [str(pool.run.work_dir.root), *arguments]
+        self._paths = pool.run.paths
         self._progress = progress
-        self._source_bytes = [batch.source_bytes for batch in crew.run.batches]
-        self._costs = crew.costs
+        self._source_bytes = [batch.source_bytes for batch in pool.run.batches]
+        self._costs = pool.costs
         self._before: set[int] = set()
         self._clock = clock
         self._next_look = clock()
@@ -213,12 +206,12 @@ class EngineWatcher(WorkerMonitor):
         self.ended_at: float | None = None
 
     def __enter__(self) -> Self:
-        board = self._crew.look()
+        board = self._pool.look()
         self._before = set(board.done_ids())
         self._left = sum(self._costs) - sum(self._costs[done] for done in self._before)
         self._in_hand()
         with ExitStack() as begun:
-            self._stage = begun.enter_context(self._crew.stage(self._progress, self._left))
+            self._stage = begun.enter_context(self._pool.stage(self._progress, self._left))
             begun.callback(self._engine.stop)
             if not board.all_settled():
                 count = min(self._count, len(self._source_bytes))
@@ -251,7 +244,7 @@ class EngineWatcher(WorkerMonitor):
     def _in_hand(self) -> int:
         """Return the cost done in workers' current batches since these were first seen."""
         cost = 0
-        for worker in self._crew.workers():
+        for worker in self._pool.workers():
             batch_id, before = self._begun.get(worker.token, (None, 0))
             if worker.batch_id != batch_id or worker.token not in self._begun:
                 self._begun[worker.token] = worker.batch_id, worker.processed_bytes
@@ -396,27 +389,22 @@ def work_and_pack(
     Returns:
         The packer's report, and the seconds that ``work`` and ``pack`` took.
     """
-    workers, leases, scratch = conversion.workers, conversion.leases, conversion.scratch
-    stop, progress = control.stop, control.progress
+    workers, stop, progress = conversion.workers, control.stop, control.progress
+    pool = WorkerPool(run, conversion.leases, stop, conversion.scratch)
     seconds: dict[str, float] = {}
     mark = time.monotonic()
     if workers.engine is not None or _in_processes(run, workers):
         engine = workers.engine or LocalEngine()
         count = None if workers.num_workers == "auto" else workers.num_workers
         arguments = conversion.work_arguments(fetches=run.manifest.outline is not None)
-        with EngineWatcher(
-            WorkerPool(run, leases, stop, scratch),
-            engine,
-            count or engine.workers or auto_workers(run),
-            arguments,
-            progress,
-        ) as watcher:
+        count = count or engine.workers or auto_workers(run)
+        with EngineWatcher(pool, engine, count, arguments, progress) as watcher:
             packed = pack_run(run, conversion.proof, watcher=watcher, stop=stop, progress=progress)
         ended = watcher.ended_at or time.monotonic()
         seconds["work"], mark = ended - mark, ended
     else:
         threads = workers.max_workers or min(_MOST_THREADS, auto_workers(run))
-        work_in_threads(run, threads, leases, stop, progress, scratch)
+        work_in_threads(pool, threads, stop, progress)
         seconds["work"], mark = time.monotonic() - mark, time.monotonic()
         packed = pack_run(run, conversion.proof, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark

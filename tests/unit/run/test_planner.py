@@ -12,7 +12,8 @@ import pytest
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner
 from leconvert.run.conversion import Conversion, PlanOptions
-from leconvert.run.planner import SpaceNeeded, draft_plan, open_or_plan
+from leconvert.run.planner import draft_plan, open_or_plan
+from leconvert.run.space import SpaceNeeded
 from leconvert.support.errors import FindingsError, PlanMismatchError, StorageError, TargetError
 from leconvert.support.progress import SilentProgress
 from leconvert.testing import edit_table, with_column

@@ -11,15 +11,8 @@ import numpy as np
 import pytest
 
 from leconvert.model.values import MEBIBYTE, Batch, FileTable, Shard, StreamScan
-from leconvert.run import planner
-from leconvert.run.planner import (
-    Room,
-    SpaceNeeded,
-    can_link,
-    check_room,
-    free_bytes_of,
-    space_needed,
-)
+from leconvert.run import space
+from leconvert.run.space import Room, SpaceNeeded, can_link, check_room, free_bytes_of, space_needed
 from leconvert.support.errors import StorageError
 from leconvert.workdir.former import TreeFacts, former_dir, write_former
 
@@ -81,7 +74,7 @@ def test_what_is_known_is_not_tried(places: tuple[list[Path], Path, Path]) -> No
 def test_two_file_systems_each_need_room_for_everything(
     places: tuple[list[Path], Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "_is_one_file_system", lambda *_: False)
+    monkeypatch.setattr(space, "is_one_file_system", lambda *_: False)
     places[2].mkdir(parents=True)
     found = space_needed(*places, 0, STREAMS, PARTS)
     assert [(room.folder, room.bytes_needed) for room in found.rooms] == [
@@ -94,7 +87,7 @@ def test_two_file_systems_each_need_room_for_everything(
 def test_shared_extents_take_three_blocks_a_clip_and_tables_their_bytes(
     places: tuple[list[Path], Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "can_clone", lambda *_: True)
+    monkeypatch.setattr(space, "can_clone", lambda *_: True)
     found = space_needed(*places, ALIGN, STREAMS, WHOLE)
     assert (found.cloned, found.rooms[0].bytes_needed) == (True, 30 + 2 * 3 * ALIGN)
     joined = space_needed(*places, ALIGN, STREAMS, PARTS)

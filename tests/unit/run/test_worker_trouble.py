@@ -57,7 +57,6 @@ class Trouble:
         store = LeaseStore(self.run.paths, self.run.manifest.run_id, identity, fs=self.fs)
         return Worker(
             self.run,
-            store,
             Board(store, self.run.manifest.num_batches),
             stop=self.stop,
             patience=Backoff(patience_seconds),

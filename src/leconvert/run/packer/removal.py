@@ -1,7 +1,6 @@
-"""What may be removed: only a dataset that this process has just compared with the result.
+"""The removal of a dataset that a result replaced, which this process has just compared with it.
 
-`reason_to_keep` names what would be lost with a source, and `TreePair` notices a change since the
-comparison began.
+`reason_to_keep` names files that would be lost. `TreePair` notices changes since the comparison.
 """
 
 from __future__ import annotations

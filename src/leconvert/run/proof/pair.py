@@ -359,11 +359,7 @@ def _left_over(result: Path, expected: set[str]) -> Iterator[Difference]:
 
 # Large enough that a process's work per file is rare, small enough to be shared and stopped.
 _EPISODES_A_PIECE = 64
-
-
 _LEAST_EPISODES_A_PIECE = 4
-
-
 _PIECES_WANTED = 32
 
 
@@ -842,11 +838,7 @@ class _Seconds(NamedTuple):
 
 
 _ROWS = _Seconds(0.000_004, 0.000_09, 0.000_023)
-
-
 _CLIPS = _Seconds(0.000_009, 0.000_03, 0.000_008)
-
-
 _BYTES_A_SECOND = 1e9  # for both sides together
 
 

@@ -52,14 +52,7 @@ from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
 from leconvert.model.versions import V3_VERSION, said_version
 from leconvert.run.packer import facts_of_tree
-from leconvert.run.planner import (
-    PlannedRepairs,
-    Room,
-    SpaceNeeded,
-    check_room,
-    free_bytes_of,
-    plan_repairs,
-)
+from leconvert.run.planner import PlannedRepairs, plan_repairs
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
 from leconvert.run.repairing.plan import (
     INDEX_COLUMNS,
@@ -68,6 +61,7 @@ from leconvert.run.repairing.plan import (
     plan_repair,
     stored_stats,
 )
+from leconvert.run.space import Room, SpaceNeeded, check_room, free_bytes_of
 from leconvert.support.errors import (
     REPORT_IT,
     InterruptedRunError,
