@@ -293,14 +293,6 @@ def test_a_hundred_schemas_and_authors_leave_the_answers_as_they_are(tmp_path: P
             assert list(file.extremes.values()) == [(number, number)]
 
 
-def test_a_column_that_changes_its_type_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
-    reader = FooterReader()
-    for kind in (pa.int64(), pa.float64(), pa.int64(), pa.float64(), pa.int32()):
-        path = write(tmp_path / "file", pa.table({"x": pa.array([1, 2], kind)}))
-        (group,) = reader.read(footer_of(path)).row_groups
-        assert group.extremes() == {"x": (1, 2)}
-
-
 def test_whatever_is_new_in_a_footer_is_shown_to_arrow_once_and_again_when_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
