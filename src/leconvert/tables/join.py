@@ -713,9 +713,6 @@ class _Source:
         self._next_row, self._last_row = int(starts[group]), int(starts[group + 1])
 
 
-_BATCH_ROWS = 1024
-
-
 def replace_columns(
     source: Path,
     target: Path,
@@ -747,7 +744,7 @@ def replace_columns(
             batches = _batches_of(file, source)
             if rows is not None:
                 ordered = rows.replace_schema_metadata(schema.metadata)
-                batches = iter(ordered.to_batches(_BATCH_ROWS))
+                batches = iter(ordered.to_batches(_ROWS_PER_BATCH))
             # Keep the name of list elements; by default Arrow renames it to ``element``.
             options = writer_options(schema, use_compliant_nested_type=False)
             with (
@@ -773,7 +770,7 @@ def replace_columns(
 
 def _batches_of(file: pq.ParquetFile, path: Path) -> Iterator[pa.RecordBatch]:
     try:
-        yield from file.iter_batches(_BATCH_ROWS, use_threads=False)
+        yield from file.iter_batches(_ROWS_PER_BATCH, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
 
