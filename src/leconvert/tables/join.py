@@ -35,16 +35,8 @@ from leconvert.tables.arrow import (
     list_length,
     list_values,
 )
-from leconvert.tables.data_file import (
-    OpenedTable,
-    open_parquet,
-    unreadable,
-)
-from leconvert.tables.footers import (
-    FOOTERS,
-    MAGIC,
-    TRAILER_BYTES,
-)
+from leconvert.tables.data_file import OpenedTable, open_parquet, unreadable
+from leconvert.tables.footers import FOOTERS, MAGIC, TRAILER_BYTES
 from leconvert.tables.parquet_copy import RowGroupEntries, SequentialOutput, TableCopier
 from leconvert.tables.schemas import align_table
 

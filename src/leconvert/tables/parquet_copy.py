@@ -22,10 +22,7 @@ import pyarrow.parquet as pq
 
 from leconvert._version import __version__
 from leconvert.support.range_mover import RangeMover
-from leconvert.tables.data_file import (
-    OpenedTable,
-    unreadable,
-)
+from leconvert.tables.data_file import OpenedTable, unreadable
 from leconvert.tables.footers import (
     FOOTERS,
     INTEGER,
