@@ -13,7 +13,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
-from leconvert.model.values import Slice
+from leconvert.model.values import IntArray, Slice
 from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.support.file_calls import full_sync
 from leconvert.support.storage_errors import storage_errors
@@ -617,8 +617,6 @@ class _Source:
         except BaseException:
             self.opened.close()
             raise
-        # First row of each row group and, last, the number of rows; shape (G + 1,).
-        self._starts = np.concatenate(([0], np.cumsum(self.footer.rows, dtype=np.int64)))
 
     def close(self) -> None:
         """Close the file."""
@@ -634,6 +632,11 @@ class _Source:
         # An earlier row group that begins with the same row is empty.
         is_one = rows > 0 and starts[group : group + 2].tolist() == [first, first + rows]
         return group if is_one else None
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        """First row of each row group and, last, the number of rows; shape (G + 1,)."""
+        return np.concatenate(([0], np.cumsum(self.footer.rows, dtype=np.int64)))
 
     @property
     def num_rows(self) -> int:
