@@ -30,7 +30,7 @@ from leconvert.tables.footers import (
     TRAILER_BYTES,
     FileFooter,
     RowGroupEntry,
-    uncompressed_within,
+    chunk_outside,
 )
 from leconvert.tables.schemas import list_sizes
 from leconvert.tables.thrift import ThriftError
@@ -273,8 +273,12 @@ class DataFile:
             # Files of several row groups are rare; their columns are read in full whenever needed.
             self._group: RowGroupEntry | None = groups[0] if len(groups) == 1 else None
             self._chunks = [] if self._group is None else self._group.chunks()
-            chunks = map(RowGroupEntry.chunks, groups) if self._group is None else [self._chunks]
-            self.group_bytes = [uncompressed_within(each, size_bytes) for each in chunks]
+            self.group_bytes: list[int] = []
+            for group in groups:
+                chunks = self._chunks or group.chunks()
+                if chunk_outside(chunks, size_bytes) is not None:
+                    raise ThriftError("a column chunk does not lie within the file")
+                self.group_bytes.append(sum([chunk.uncompressed_bytes for chunk in chunks]))
         except BaseException as error:
             self.table.close()
             if isinstance(error, ThriftError):

@@ -452,19 +452,15 @@ class RowGroupEntry(NamedTuple):
         return dict(zip(form.extreme_columns, pairs, strict=True))
 
 
-def uncompressed_within(chunks: Iterable[ChunkEntry], size_bytes: int) -> int:
-    """Return the uncompressed bytes of all chunks.
-
-    Raises:
-        ThriftError: A chunk does not lie within a file of this size.
-    """
-    total = 0
-    for values, uncompressed, compressed, _, _, start in chunks:
-        are_sizes = values >= 0 and uncompressed >= 0 and compressed >= 0
-        if not are_sizes or not 0 <= start <= size_bytes - compressed:
-            raise ThriftError("a column chunk does not lie within the file")
-        total += uncompressed
-    return total
+def chunk_outside(chunks: Iterable[ChunkEntry], size_bytes: int) -> int | None:
+    """Return the number of a chunk that does not lie within a file of this size; None if all do."""
+    for number, (values, plain_bytes, chunk_bytes, _, _, start) in enumerate(chunks):
+        first = len(MAGIC) if chunk_bytes else 0
+        if min(values, plain_bytes, chunk_bytes) < 0 or not (
+            first <= start <= size_bytes - chunk_bytes
+        ):
+            return number
+    return None
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
-from leconvert.model.values import Slice
+from leconvert.model.values import IntArray, Slice
 from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.support.file_calls import full_sync
 from leconvert.support.storage_errors import storage_errors
@@ -35,16 +35,8 @@ from leconvert.tables.arrow import (
     list_length,
     list_values,
 )
-from leconvert.tables.data_file import (
-    OpenedTable,
-    open_parquet,
-    unreadable,
-)
-from leconvert.tables.footers import (
-    FOOTERS,
-    MAGIC,
-    TRAILER_BYTES,
-)
+from leconvert.tables.data_file import OpenedTable, open_parquet, unreadable
+from leconvert.tables.footers import FOOTERS, MAGIC, TRAILER_BYTES
 from leconvert.tables.parquet_copy import RowGroupEntries, SequentialOutput, TableCopier
 from leconvert.tables.schemas import align_table
 
@@ -625,8 +617,6 @@ class _Source:
         except BaseException:
             self.opened.close()
             raise
-        # First row of each row group and, last, the number of rows; shape (G + 1,).
-        self._starts = np.concatenate(([0], np.cumsum(self.footer.rows, dtype=np.int64)))
 
     def close(self) -> None:
         """Close the file."""
@@ -642,6 +632,11 @@ class _Source:
         # An earlier row group that begins with the same row is empty.
         is_one = rows > 0 and starts[group : group + 2].tolist() == [first, first + rows]
         return group if is_one else None
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        """First row of each row group and, last, the number of rows; shape (G + 1,)."""
+        return np.concatenate(([0], np.cumsum(self.footer.rows, dtype=np.int64)))
 
     @property
     def num_rows(self) -> int:
@@ -713,9 +708,6 @@ class _Source:
         self._next_row, self._last_row = int(starts[group]), int(starts[group + 1])
 
 
-_BATCH_ROWS = 1024
-
-
 def replace_columns(
     source: Path,
     target: Path,
@@ -747,7 +739,7 @@ def replace_columns(
             batches = _batches_of(file, source)
             if rows is not None:
                 ordered = rows.replace_schema_metadata(schema.metadata)
-                batches = iter(ordered.to_batches(_BATCH_ROWS))
+                batches = iter(ordered.to_batches(_ROWS_PER_BATCH))
             # Keep the name of list elements; by default Arrow renames it to ``element``.
             options = writer_options(schema, use_compliant_nested_type=False)
             with (
@@ -773,7 +765,7 @@ def replace_columns(
 
 def _batches_of(file: pq.ParquetFile, path: Path) -> Iterator[pa.RecordBatch]:
     try:
-        yield from file.iter_batches(_BATCH_ROWS, use_threads=False)
+        yield from file.iter_batches(_ROWS_PER_BATCH, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
 

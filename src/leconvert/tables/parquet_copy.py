@@ -22,10 +22,7 @@ import pyarrow.parquet as pq
 
 from leconvert._version import __version__
 from leconvert.support.range_mover import RangeMover
-from leconvert.tables.data_file import (
-    OpenedTable,
-    unreadable,
-)
+from leconvert.tables.data_file import OpenedTable, unreadable
 from leconvert.tables.footers import (
     FOOTERS,
     INTEGER,
@@ -39,6 +36,7 @@ from leconvert.tables.footers import (
     RowGroupEntry,
     RowGroupForm,
     arrow_schema,
+    chunk_outside,
 )
 from leconvert.tables.thrift import (
     BINARY,
@@ -378,7 +376,7 @@ class TableCopier:
         if not form.have_statistics:
             return "it has no statistics"
         chunks = group.chunks()
-        outside = _place_outside(chunks, table.size_bytes)
+        outside = chunk_outside(chunks, table.size_bytes)
         if outside is not None:
             return _about(leaves[outside], "it does not lie within the file")
         for leaf, chunk in zip(leaves, chunks, strict=True):
@@ -441,19 +439,6 @@ def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
 
 def _about(leaf: Leaf, reason: str) -> str:
     return f"column {b'.'.join(leaf.path).decode(errors='replace')}: {reason}"
-
-
-def _place_outside(chunks: Iterable[ChunkEntry], size_bytes: int) -> int | None:
-    """Return the number of a chunk that does not lie in the file after its first magic."""
-    for place, (values, plain_bytes, chunk_bytes, data_offset, _, start) in enumerate(chunks):
-        if not (
-            len(MAGIC) <= start <= data_offset
-            and 0 < chunk_bytes <= size_bytes - start
-            and values >= 0
-            and plain_bytes >= 0
-        ):
-            return place
-    return None
 
 
 _PENDING_BYTES = 1024**2
@@ -572,7 +557,7 @@ class StoredGroups:
             return None
         wanted = footer.row_groups[0]
         chunks = wanted.chunks()
-        are_outside = not chunks or _place_outside(chunks, source.size_bytes) is not None
+        are_outside = not chunks or chunk_outside(chunks, source.size_bytes) is not None
         if not wanted.form.is_plain or are_outside:
             return None
         stated = self._stated(table, group)

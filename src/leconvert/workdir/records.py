@@ -109,16 +109,11 @@ def read_record(
 
 
 def find_record(
-    path: Path,
-    kind: str,
-    *,
-    version: int,
-    run_id: str | None = None,
-    fs: FileSystem = LOCAL,
+    path: Path, kind: str, *, version: int, run_id: str | None = None
 ) -> dict[str, Any] | None:
     """Read a record as `read_record` does; return None if there is no such file."""
     try:
-        return read_record(path, kind, version=version, run_id=run_id, fs=fs)
+        return read_record(path, kind, version=version, run_id=run_id)
     except FileNotFoundError:
         return None
 

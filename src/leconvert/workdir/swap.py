@@ -722,20 +722,20 @@ def swap_into_place(
     _finish(plan.target, journal)
 
 
-def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> SwapOutcome:
+def recover_marked(plan: SwapPlan, run_id: str) -> SwapOutcome:
     """Complete or take back an `exchange_trees` of a repair; call it under the target's lock.
 
     It compares nothing and deletes nothing. A new tree that was not put in place stays at its path.
     """
-    if marked_by(plan.target, fs=fs) != run_id:
+    if marked_by(plan.target) != run_id:
         # Between two renames the new tree is beside the target; without it, this run moved nothing
         # here.
-        is_gone = not is_listed(plan.target, fs) and marked_by(plan.staging, fs=fs) == run_id
-        if not is_gone or plan.old is None or not is_listed(plan.old, fs):
+        is_gone = not is_listed(plan.target, LOCAL) and marked_by(plan.staging) == run_id
+        if not is_gone or plan.old is None or not is_listed(plan.old, LOCAL):
             return SwapOutcome.NOT_STARTED
-    outcome = _settle(plan, run_id, fs)
+    outcome = _settle(plan, run_id, LOCAL)
     if outcome is SwapOutcome.COMPLETED:
-        remove_mark(plan.target, run_id, fs=fs)
+        remove_mark(plan.target, run_id)
     return outcome
 
 

@@ -186,23 +186,30 @@ def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen
     assert started[0].returncode is not None
 
 
-def test_only_a_file_system_that_makes_it_wait_gets_many_threads() -> None:
-    assert spread_for(0.010, 0.012, times_left=10, workers=8) == Spread()
-    assert spread_for(0.010, 0.200, times_left=10, workers=None).threads > 8
-    assert spread_for(0.010, 0.200, times_left=10, workers=3) == Spread(threads=3)
-
-
-def test_a_long_computing_scan_gets_a_process_a_core_and_a_short_one_none() -> None:
-    assert spread_for(0.010, 0.010, times_left=30, workers=8) == Spread()
-    assert spread_for(0.010, 0.010, times_left=150, workers=8) == Spread(processes=2)
-    assert spread_for(0.010, 0.010, times_left=30_000, workers=8) == Spread(processes=7)
-    assert spread_for(0.010, 0.010, times_left=30_000, workers=1) == Spread()
-
-
-def test_a_process_that_is_forked_is_worth_less_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "serves_forks", lambda: True)
-    assert spread_for(0.010, 0.010, times_left=9, workers=8) == Spread()
-    assert spread_for(0.010, 0.010, times_left=35, workers=8) == Spread(processes=3)
+@pytest.mark.parametrize(
+    ("wall_seconds", "times_left", "workers", "forks", "expected"),
+    [
+        (0.012, 10, 8, False, Spread()),
+        (0.200, 10, None, False, Spread(threads=16)),
+        (0.200, 10, 3, False, Spread(threads=3)),
+        (0.010, 30, 8, False, Spread()),
+        (0.010, 150, 8, False, Spread(processes=2)),
+        (0.010, 30_000, 8, False, Spread(processes=7)),
+        (0.010, 30_000, 1, False, Spread()),
+        (0.010, 9, 8, True, Spread()),
+        (0.010, 35, 8, True, Spread(processes=3)),
+    ],
+)
+def test_who_waits_gets_threads_and_who_computes_long_gets_processes(
+    monkeypatch: pytest.MonkeyPatch,
+    wall_seconds: float,
+    times_left: float,
+    workers: int | None,
+    forks: bool,
+    expected: Spread,
+) -> None:
+    monkeypatch.setattr(spread, "serves_forks", lambda: forks)
+    assert spread_for(0.010, wall_seconds, times_left=times_left, workers=workers) == expected
 
 
 def test_a_job_that_cannot_leave_this_process_gets_threads_alone() -> None:

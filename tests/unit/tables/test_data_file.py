@@ -160,15 +160,11 @@ def test_empty_values_are_counted_and_refused_where_numbers_are_wanted(tmp_path:
         assert file.null_count("none") is None
         with pytest.raises(UnreadableSourceError, match="column x has empty values"):
             file.numbers("x")
+    with DataFile(write(tmp_path, pa.array(["a", None, "bcd"]))) as file:
+        assert file.null_count("x") == 1
     with DataFile(write(tmp_path, pa.array([0, None]), write_statistics=False)) as file:
         assert file.null_count("x") is None
         assert file.extremes == {}
-
-
-def test_empty_texts_are_counted(tmp_path: Path) -> None:
-    for values in (["a", None, "bcd"], ["", None, None]):
-        with DataFile(write(tmp_path, pa.array(values))) as file:
-            assert file.null_count("x") == values.count(None)
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -188,15 +184,6 @@ def test_columns_of_equal_bytes_are_equal_and_others_differ(tmp_path: Path) -> N
     assert raw([1, 2, 3])[1] != raw([1, 2, 4])[1]
     # Several row groups are not told apart by bytes.
     assert raw([1, 2, 3], row_group_size=2) == (None, None)
-
-
-def test_a_file_whose_rows_are_in_a_stated_order_is_read_like_others(tmp_path: Path) -> None:
-    path = write(tmp_path, pa.array([7, 5, 6]), sorting_columns=[pq.SortingColumn(1)])
-    with DataFile(path) as file:
-        assert (file.num_values("x"), file.null_count("x")) == (3, 0)
-        assert file.extremes == {"x": (5, 7), "y": (0, 2)}
-        assert numbers(file) == [7, 5, 6]
-    assert list(StoredGroups(path).extremes()) == [{"x": (5, 7), "y": (0, 2)}]
 
 
 def test_schemas_that_only_arrow_tells_apart_have_other_keys(tmp_path: Path) -> None:

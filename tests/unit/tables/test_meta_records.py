@@ -161,13 +161,6 @@ def test_a_missing_statistic_is_named_with_its_episode(key: str) -> None:
         aggregator.result()
 
 
-def test_a_feature_without_a_mapping_is_refused() -> None:
-    aggregator = StatsAggregator()
-    aggregator.update({"a": [1, 2]})
-    with pytest.raises(SourceError, match="not a mapping"):
-        aggregator.result()
-
-
 def test_images_have_one_value_a_channel() -> None:
     aggregator = StatsAggregator()
     aggregator.update({"observation.images.top": feature()})
@@ -180,12 +173,11 @@ def test_images_have_one_value_a_channel() -> None:
 
 def test_deeper_mappings_are_features_with_a_slash_in_their_name() -> None:
     aggregator = StatsAggregator()
+    assert aggregator.result() == {}
     aggregator.update({"a": {"b": feature(), "c": {"d": feature()}}})
     assert list(aggregator.result()) == ["a/b", "a/c/d"]
-
-
-def test_nothing_added_gives_nothing() -> None:
-    assert StatsAggregator().result() == {}
+    with pytest.raises(SourceError, match="not a mapping"):
+        StatsAggregator().update({"a": [1, 2]})
 
 
 def test_zero_frames_give_nan_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
@@ -264,6 +256,10 @@ def test_totals_come_from_the_result_and_splits_only_where_given() -> None:
     bare = {"features": {}, "fps": 30}
     assert convert(bare)["splits"] == {}
     assert convert(bare)["chunks_size"] == 1000
+    assert convert(has_videos=False)["video_path"] is None
+    assert convert()["video_path"] == (
+        "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+    )
     assert "tools" not in convert({**bare, "tools": None})
 
 
@@ -309,13 +305,6 @@ def test_a_statistic_of_no_number_is_a_type_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot be of type set"):
         write_stats(tmp_path, {"a": {"min": {1}}})
     assert not (tmp_path / "meta/stats.json").exists()
-
-
-def test_a_dataset_without_videos_has_no_video_path() -> None:
-    assert convert(has_videos=False)["video_path"] is None
-    assert convert()["video_path"] == (
-        "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-    )
 
 
 def test_whole_rates_are_integers() -> None:

@@ -36,15 +36,12 @@ class Remembering(FileSystem):
 
 def test_a_worker_that_came_before_the_plan_finds_it_the_next_time(tmp_path: Path) -> None:
     late, planner = Remembering(), FileSystem()
+    assert WorkDir(tmp_path / "a" / "work").current_run_id(fs=late) is None, "there is no folder"
     work_dir = WorkDir(tmp_path / "work")
     work_dir.root.mkdir()
     assert work_dir.current_run_id(fs=late) is None
     work_dir.set_current("20260101T000000-abcdef", fs=planner)
     assert work_dir.current_run_id(fs=late) == "20260101T000000-abcdef"
-
-
-def test_there_is_no_run_where_there_is_no_folder(tmp_path: Path) -> None:
-    assert WorkDir(tmp_path / "a" / "work").current_run_id(fs=Remembering()) is None
 
 
 def test_a_folder_that_was_looked_for_in_vain_is_found_as_soon_as_it_is_there(

@@ -124,12 +124,6 @@ def test_every_other_host_is_refused_with_a_way_out(
     assert run.one_host.read_bytes() == before
 
 
-def test_a_machine_that_knows_nothing_of_itself_is_never_the_same_after_a_boot() -> None:
-    unknown = HostIdentity("node", "", "")
-    assert not unknown.is_same_host(unknown)
-    assert not HostIdentity("node", "", "boot-1").is_same_host(HostIdentity("node", "", "boot-2"))
-
-
 def test_opening_is_refused_elsewhere_and_looking_is_not(
     planned_run: OpenedRun, this_host: list[HostIdentity]
 ) -> None:

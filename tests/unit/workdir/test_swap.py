@@ -74,6 +74,12 @@ class Place:
         swap_into_place(SwapPlan(self.target, staging, self.old), journal)
         return SwapOutcome.COMPLETED
 
+    def begins(self) -> tuple[Journal, Path]:
+        """The begin of a packer: its journal and its tree."""
+        journal = self.journal(LOCAL)
+        journal.begin()
+        return journal, adopt_staging(self.target, journal)
+
     def dies(self, fs: FileSystem) -> None:
         with pytest.raises(CrashError):
             self.packs(fs)
@@ -217,12 +223,7 @@ def test_a_superseded_packer_without_exchange_does_not_move_the_target_for_a_mom
     place = make_place(tmp_path / "p", in_place=True)
     zombie_fs = nfs()
 
-    def successor_takes_the_tree() -> None:
-        journal = place.journal(LOCAL)
-        journal.begin()
-        adopt_staging(place.target, journal)
-
-    zombie_fs.before("exchange", successor_takes_the_tree)
+    zombie_fs.before("exchange", lambda: _ignore(place.begins()))
     with pytest.raises(BusyError):
         place.packs(zombie_fs)
     assert ("rename_no_replace", place.target) not in zombie_fs.operations
@@ -286,24 +287,6 @@ def test_a_failed_rename_leaves_everything_and_says_what_to_do(tmp_path: Path) -
         assert content(place.target) == OLD
         place.packs(ext4())
         place.check_finished()
-
-
-def test_what_the_last_look_raises_stops_the_swap_with_nothing_moved(tmp_path: Path) -> None:
-    place = make_place(tmp_path / "p", in_place=True)
-    journal = place.journal(LOCAL)
-    journal.begin()
-    staging = adopt_staging(place.target, journal)
-    (staging / "content").write_text(NEW)
-
-    def source_changed() -> None:
-        raise TargetError("the source changed.")
-
-    with pytest.raises(TargetError, match="changed"):
-        swap_into_place(
-            SwapPlan(place.target, staging, place.old), journal, before_exchange=source_changed
-        )
-    assert content(place.target) == OLD
-    assert content(staging) == NEW
 
 
 def test_a_target_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
@@ -526,13 +509,9 @@ def test_a_forced_conversion_keeps_an_equal_looking_result_apart(tmp_path: Path)
 
 def test_an_adopted_tree_keeps_what_its_predecessor_built(tmp_path: Path) -> None:
     place = make_place(tmp_path / "p", in_place=False)
-    first = place.journal(LOCAL)
-    first.begin()
-    tree = adopt_staging(place.target, first)
+    first, tree = place.begins()
     (tree / "content").write_text(NEW)
-    second = place.journal(LOCAL)
-    second.begin()
-    adopted = adopt_staging(place.target, second)
+    second, adopted = place.begins()
     assert content(adopted) == NEW
     assert staging_generations(place.target, place.journal(LOCAL)) == [2]
     with pytest.raises(BusyError):
@@ -605,22 +584,16 @@ def test_a_packer_frozen_before_it_makes_its_tree_takes_it_away_again(tmp_path: 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT])
 def test_an_adoption_whose_answer_was_lost_counts(tmp_path: Path, code: int) -> None:
-    place = make_place(tmp_path / "p", in_place=True)
-    first = place.journal(LOCAL)
-    first.begin()
-    adopt_staging(place.target, first)
-    fs = ext4()
+    place, fs = make_place(tmp_path / "p", in_place=True), ext4()
+    place.begins()
     fs.fail("replace", code, match=".set.leconvert-r1.1", happens=True)
     place.packs(fs)
     place.check_finished()
 
 
 def test_an_adoption_that_failed_leaves_the_tree_to_the_next(tmp_path: Path) -> None:
-    place = make_place(tmp_path / "p", in_place=True)
-    first = place.journal(LOCAL)
-    first.begin()
-    adopt_staging(place.target, first)
-    fs = ext4()
+    place, fs = make_place(tmp_path / "p", in_place=True), ext4()
+    place.begins()
     fs.fail("replace", errno.EROFS, match=".set.leconvert-r1.1")
     with pytest.raises(StorageError, match="read-only") as caught:
         place.packs(fs)
@@ -769,25 +742,27 @@ def test_another_runs_tree_that_comes_out_of_the_target_is_exchanged_back(tmp_pa
     assert content(place.root / "set_old") == OLD
 
 
-def test_what_comes_out_is_looked_at_before_it_is_named(tmp_path: Path) -> None:
-    for make_fs in (ext4, nfs):
-        place = make_place(tmp_path / make_fs.__name__, in_place=True)
-        journal = place.journal(make_fs(None))
-        journal.begin()
-        staging = adopt_staging(place.target, journal)
-        (staging / "content").write_text(NEW)
-        seen: list[str | None] = []
+@pytest.mark.parametrize("make_fs", KINDS)
+@pytest.mark.parametrize("when", ["before_exchange", "came_out"])
+def test_a_last_look_that_fails_leaves_everything_where_it_was(
+    tmp_path: Path, make_fs: MakeFs, when: str
+) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    journal = place.journal(make_fs(None))
+    journal.begin()
+    staging = adopt_staging(place.target, journal)
+    (staging / "content").write_text(NEW)
+    seen: list[str | None] = []
 
-        def not_the_planned_one(tree: Path, seen: list[str | None] = seen) -> None:
-            seen.append(content(tree))
-            raise TargetError("not what was planned")
+    def not_the_planned_one(*trees: Path) -> None:
+        seen.extend(map(content, trees))
+        raise TargetError("not what was planned")
 
-        with pytest.raises(TargetError, match="not what was planned"):
-            swap_into_place(
-                SwapPlan(place.target, staging, place.old), journal, came_out=not_the_planned_one
-            )
-        assert seen == [OLD]
-        assert (content(place.target), content(staging)) == (OLD, NEW)
+    plan = SwapPlan(place.target, staging, place.old)
+    with pytest.raises(TargetError, match="not what was planned"):
+        swap_into_place(plan, journal, **{when: not_the_planned_one})  # type: ignore[arg-type]
+    assert seen == ([OLD] if when == "came_out" else [])
+    assert (content(place.target), content(staging)) == (OLD, NEW)
 
 
 def test_a_second_rename_that_fails_takes_the_first_one_back(tmp_path: Path) -> None:
