@@ -155,7 +155,7 @@ def run(options: argparse.Namespace) -> int:
             return show_plan(
                 options,
                 conversion,
-                replaces=conversion.proof.force_conversion,
+                conversion.proof,
                 finished=lambda found: show_if_finished(options, found, conversion, control),
             )
         in_processes = bool(conversion.workers.orchestrate)

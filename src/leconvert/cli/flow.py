@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import control_of, report_place
 from leconvert.cli.output import print_findings, print_planned_repairs
-from leconvert.cli.plan import show_preview
+from leconvert.cli.plan import replaced_target, show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.support.text import amount, count
 
@@ -97,17 +97,12 @@ def _show_plan(
     control: Control,
     repairs: PlannedRepairs | None,
 ) -> int:
-    from leconvert.run.planner import check_all_places, check_asked, preview_plan
+    from leconvert.run.planner import preview_plan
 
-    told: dict[str, object] = {}
-    if len(sources) > 1:
-        check_all_places(sources, target, work_dir)
-        told = {"sources": list(map(str, sources)), "target": str(target), "work_dir": None}
-    check_asked(sources, target, conversion)
-    conversion.check_target(sources[0], target)
+    replaced_target(sources, target, work_dir, conversion)
     plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
     if repairs is None:
-        return show_preview(options, plan, **told)
+        return show_preview(options, plan, sources, target)
     if options.json or not options.quiet:
         print_planned_repairs(repairs, as_json=options.json)
     return 0
