@@ -22,7 +22,7 @@ from typing import Any
 
 from leconvert._version import __version__
 from leconvert.bench import host_record, package_version
-from leconvert.cli.output import folded, table
+from leconvert.cli.output import folded, show, table
 from leconvert.cli.parser import add_output
 from leconvert.run.engines import BUILT_IN, EngineNames
 from leconvert.support.errors import InstallationError, OneHostOnlyError, StorageError, UsageError
@@ -545,11 +545,11 @@ def run_check_fs(options: argparse.Namespace) -> int:
         outcome: Mapping[str, Any] = follow(folder, wait_seconds=wait, on_ready=tell)
     else:
         outcome = check_folder(folder, wait_seconds=options.wait or 0.0).as_record()
-    if options.json:
-        print(json.dumps(outcome, indent=2))
-    else:
-        print("\n".join(check_lines(outcome, shutil.get_terminal_size((100, 24)).columns)))
-    return _CODES[str(outcome["fitness"])]
+    return show(options, outcome, check_lines(outcome, _columns()), _CODES[str(outcome["fitness"])])
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
 
 
 def _folder(options: argparse.Namespace) -> Path:
@@ -587,14 +587,12 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError("--peer and --wait need DIR, the folder that two hosts share.")
         return run_check_fs(options)
     found = examine(None if options.folder is None else _folder(options))
-    if options.json:
-        print(json.dumps(found.as_record(), indent=2))
-    else:
-        width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
-        print("\n".join(doctor_lines(found.as_record(), width)))
+    record = found.as_record()
     if not found.can_use_folder:
-        return StorageError.exit_code
-    return InstallationError.exit_code if found.lacks or found.broken else 0
+        code = StorageError.exit_code
+    else:
+        code = InstallationError.exit_code if found.lacks or found.broken else 0
+    return show(options, record, doctor_lines(record, _columns()), code)
 
 
 # Sentences of ``leconvert doctor`` about each part of a machine.

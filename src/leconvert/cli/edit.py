@@ -144,19 +144,19 @@ def run_split(options: argparse.Namespace) -> int:
     for part in parts:
         _show_part(part, quiet=options.quiet)
     if options.dry_run and not options.quiet:
-        _show_sums([part.plan for part in parts if part.plan is not None])
+        print(_sums([part.plan for part in parts if part.plan is not None]))
         print("Nothing was written.")
     return 0
 
 
-def _show_sums(plans: Sequence[PlanSummary]) -> None:
-    """Print the totals of all parts. The plan of each part knows only the room of that part."""
+def _sums(plans: Sequence[PlanSummary]) -> str:
+    """Return the totals of all parts. The plan of each part knows only the room of that part."""
     needed: Counter[str] = Counter()
     for plan in plans:
         for room in plan.space.rooms:
             needed[room.folder] += room.bytes_needed
     rooms = ", ".join(f"{amount(size)} in {folder}" for folder, size in needed.items())
-    print(
+    return (
         f"In all: {count(sum(plan.episodes for plan in plans), 'episode')}, "
         f"{count(sum(plan.frames for plan in plans), 'frame')} in "
         f"{count(len(plans), 'part')}. Disk space needed: about {rooms or 'none'}."

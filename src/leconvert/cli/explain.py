@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import textwrap
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output, nearest
 from leconvert.support import errors
 from leconvert.support.errors import EXIT_CODES, UsageError
@@ -49,14 +49,17 @@ def _exit_codes() -> str:
 def run(options: argparse.Namespace) -> int:
     """Print the meaning and the remedy of one code."""
     record = explained(options.code)
-    if options.json:
-        print(json.dumps(record, indent=2))
-        return 0
     width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
-    for line in _lines(record):
-        indent = line[: len(line) - len(line.lstrip())]
-        print(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
-    return 0
+    filled = (
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent=line[: len(line) - len(line.lstrip())],
+            break_on_hyphens=False,
+        )
+        for line in _lines(record)
+    )
+    return show(options, record, filled)
 
 
 def explained(code: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import control_of, report_place
-from leconvert.cli.output import print_findings, print_planned_repairs
+from leconvert.cli.output import print_findings, print_planned_repairs, show
 from leconvert.cli.plan import replaced_target, show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.support.text import amount, count
@@ -114,15 +114,12 @@ def show_finished(options: argparse.Namespace, target: Path, made: str, verified
     Args:
         made: A name for the result, such as ``the v3.0 dataset made from SOURCE``.
     """
-    if options.json:
-        print(json.dumps({"already_converted": str(target), "verified": verified}))
-    elif not options.quiet:
-        how = "of every byte" if verified == "bytes" else "by structure"
-        print(
-            f"{target} is already {made}. A comparison {how} found no difference. There is nothing "
-            "to do."
-        )
-    return 0
+    how = "of every byte" if verified == "bytes" else "by structure"
+    said = (
+        f"{target} is already {made}. A comparison {how} found no difference. There is nothing to "
+        "do."
+    )
+    return show(options, {"already_converted": str(target), "verified": verified}, [said])
 
 
 def show_outcome(
@@ -154,7 +151,8 @@ def show_outcome(
     else:
         print_report(report)
     if push is not None:
-        push.show(push.run())
+        for line in push.lines(push.run()):
+            print(line)
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -16,6 +17,20 @@ from leconvert.support.text import amount, count
 if TYPE_CHECKING:
     from leconvert.model.values import Extent, Finding
     from leconvert.run.planner import PlannedRepairs
+
+
+def show(options: argparse.Namespace, record: object, lines: Iterable[str], code: int = 0) -> int:
+    """Print the outcome of a command: its record with ``--json``, else its lines unless quiet.
+
+    Returns:
+        The exit code.
+    """
+    if options.json:
+        print(json.dumps(record, indent=2))
+    elif not getattr(options, "quiet", False):
+        for line in lines:
+            print(line)
+    return code
 
 
 def table(rows: Iterable[Sequence[object]]) -> str:

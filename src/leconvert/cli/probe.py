@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.options import add_flags, filled
-from leconvert.cli.output import table
+from leconvert.cli.output import show, table
 from leconvert.cli.parser import Parser, add_output, command_at
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
@@ -234,10 +233,8 @@ def run_run(options: argparse.Namespace) -> int:
     path = write_document(document, out_dir, run_name(document["options"]))
     if options.plots:
         draw_plots(summarize([document]), out_dir, path.stem)
-    if options.json:
-        print(json.dumps(document, indent=2))
-    else:
-        print("\n".join(_measured_lines(document)))
+    show(options, document, _measured_lines(document))
+    if not options.json:
         print(f"Wrote {path} and {path.with_suffix('.csv').name}.", file=sys.stderr)
     failure = failure_of(document)
     if failure is not None:
@@ -334,17 +331,14 @@ def run_limit(options: argparse.Namespace) -> int:
     processes = document["options"]["processes"]
     stem = f"limit-{options.decode_device.replace(':', '')}-p{processes}"
     path = write_document(document, Path(options.out_dir), stem)
-    if options.json:
-        print(json.dumps(document, indent=2))
-        return 0
     rows: list[list[object]] = [["access", "processes", "frames", "frames/s"]]
     rows += [
         [rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}"]
         for rate in document["rates"]
     ]
-    print(table(rows))
-    print(f"Wrote {path}.", file=sys.stderr)
-    return 0
+    if not options.json:
+        print(f"Wrote {path}.", file=sys.stderr)
+    return show(options, document, [table(rows)])
 
 
 # ``leconvert probe diagnose``.
@@ -371,10 +365,7 @@ def run_diagnose(options: argparse.Namespace) -> int:
         revision=options.revision,
         decode_device=options.decode_device,
     )
-    if options.json:
-        print(json.dumps(document, indent=2))
-    else:
-        print("\n".join(_diagnosis_lines(document)))
+    show(options, document, _diagnosis_lines(document))
     if document["ok"]:
         return 0
     video, failed = document["video"], document.get("error")
@@ -460,10 +451,7 @@ def run_summarize(options: argparse.Namespace) -> int:
             "installs it.",
             file=sys.stderr,
         )
-    if options.json:
-        print(json.dumps([line.as_record() for line in lines], indent=2))
-    else:
-        print(table([_HEAD, *map(_row, lines)]))
+    show(options, [line.as_record() for line in lines], [table([_HEAD, *map(_row, lines)])])
     print(f"Wrote to {options.folder}: {', '.join(written)}.", file=sys.stderr)
     return 0
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from leconvert.cli.options import (
     lease_options,
     slurm_options,
 )
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.run.conversion import LeaseOptions, ProofOptions
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
@@ -57,22 +58,23 @@ def run(options: argparse.Namespace) -> int:
     is_fleet = WorkDir(options.work_dir.resolve()).is_fleet()
     engine = _engine(options, is_fleet=is_fleet)
     submitted = _submit_fleet(options, engine) if is_fleet else _submit_run(options, engine)
-    if options.json:
-        print(json.dumps(submitted.as_record(), indent=2))
-    elif submitted.finished:
+    return show(options, submitted.as_record(), _lines(options, submitted, is_fleet=is_fleet))
+
+
+def _lines(options: argparse.Namespace, submitted: Submission, *, is_fleet: bool) -> Iterator[str]:
+    if submitted.finished:
         done = "Every dataset is converted or set aside" if is_fleet else "The result is in place"
-        print(f"{done}. There is nothing to submit.")
+        yield f"{done}. There is nothing to submit."
     elif options.dry_run:
-        print(submitted.script, end="")
+        yield submitted.script.removesuffix("\n")
     else:
         if submitted.worker_job is not None:
-            print(f"workers  {submitted.workers} as job {submitted.worker_job}")
+            yield f"workers  {submitted.workers} as job {submitted.worker_job}"
         if submitted.packer_job is not None:
-            print(f"packer   job {submitted.packer_job}, which starts when the workers have ended")
-        print(f"logs     {submitted.logs}")
+            yield f"packer   job {submitted.packer_job}, which starts when the workers have ended"
+        yield f"logs     {submitted.logs}"
         watch = f"leconvert status {shlex.quote(str(options.work_dir))} --watch"
-        print(f"Watch the progress with: {watch}")
-    return 0
+        yield f"Watch the progress with: {watch}"
 
 
 def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
