@@ -30,13 +30,13 @@ from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush
 from leconvert.cli.sources import Places, places
-from leconvert.run.conversion import LeaseOptions
+from leconvert.run.conversion import Control, Conversion, LeaseOptions
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import some_seconds
+from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
-    from leconvert.run.conversion import Control, Conversion
 
 # From the options to the conversion.
 
@@ -110,7 +110,6 @@ def show_if_finished(
 def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
     """Return whether a run is unfinished; ``to_look``: if its swap began, it counts as finished."""
     from leconvert.run.packer import swap_has_begun
-    from leconvert.workdir.records import WorkDir
     from leconvert.workdir.run import open_run
 
     if WorkDir(work_dir).current_run_id() is None:

@@ -29,6 +29,7 @@ from leconvert.cli.plan import print_plan
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
+from leconvert.model.selection import EpisodeSelection, parse_frames, parse_parts
 from leconvert.support.flags import whole
 from leconvert.support.text import amount, count, numbered
 
@@ -121,7 +122,6 @@ def add_split_arguments(parser: Parser) -> None:
 def run_split(options: argparse.Namespace) -> int:
     """Split, and print the outcome."""
     from leconvert.api import split_dataset
-    from leconvert.model.selection import parse_parts
 
     conversion = conversion_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
@@ -211,8 +211,6 @@ def add_trim_arguments(parser: Parser) -> None:
 
 def run_trim(options: argparse.Namespace) -> int:
     """Trim, and print the outcome."""
-    from leconvert.model.selection import EpisodeSelection, parse_frames
-
     selection = EpisodeSelection(frames=parse_frames(options.episode, options.frames))
     datasets = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
     conversion = conversion_options(options, selection)

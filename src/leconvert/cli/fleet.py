@@ -34,6 +34,7 @@ from leconvert.model.versions import V3_VERSION
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.errors import BatchesFailedError, IncompleteError, UsageError
 from leconvert.support.text import amount, count, guessed_duration
+from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         Suggestion,
     )
     from leconvert.remote.source import HubGroup
-    from leconvert.transfer.names import HubName
 
 
 # Name and one line of help.
@@ -440,7 +440,6 @@ def run_find(options: argparse.Namespace) -> int:
 
 def _group(url: str) -> HubGroup | HubName:
     from leconvert.remote.source import parse_group
-    from leconvert.transfer.names import HubName
 
     group = parse_group(url) or HubName.parse(url, bare=False)
     if group is None:

@@ -14,13 +14,16 @@ from leconvert.cli.options import control_of, report_place
 from leconvert.cli.output import print_findings, print_planned_repairs, show
 from leconvert.cli.plan import replaced_target, show_preview
 from leconvert.cli.progress import progress_for
+from leconvert.model.repairs import Repairs
+from leconvert.run.conversion import Control, Conversion
 from leconvert.support.text import amount, count
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import work_dir_beside
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
     from leconvert.cli.push import ResultPush
     from leconvert.cli.sources import NamedDataset
-    from leconvert.run.conversion import Control, Conversion
     from leconvert.run.planner import MovedBytes, PlannedRepairs
 
 
@@ -49,8 +52,6 @@ def make_dataset(
     """
     from leconvert.api import find_finished, run_conversion
     from leconvert.run.planner import check_all_places
-    from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.swap import work_dir_beside
 
     output, given = options.output, options.work_dir
     if push is not None:
@@ -158,8 +159,6 @@ def show_outcome(
 
 def print_report(report: ConversionReport) -> None:
     """Print findings, sizes and places."""
-    from leconvert.model.repairs import Repairs
-
     print_findings(report.findings)
     rate = report.source_bytes / report.seconds if report.seconds else 0.0
     if report.kept_episodes:

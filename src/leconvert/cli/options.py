@@ -509,7 +509,7 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     """Return the place for the page of ``--report``; None if it was not given."""
     if given is None:
         return None
-    from leconvert.report import default_report_place
+    from leconvert.report import default_report_place  # its imports take time
 
     return default_report_place(target) if given == Path() else given.resolve()
 

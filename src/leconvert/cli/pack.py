@@ -20,6 +20,7 @@ from leconvert.cli.options import (
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
+from leconvert.run.conversion import LeaseOptions, ProofOptions
 
 if TYPE_CHECKING:
     from leconvert.run.packer import PackReport
@@ -43,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
     """Print how many batches are not done. Without workers they would never be."""
-    from leconvert.run.conversion import LeaseOptions
     from leconvert.run.worker_pool import WorkerPool
 
     board = WorkerPool(run, LeaseOptions(), threading.Event()).look()
@@ -60,7 +60,6 @@ def run(options: argparse.Namespace) -> int:
     """Pack, and print the place of the result."""
     from leconvert.remote.provenance import note_result
     from leconvert.report import report_on_exit
-    from leconvert.run.conversion import ProofOptions
     from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run

@@ -16,12 +16,16 @@ from leconvert.cli.output import former_line, print_findings, table
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import Places, places
+from leconvert.model.values import OVERLAY
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.text import amount, count, guessed_duration
+from leconvert.workdir.former import former_dir
+from leconvert.workdir.records import WorkDir, default_work_dir
+from leconvert.workdir.swap import old_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from leconvert.run.conversion import Conversion, ProofOptions
     from leconvert.run.planner import MovedBytes, PlanSummary
 
 # Refuse a bad target in the plan, so that the user learns of it before the work.
@@ -44,9 +48,6 @@ def replaced_target(
         ``--append``; otherwise None.
     """
     from leconvert.run.planner import check_all_places, check_asked
-    from leconvert.workdir.former import former_dir
-    from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.swap import old_dir
 
     check_all_places(sources, target, work_dir, outlined=is_outlined)
     if not conversion.plan.restart and WorkDir(work_dir).current_run_id() is not None:
@@ -126,8 +127,6 @@ def _estimated_seconds(plan: PlanSummary) -> float | None:
 
 
 def _lines(plan: PlanSummary) -> list[str]:
-    from leconvert.model.values import OVERLAY
-
     is_overlay = plan.layout == OVERLAY
     seconds = _estimated_seconds(plan)
     lines = [
@@ -243,7 +242,6 @@ def show_plan(
     """
     from leconvert.run.planner import is_outline, open_or_plan, preview_plan, summarize
     from leconvert.workdir.activity import record_invocation
-    from leconvert.workdir.records import default_work_dir
 
     progress = progress_for(quiet=options.json or options.quiet)
     with ExitStack() as cleanup:

@@ -12,18 +12,21 @@ from leconvert.cli.options import add_push_options, given_flags, push_options, p
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
+from leconvert.remote.options import MAIN, PushOptions
+from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, TargetError, UsageError
 from leconvert.support.text import amount, count
-from leconvert.workdir.swap import old_dir
+from leconvert.transfer.client import check_can_push
+from leconvert.transfer.names import in_folder
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import info_path, is_converted, old_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from leconvert.cli.sources import Places
-    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
-    from leconvert.run.conversion import Conversion
 
 
 # The output of a push, for ``convert`` and ``push``.
@@ -34,8 +37,6 @@ _KEPT_SHOWN = 5
 
 def push_lines(report: PushReport) -> Iterator[str]:
     """Yield what a push did or would do."""
-    from leconvert.remote.options import MAIN
-
     if report.dry_run:
         yield f"Nothing was written. A push to {report.url} would:"
         if report.created:
@@ -115,7 +116,6 @@ def run(options: argparse.Namespace) -> int:
 def _datasets_below(folder: Path) -> dict[Path, str]:
     """Return the datasets below a folder that is not a dataset itself, with their paths in it."""
     from leconvert.fleet import find_datasets
-    from leconvert.workdir.swap import info_path
 
     if not folder.is_dir() or info_path(folder).exists():
         return {}
@@ -131,7 +131,6 @@ def _push_folders(
     """Push datasets in one commit, to below the given repo or to where they came from."""
     from leconvert.remote.provenance import noted_origin
     from leconvert.remote.push_folders import push_folders
-    from leconvert.transfer.names import in_folder
 
     named = {}
     for path, place in datasets.items():
@@ -163,8 +162,6 @@ def _push_folders(
 
 
 def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
-    from leconvert.remote.options import PushOptions
-
     flags = given_flags(options, PushOptions)
     flags += ["--push-repo-id"] * (options.push_repo_id is not None)
     flags += ["--dry-run"] * options.dry_run
@@ -199,8 +196,6 @@ class ResultPush:
     def check(self) -> None:
         """Refuse, before any work, a push that the token does not allow."""
         if self.repo_id is not None:
-            from leconvert.transfer.client import check_can_push
-
             check_can_push(self.repo_id)
 
     def run(self) -> PushReport | None:
@@ -238,8 +233,6 @@ class ConvertPush(ResultPush):
     def is_alone_left(self) -> bool:
         """Return whether an earlier call of this command has put the result in place."""
         from leconvert.remote.provenance import read_provenance
-        from leconvert.workdir.records import WorkDir
-        from leconvert.workdir.swap import is_converted, old_dir
 
         to = self._conversion.layout.to
         if self.repo_id is None or not is_converted(self._target, to):
@@ -316,7 +309,6 @@ def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: 
 def _origin(places: Places) -> Origin | None:
     """Return the place on the Hub that the source came from; None for a local source."""
     from leconvert.remote.provenance import noted_origin, read_origin
-    from leconvert.workdir.records import WorkDir
 
     if places.arrival is not None:
         return places.arrival.origin

@@ -25,6 +25,7 @@ from leconvert.run.conversion import LeaseOptions, ProofOptions
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.support.errors import UsageError
 from leconvert.transfer.options import ScratchOptions
+from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
     from leconvert.api import Submission
@@ -53,8 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit workers and a packer, for a fleet only workers, and print the jobs."""
-    from leconvert.workdir.records import WorkDir
-
     is_fleet = WorkDir(options.work_dir.resolve()).is_fleet()
     engine = _engine(options, is_fleet=is_fleet)
     submitted = _submit_fleet(options, engine) if is_fleet else _submit_run(options, engine)

@@ -16,6 +16,8 @@ from leconvert.cli.progress import progress_for
 from leconvert.support.errors import BusyError, UsageError
 from leconvert.support.flags import some_seconds, whole
 from leconvert.support.text import count, shorten
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import codebase_version, overlaid_meta, work_dir_beside
 
 if TYPE_CHECKING:
     from leconvert.run.upkeep import CleanReport, ReleaseReport, UndoReport
@@ -38,7 +40,6 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
 def run_undo(options: argparse.Namespace) -> int:
     """Put the kept source back, and print the place of the result."""
     from leconvert.run.upkeep import newest_kept, undo_conversion
-    from leconvert.workdir.swap import overlaid_meta
 
     dataset = options.dataset.resolve()
     kept = newest_kept(dataset)
@@ -99,7 +100,6 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
 def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
     """Return the work dir, and the dataset if the user gave that."""
     from leconvert.workdir.run import find_work_dir, work_dirs_of
-    from leconvert.workdir.swap import codebase_version, work_dir_beside
 
     if options.of is not None:
         target = options.of.resolve()
@@ -117,7 +117,6 @@ def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
 def run_clean(options: argparse.Namespace) -> int:
     """Remove leftovers, and print what stays and why."""
     from leconvert.run.upkeep import clean_kept_source, clean_work_dir
-    from leconvert.workdir.records import WorkDir
 
     if (options.work_dir is None) == (options.of is None):
         raise UsageError("Give exactly one folder: WORK_DIR, DATASET or --of DATASET.")
