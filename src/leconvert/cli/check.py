@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import dataset_root
-from leconvert.cli.output import findings_lines, print_planned_repairs, print_sentence, show
+from leconvert.cli.output import (
+    columns,
+    findings_lines,
+    print_planned_repairs,
+    print_sentence,
+    show,
+)
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, UsageError
@@ -18,8 +23,6 @@ from leconvert.support.text import count
 
 if TYPE_CHECKING:
     from leconvert.dataset.check.dataset import DatasetReport
-
-_WIDTH_WITHOUT_TERMINAL = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,8 +89,7 @@ def _plan_repairs(root: Path, *, as_json: bool) -> int:
 
 
 def _lines(report: DatasetReport) -> Iterator[str]:
-    width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
-    yield from findings_lines(report.findings, width, report.root)
+    yield from findings_lines(report.findings, columns(), report.root)
     counts = ", ".join(
         count(report.count(severity), severity) for severity in ("error", "warning", "info")
     )

@@ -22,7 +22,7 @@ from typing import Any
 
 from leconvert._version import __version__
 from leconvert.bench import host_record, package_version
-from leconvert.cli.output import folded, show, table
+from leconvert.cli.output import columns, folded, show, table
 from leconvert.cli.parser import add_output
 from leconvert.run.engines import BUILT_IN, EngineNames
 from leconvert.support.errors import InstallationError, OneHostOnlyError, StorageError, UsageError
@@ -545,11 +545,7 @@ def run_check_fs(options: argparse.Namespace) -> int:
         outcome: Mapping[str, Any] = follow(folder, wait_seconds=wait, on_ready=tell)
     else:
         outcome = check_folder(folder, wait_seconds=options.wait or 0.0).as_record()
-    return show(options, outcome, check_lines(outcome, _columns()), _CODES[str(outcome["fitness"])])
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
+    return show(options, outcome, check_lines(outcome, columns()), _CODES[str(outcome["fitness"])])
 
 
 def _folder(options: argparse.Namespace) -> Path:
@@ -562,9 +558,6 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 # ``leconvert doctor``.
-
-
-_WIDTH_WITHOUT_TERMINAL = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -592,7 +585,7 @@ def run(options: argparse.Namespace) -> int:
         code = StorageError.exit_code
     else:
         code = InstallationError.exit_code if found.lacks or found.broken else 0
-    return show(options, record, doctor_lines(record, _columns()), code)
+    return show(options, record, doctor_lines(record, columns()), code)
 
 
 # Sentences of ``leconvert doctor`` about each part of a machine.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.output import show
+from leconvert.cli.output import columns, show
 from leconvert.cli.parser import add_output, nearest
 from leconvert.support import errors
 from leconvert.support.errors import EXIT_CODES, UsageError
@@ -18,7 +17,6 @@ from leconvert.support.errors import EXIT_CODES, UsageError
 if TYPE_CHECKING:
     from leconvert.dataset.findings import Kind
 
-_WIDTH_WITHOUT_TERMINAL = 100
 _INDENT = "  "
 _DEFAULT = re.compile(r" \(default: [^)]*\)$|; may be given several times$")
 _CODE_COLUMN = 31  # two columns fit into 80 characters
@@ -49,11 +47,10 @@ def _exit_codes() -> str:
 def run(options: argparse.Namespace) -> int:
     """Print the meaning and the remedy of one code."""
     record = explained(options.code)
-    width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
     filled = (
         textwrap.fill(
             line,
-            width,
+            columns(),
             subsequent_indent=line[: len(line) - len(line.lstrip())],
             break_on_hyphens=False,
         )

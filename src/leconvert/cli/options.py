@@ -734,11 +734,6 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
             f"{word} works in threads, and --num-workers counts processes.",
             next_step="Write --max-workers N instead of --num-workers N.",
         )
-    if options.num_workers is not None and options.max_workers is not None:
-        raise UsageError(
-            "--num-workers (processes) and --max-workers (threads) exclude each other. Give one of "
-            "them."
-        )
     return asked
 
 

@@ -33,6 +33,11 @@ def show(options: argparse.Namespace, record: object, lines: Iterable[str], code
     return code
 
 
+def columns() -> int:
+    """Return the width of the terminal; without one, the width of a page."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
 def table(rows: Iterable[Sequence[object]]) -> str:
     """Return rows as aligned columns. Numbers are aligned on the right."""
     cells = [[str(cell) for cell in row] for row in rows]
@@ -102,8 +107,7 @@ def print_findings(findings: Sequence[Finding], root: object = "DATASET") -> Non
         for finding in findings
         if finding.severity != "info" or finding.code in _ALWAYS_SHOWN
     ]
-    width = shutil.get_terminal_size((100, 24)).columns
-    for line in findings_lines(shown, width, root):
+    for line in findings_lines(shown, columns(), root):
         print(line, file=sys.stderr)
 
 
