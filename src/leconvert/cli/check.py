@@ -12,7 +12,8 @@ from leconvert.cli.options import dataset_root
 from leconvert.cli.output import (
     columns,
     findings_lines,
-    print_planned_repairs,
+    planned_lines,
+    print_planned_findings,
     print_sentence,
     show,
 )
@@ -65,7 +66,12 @@ def run(options: argparse.Namespace) -> int:
         )
     root = dataset_root(options).resolve()
     if options.plan_repairs:
-        return _plan_repairs(root, as_json=options.json)
+        from leconvert.run.repairing import choose_repairs
+
+        plan = choose_repairs(root, progress=progress_for(quiet=options.json))
+        if not options.json:
+            print_planned_findings(plan)
+        return show(options, plan.as_record(), planned_lines(plan))
     report = check_dataset(root, progress=progress_for(quiet=options.json))
     failed = report.count("error") + (report.count("warning") if options.strict else 0)
     code = SourceError.exit_code if failed else 0
@@ -77,15 +83,6 @@ def run(options: argparse.Namespace) -> int:
         said = f"`{command}` prints one command that repairs most of these findings."
         print_sentence(said, margin="")
     return code
-
-
-def _plan_repairs(root: Path, *, as_json: bool) -> int:
-    """Print the command that repairs a dataset, and what the command leaves out and changes."""
-    from leconvert.run.repairing import choose_repairs
-
-    plan = choose_repairs(root, progress=progress_for(quiet=as_json))
-    print_planned_repairs(plan, as_json=as_json)
-    return 0
 
 
 def _lines(report: DatasetReport) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import control_of, report_place
-from leconvert.cli.output import print_findings, print_planned_repairs, show
+from leconvert.cli.output import planned_lines, print_findings, print_planned_findings, show
 from leconvert.cli.plan import replaced_target, show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import Repairs
@@ -74,7 +74,7 @@ def make_dataset(
         if options.dry_run:
             return _show_plan(options, sources, target, work_dir, conversion, control, repairs)
         if repairs is not None and not (options.json or options.quiet):
-            print_planned_repairs(repairs, with_findings=False)
+            print(*planned_lines(repairs), sep="\n")
         if verified is None:
             report = run_conversion(
                 sources,
@@ -104,9 +104,9 @@ def _show_plan(
     plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
     if repairs is None:
         return show_preview(options, plan, sources, target)
-    if options.json or not options.quiet:
-        print_planned_repairs(repairs, as_json=options.json)
-    return 0
+    if not (options.json or options.quiet):
+        print_planned_findings(repairs)
+    return show(options, repairs.as_record(), planned_lines(repairs))
 
 
 def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:

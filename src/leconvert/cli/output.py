@@ -179,25 +179,21 @@ def said_extent(keeps: Extent, of: Extent) -> str:
     return f"keeps {parts[0]}, {parts[1]}, {parts[2]}"
 
 
-def print_planned_repairs(
-    plan: PlannedRepairs, *, as_json: bool = False, with_findings: bool = True
-) -> None:
-    """Print the command of planned repairs, what it keeps, and what it changes."""
-    if as_json:
-        print(json.dumps(plan.as_record(), indent=2))
-        return
-    if with_findings:
-        print_findings(plan.findings, plan.root)
-        if plan.lossless:
-            said = (
-                f"{' '.join(plan.lossless)} No data is lost then. Otherwise this command loses "
-                "the least data:"
-            )
-            print_sentence(said, margin="")
-    print(plan.command or f"{plan.root} has nothing to repair.")
-    print(f"  {said_extent(plan.keeps, plan.of)}")
-    for change in plan.changes:
-        print(f"  {change}")
+def print_planned_findings(plan: PlannedRepairs) -> None:
+    """Print the findings that planned repairs are for, and remedies that lose no data."""
+    print_findings(plan.findings, plan.root)
+    if plan.lossless:
+        said = (
+            f"{' '.join(plan.lossless)} No data is lost then. Otherwise this command loses the "
+            "least data:"
+        )
+        print_sentence(said, margin="")
+
+
+def planned_lines(plan: PlannedRepairs) -> list[str]:
+    """Return the command of planned repairs, what it keeps, and what it changes."""
+    command = plan.command or f"{plan.root} has nothing to repair."
+    return [command, *(f"  {said}" for said in (said_extent(plan.keeps, plan.of), *plan.changes))]
 
 
 def _with_short_path(finding: Finding) -> str:

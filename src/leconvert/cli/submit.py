@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.options import (
     add_added_options,
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     """Submit workers and a packer, for a fleet only workers, and print the jobs."""
     is_fleet = WorkDir(options.work_dir.resolve()).is_fleet()
     engine = _engine(options, is_fleet=is_fleet)
-    submitted = _submit_fleet(options, engine) if is_fleet else _submit_run(options, engine)
+    submitted = _submit(options, engine, is_fleet=is_fleet)
     return show(options, submitted.as_record(), _lines(options, submitted, is_fleet=is_fleet))
 
 
@@ -76,38 +76,27 @@ def _lines(options: argparse.Namespace, submitted: Submission, *, is_fleet: bool
         yield f"Watch the progress with: {watch}"
 
 
-def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
-    from leconvert.api import submit_run
+def _submit(options: argparse.Namespace, engine: Submitter, *, is_fleet: bool) -> Submission:
+    proof = filled(ProofOptions, options)
+    shared: dict[str, Any] = {
+        "leases": lease_options(options),
+        "scratch": filled(ScratchOptions, options),
+        "allow_mixed_versions": options.allow_mixed_versions,
+        "dry_run": options.dry_run,
+    }
+    if not is_fleet:
+        from leconvert.api import submit_run
 
-    return submit_run(
-        options.work_dir,
-        engine,
-        leases=lease_options(options),
-        proof=filled(ProofOptions, options),
-        scratch=filled(ScratchOptions, options),
-        allow_mixed_versions=options.allow_mixed_versions,
-        dry_run=options.dry_run,
-    )
-
-
-def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
+        return submit_run(options.work_dir, engine, proof=proof, **shared)
     from leconvert.fleet import submit
 
-    proof = filled(ProofOptions, options)
     if proof != ProofOptions(max_wait_seconds=proof.max_wait_seconds):
         raise UsageError(
             "`leconvert submit` takes no --verify, --force-conversion or --delete-source for a "
             "fleet.",
             next_step="Give these options to `leconvert fleet`, or after a dataset in its list.",
         )
-    return submit(
-        options.work_dir,
-        engine,
-        leases=lease_options(options),
-        scratch=filled(ScratchOptions, options),
-        allow_mixed_versions=options.allow_mixed_versions,
-        dry_run=options.dry_run,
-    )
+    return submit(options.work_dir, engine, **shared)
 
 
 def _engine(options: argparse.Namespace, *, is_fleet: bool) -> Submitter:
