@@ -6,7 +6,6 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from leconvert.cli.flow import show_finished, show_outcome
 from leconvert.cli.main import stop_on_signals
@@ -34,42 +33,6 @@ from leconvert.run.conversion import Control, Conversion, LeaseOptions
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import some_seconds
 from leconvert.workdir.records import WorkDir
-
-if TYPE_CHECKING:
-    from leconvert.api import ConversionReport
-
-# From the options to the conversion.
-
-
-def convert_as_asked(
-    options: argparse.Namespace,
-    found: Places,
-    conversion: Conversion,
-    control: Control,
-    *,
-    for_push: bool,
-) -> ConversionReport:
-    """Convert as the options say. A migration is also pushed."""
-    from leconvert.api import run_conversion
-
-    if found.migrates:
-        conversion = replace(conversion, push=push_options(options, None))
-    return run_conversion(
-        [found.source],
-        conversion,
-        control,
-        arrival=found.arrival,
-        output=None if found.migrates or found.target == found.source else found.target,
-        work_dir=found.work_dir if options.work_dir is not None else None,
-        keep_work_dir=options.keep_work_dir,
-        for_push=for_push,
-        probe_seconds=(options.probe_seconds or _PROBE_SECONDS) if options.probe else None,
-        report=report_place(options.report, found.named),
-    )
-
-
-_PROBE_SECONDS = 10.0
-
 
 # The same command again, when its result is in place.
 
@@ -139,6 +102,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print the outcome."""
+    from leconvert.api import run_conversion
+
     take_arguments(options)
     if options.probe_seconds is not None and not options.probe:
         raise UsageError("--probe-seconds works only with --probe.", next_step="Add --probe.")
@@ -169,8 +134,20 @@ def run(options: argparse.Namespace) -> int:
         push = ConvertPush(options, conversion, found)
         report = None
         if not push.is_alone_left():
-            wanted = push.repo_id is not None
-            report = convert_as_asked(options, found, conversion, control, for_push=wanted)
+            if found.migrates:
+                conversion = replace(conversion, push=push_options(options, None))
+            report = run_conversion(
+                [found.source],
+                conversion,
+                control,
+                arrival=found.arrival,
+                output=None if found.migrates or found.target == found.source else found.target,
+                work_dir=found.work_dir if options.work_dir is not None else None,
+                keep_work_dir=options.keep_work_dir,
+                for_push=push.repo_id is not None,
+                probe_seconds=(options.probe_seconds or 10.0) if options.probe else None,
+                report=report_place(options.report, found.named),
+            )
             found.release()
             push.done = report.push
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)

@@ -15,7 +15,7 @@ from leconvert.cli.output import planned_lines, print_findings, print_planned_fi
 from leconvert.cli.plan import replaced_target, show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import Repairs
-from leconvert.run.conversion import Control, Conversion
+from leconvert.run.conversion import Conversion
 from leconvert.support.text import amount, count
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import work_dir_beside
@@ -51,7 +51,7 @@ def make_dataset(
         The exit code.
     """
     from leconvert.api import find_finished, run_conversion
-    from leconvert.run.planner import check_all_places
+    from leconvert.run.planner import check_all_places, preview_plan
 
     output, given = options.output, options.work_dir
     if push is not None:
@@ -72,7 +72,13 @@ def make_dataset(
             if verified is not None and (push is None or push.repo_id is None):
                 return show_finished(options, target, made, verified)
         if options.dry_run:
-            return _show_plan(options, sources, target, work_dir, conversion, control, repairs)
+            replaced_target(sources, target, work_dir, conversion)
+            plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
+            if repairs is None:
+                return show_preview(options, plan, sources, target)
+            if not (options.json or options.quiet):
+                print_planned_findings(repairs)
+            return show(options, repairs.as_record(), planned_lines(repairs))
         if repairs is not None and not (options.json or options.quiet):
             print(*planned_lines(repairs), sep="\n")
         if verified is None:
@@ -87,26 +93,6 @@ def make_dataset(
                 report=report_place(options.report, target),
             )
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
-
-
-def _show_plan(
-    options: argparse.Namespace,
-    sources: Sequence[Path],
-    target: Path,
-    work_dir: Path,
-    conversion: Conversion,
-    control: Control,
-    repairs: PlannedRepairs | None,
-) -> int:
-    from leconvert.run.planner import preview_plan
-
-    replaced_target(sources, target, work_dir, conversion)
-    plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
-    if repairs is None:
-        return show_preview(options, plan, sources, target)
-    if not (options.json or options.quiet):
-        print_planned_findings(repairs)
-    return show(options, repairs.as_record(), planned_lines(repairs))
 
 
 def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:
