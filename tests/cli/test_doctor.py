@@ -274,6 +274,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
 def test_a_package_that_does_not_load_is_no_bug(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.delitem(sys.modules, "leconvert.cli.doctor")
     monkeypatch.setitem(sys.modules, "leconvert.workdir.fscheck", None)
     refused = leconvert_here("check-fs", tmp_path, code=19)
     assert refused.stderr.startswith("leconvert: A Python package cannot be imported")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import pwd
@@ -144,22 +143,6 @@ def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
     assert code == 0, said
 
 
-def test_a_permission_that_is_missing_is_called_so(
-    leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def denied(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", str(tmp_path / "info.json"))
-
-    monkeypatch.setattr("leconvert.dataset.check.check_dataset", denied)
-    monkeypatch.setattr("os.access", lambda path, right: path != tmp_path or right != os.W_OK)
-    refused = leconvert_here("check", tmp_path, code=11)
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    assert refused.stderr.splitlines() == [
-        f"leconvert: User {user} may not write in the folder {tmp_path}.",
-        f"  → `chmod u+w {tmp_path}` gives the right; then run the same command again.",
-    ]
-
-
 @pytest.mark.parametrize(
     ("place", "mode", "arguments", "code", "lacking"),
     [
@@ -230,8 +213,8 @@ def test_a_command_that_is_suggested_can_be_copied(
 def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> None:
     report = CheckReport("/shared", Mount("/", "ext4"), tuple(probe_folder(tmp_path)))
     lines = check_lines(report.as_record(), width)
-    # The last two are sentences, which a terminal may wrap.
-    assert max(map(len, lines[:-2])) <= max(width, 42), "\n".join(lines)
+    # A command to copy is not broken.
+    assert max(map(len, lines[:-1])) <= max(width, 42), "\n".join(lines)
     assert [line.split()[-1] for line in lines if line.startswith("flock")] == ["yes"]
 
 
@@ -247,23 +230,6 @@ def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) ->
         "leconvert: The current folder of this command no longer exists.",
         "  → Change to a folder that exists, then run the same command again.",
     ]
-
-
-@pytest.mark.parametrize(
-    ("version", "helps"),
-    [
-        ("v1.6", "convert_dataset_v1_to_v2.py of LeRobot 0.3"),
-        ("v4.0", ("The dataset is newer than this leconvert")),
-    ],
-)
-@pytest.mark.parametrize("words", [("check",), ("convert", "--root")])
-def test_a_version_that_nobody_reads_says_which_way_to_look(
-    leconvert_here: Leconvert, tmp_path: Path, words: tuple[str, ...], version: str, helps: str
-) -> None:
-    (tmp_path / "meta").mkdir()
-    (tmp_path / "meta/info.json").write_text(json.dumps({"codebase_version": version}))
-    refused = leconvert_here(*words, tmp_path, code=3)
-    assert helps in refused.stderr.splitlines()[1]
 
 
 @pytest.mark.parametrize("command", ["run", "limit", "train", "resample"])

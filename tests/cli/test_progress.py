@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import json
 import os
 import pty
 import re
@@ -27,7 +26,7 @@ from leconvert.dataset import statistics
 from leconvert.model.repairs import RepairOptions
 from leconvert.run.conversion import WorkerOptions
 from leconvert.support.text import amount
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, edit_lines, make_dataset
 
 
 def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path) -> None:
@@ -75,16 +74,26 @@ def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_p
     assert "\r" not in done.stderr
 
 
-def test_no_time_left_is_guessed_from_the_first_files(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the progress, which a test sets."""
     now = [0.0]
-    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def told(now: list[float], name: str, unit: str, steps: dict[float, int]) -> list[str]:
+    """Return the lines of a stage that advances by these amounts at these seconds."""
     stream = io.StringIO()
-    with LineProgress(stream).stage("scan", 10_000, "files") as stage:
-        for now[0] in (6.0, 12.0, 31.0):
-            stage.advance(100)
-        now[0] = 40.0
-        stage.advance(9_700)
-    assert stream.getvalue().splitlines() == [
+    with LineProgress(stream).stage(name, sum(steps.values()), unit) as stage:
+        for now[0], number in steps.items():
+            stage.advance(number)
+    return stream.getvalue().splitlines()
+
+
+def test_no_time_left_is_guessed_from_the_first_files(now: list[float]) -> None:
+    steps = {6.0: 100, 12.0: 100, 31.0: 100, 40.0: 9_700}
+    assert told(now, "scan", "files", steps) == [
         "scan: 100 files of 10,000 files (6.0 s, 17 files/s)",
         "scan: 200 files of 10,000 files (12.0 s, 17 files/s)",
         "scan: 300 files of 10,000 files, about 16 min 42 s left (31.0 s, 9.7 files/s)",
@@ -92,18 +101,9 @@ def test_no_time_left_is_guessed_from_the_first_files(monkeypatch: pytest.Monkey
     ]
 
 
-def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
-    stream = io.StringIO()
-    with LineProgress(stream).stage("work", 10 * 1024**2, "B") as stage:
-        now[0] = 2.0
-        stage.advance(1024**2)
-        now[0] = 8.0
-        stage.advance(3 * 1024**2)
-        now[0] = 20.0
-        stage.advance(6 * 1024**2)
-    assert stream.getvalue().splitlines() == [
+def test_a_long_stage_says_how_long_it_takes(now: list[float]) -> None:
+    steps = {2.0: 1024**2, 8.0: 3 * 1024**2, 20.0: 6 * 1024**2}
+    assert told(now, "work", "B", steps) == [
         "work: 4.0 MiB of 10.0 MiB, about 12 s left (8.0 s, 512.0 KiB/s)",
         "work: 10.0 MiB (20.0 s, 512.0 KiB/s)",
     ]
@@ -119,96 +119,78 @@ def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_rate_is_neither_zero_nor_seconds_a_second(
-    monkeypatch: pytest.MonkeyPatch, unit: str, amounts: tuple[int, int], said: list[str]
+    now: list[float], unit: str, amounts: tuple[int, int], said: list[str]
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
+    lines = told(now, "timing", unit, dict(zip((8.0, 20.0), amounts, strict=True)))
+    assert [line[line.index("(") :] for line in lines] == said
+
+
+def slowly(now: list[float], real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, which takes six seconds."""
+
+    def computed(*arguments: Any, **options: Any) -> Any:
+        now[0] += 6.0
+        return real(*arguments, **options)
+
+    return computed
+
+
+def converted(source: Path, out: Path, **repairs: bool) -> str:
+    """Convert in one thread, and return the lines of the progress."""
     stream = io.StringIO()
-    with LineProgress(stream).stage("timing", sum(amounts), unit) as stage:
-        for now[0], number in zip((8.0, 20.0), amounts, strict=True):
-            stage.advance(number)
-    told = [line[line.index("(") :] for line in stream.getvalue().splitlines()]
-    assert told == said
+    convert(
+        source,
+        output=out,
+        repairs=RepairOptions(**repairs),
+        workers=WorkerOptions(max_workers=1),
+        progress=LineProgress(stream),
+    )
+    return stream.getvalue()
 
 
 @pytest.mark.parametrize("pictures", ["clips", "images"])
 def test_the_time_left_shrinks_while_pictures_are_decoded_for_their_statistics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: list[float], pictures: str
 ) -> None:
-    now = [0.0]
-
-    def slowly(real: Callable[..., Any]) -> Callable[..., Any]:
-        def computed(*arguments: Any, **options: Any) -> Any:
-            now[0] += 6.0
-            return real(*arguments, **options)
-
-        return computed
-
     key = "observation.images.top"
     camera = CameraSpec(key=key, width=320, height=240, options={"crf": "0"})
     if pictures == "clips":
         spec = DatasetSpec(episodes=6, frames=8, cameras=(camera,), distinct_clips=1)
-        monkeypatch.setattr(statistics, "clip_stats", slowly(statistics.clip_stats))
+        monkeypatch.setattr(statistics, "clip_stats", slowly(now, statistics.clip_stats))
     else:
         spec = DatasetSpec(episodes=6, frames=4, cameras=(), image_keys=(key,))
-        monkeypatch.setattr(statistics, "table_stats", slowly(statistics.table_stats))
+        monkeypatch.setattr(statistics, "table_stats", slowly(now, statistics.table_stats))
     source = make_dataset(tmp_path / "source", spec)
-    monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
-    stream = io.StringIO()
-    convert(
-        source,
-        output=tmp_path / "out",
-        repairs=RepairOptions(recompute_stats=True),
-        workers=WorkerOptions(max_workers=1),
-        progress=LineProgress(stream),
-    )
-    left = [int(found) for found in re.findall(r"work: .* ([0-9]+) s left", stream.getvalue())]
+    lines = converted(source, tmp_path / "out", recompute_stats=True)
+    left = [int(found) for found in re.findall(r"work: .* ([0-9]+) s left", lines)]
     assert len(left) >= 4
     assert left == sorted(set(left), reverse=True)
     assert left[-1] <= 7
 
 
 def test_the_time_left_is_that_of_the_camera_whose_pictures_are_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: list[float]
 ) -> None:
     """The other camera has nearly all bytes, which are only copied, and in no time."""
-    now = [0.0]
-    real = statistics.clip_stats
-
-    def slowly(*arguments: Any, **options: Any) -> Any:
-        now[0] += 6.0
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(statistics, "clip_stats", slowly)
-    monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(statistics, "clip_stats", slowly(now, statistics.clip_stats))
+    small = "observation.images.small"
     spec = DatasetSpec(
         episodes=6,
         frames=8,
         distinct_clips=1,
         cameras=(
             CameraSpec(key="observation.images.big", width=640, height=480, options={"crf": "0"}),
-            CameraSpec(key="observation.images.small", width=64, height=48),
+            CameraSpec(key=small, width=64, height=48),
         ),
     )
     source = make_dataset(tmp_path / "source", spec)
-    table = source / "meta/episodes_stats.jsonl"
-    rows = [json.loads(line) for line in table.read_text().splitlines()]
-    for row in rows:
-        del row["stats"]["observation.images.small"]
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    stream = io.StringIO()
-    convert(
-        source,
-        output=tmp_path / "out",
-        repairs=RepairOptions(fill_stats=True),
-        workers=WorkerOptions(max_workers=1),
-        progress=LineProgress(stream),
-    )
-    told = re.findall(r"work: ([0-9]+) %, about ([0-9]+) s left \(([0-9]+)\.", stream.getvalue())
+    edit_lines(source, "episodes_stats", lambda rows: [row["stats"].pop(small) for row in rows])
+    lines = converted(source, tmp_path / "out", fill_stats=True)
+    told = re.findall(r"work: ([0-9]+) %, about ([0-9]+) s left \(([0-9]+)\.", lines)
     assert [int(seconds) for _, _, seconds in told] == [6, 12, 18, 24, 30]
     for _, left, seconds in told:
         assert int(left) == pytest.approx(36 - int(seconds), abs=1)
-    assert "work: 100 % (36.0 s)" in stream.getvalue()
+    assert "work: 100 % (36.0 s)" in lines
 
 
 def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(

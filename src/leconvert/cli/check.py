@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import dataset_root
-from leconvert.cli.output import print_planned_repairs
+from leconvert.cli.output import (
+    columns,
+    findings_lines,
+    planned_lines,
+    print_planned_findings,
+    print_sentence,
+    show,
+)
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, UsageError
@@ -18,8 +24,6 @@ from leconvert.support.text import count
 
 if TYPE_CHECKING:
     from leconvert.dataset.check.dataset import DatasetReport
-
-_WIDTH_WITHOUT_TERMINAL = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,40 +66,31 @@ def run(options: argparse.Namespace) -> int:
         )
     root = dataset_root(options).resolve()
     if options.plan_repairs:
-        return _plan_repairs(root, as_json=options.json)
+        from leconvert.run.repairing import choose_repairs
+
+        plan = choose_repairs(root, progress=progress_for(quiet=options.json))
+        if not options.json:
+            print_planned_findings(plan)
+        return show(options, plan.as_record(), planned_lines(plan))
     report = check_dataset(root, progress=progress_for(quiet=options.json))
     failed = report.count("error") + (report.count("warning") if options.strict else 0)
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-    else:
-        _show(report)
-    return SourceError.exit_code if failed else 0
+    code = SourceError.exit_code if failed else 0
+    show(options, report.as_record(), _lines(report))
+    if not options.json and any(
+        "leconvert repair" in (finding.remedy or "") for finding in report.findings
+    ):
+        command = shlex.join(["leconvert", "check", report.root, "--plan-repairs"])
+        said = f"`{command}` prints one command that repairs most of these findings."
+        print_sentence(said, margin="")
+    return code
 
 
-def _plan_repairs(root: Path, *, as_json: bool) -> int:
-    """Print the command that repairs a dataset, and what the command leaves out and changes."""
-    from leconvert.run.repairing import choose_repairs
-
-    plan = choose_repairs(root, progress=progress_for(quiet=as_json))
-    print_planned_repairs(plan, as_json=as_json)
-    return 0
-
-
-def _show(report: DatasetReport) -> None:
-    from leconvert.cli.output import findings_lines, print_sentence
-
-    width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
-    for line in findings_lines(report.findings, width, report.root):
-        print(line)
+def _lines(report: DatasetReport) -> Iterator[str]:
+    yield from findings_lines(report.findings, columns(), report.root)
     counts = ", ".join(
         count(report.count(severity), severity) for severity in ("error", "warning", "info")
     )
-    print(
+    yield (
         f"{report.root} ({report.version}): {counts} in {report.episodes:,} episodes, "
         f"{report.frames:,} frames, {report.files:,} files; {report.seconds:.1f} s."
     )
-    if any("leconvert repair" in (finding.remedy or "") for finding in report.findings):
-        command = shlex.join(["leconvert", "check", report.root, "--plan-repairs"])
-        print_sentence(
-            f"`{command}` prints one command that repairs most of these findings.", margin=""
-        )

@@ -6,7 +6,6 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from leconvert.cli.flow import show_finished, show_outcome
 from leconvert.cli.main import stop_on_signals
@@ -30,46 +29,10 @@ from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush
 from leconvert.cli.sources import Places, places
-from leconvert.run.conversion import LeaseOptions
+from leconvert.run.conversion import Control, Conversion, LeaseOptions
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import some_seconds
-
-if TYPE_CHECKING:
-    from leconvert.api import ConversionReport
-    from leconvert.run.conversion import Control, Conversion
-
-# From the options to the conversion.
-
-
-def convert_as_asked(
-    options: argparse.Namespace,
-    found: Places,
-    conversion: Conversion,
-    control: Control,
-    *,
-    for_push: bool,
-) -> ConversionReport:
-    """Convert as the options say. A migration is also pushed."""
-    from leconvert.api import run_conversion
-
-    if found.migrates:
-        conversion = replace(conversion, push=push_options(options, None))
-    return run_conversion(
-        [found.source],
-        conversion,
-        control,
-        arrival=found.arrival,
-        output=None if found.migrates or found.target == found.source else found.target,
-        work_dir=found.work_dir if options.work_dir is not None else None,
-        keep_work_dir=options.keep_work_dir,
-        for_push=for_push,
-        probe_seconds=(options.probe_seconds or _PROBE_SECONDS) if options.probe else None,
-        report=report_place(options.report, found.named),
-    )
-
-
-_PROBE_SECONDS = 10.0
-
+from leconvert.workdir.records import WorkDir
 
 # The same command again, when its result is in place.
 
@@ -110,7 +73,6 @@ def show_if_finished(
 def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
     """Return whether a run is unfinished; ``to_look``: if its swap began, it counts as finished."""
     from leconvert.run.packer import swap_has_begun
-    from leconvert.workdir.records import WorkDir
     from leconvert.workdir.run import open_run
 
     if WorkDir(work_dir).current_run_id() is None:
@@ -140,6 +102,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print the outcome."""
+    from leconvert.api import run_conversion
+
     take_arguments(options)
     if options.probe_seconds is not None and not options.probe:
         raise UsageError("--probe-seconds works only with --probe.", next_step="Add --probe.")
@@ -155,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
             return show_plan(
                 options,
                 conversion,
-                replaces=conversion.proof.force_conversion,
+                conversion.proof,
                 finished=lambda found: show_if_finished(options, found, conversion, control),
             )
         in_processes = bool(conversion.workers.orchestrate)
@@ -170,8 +134,20 @@ def run(options: argparse.Namespace) -> int:
         push = ConvertPush(options, conversion, found)
         report = None
         if not push.is_alone_left():
-            wanted = push.repo_id is not None
-            report = convert_as_asked(options, found, conversion, control, for_push=wanted)
+            if found.migrates:
+                conversion = replace(conversion, push=push_options(options, None))
+            report = run_conversion(
+                [found.source],
+                conversion,
+                control,
+                arrival=found.arrival,
+                output=None if found.migrates or found.target == found.source else found.target,
+                work_dir=found.work_dir if options.work_dir is not None else None,
+                keep_work_dir=options.keep_work_dir,
+                for_push=push.repo_id is not None,
+                probe_seconds=(options.probe_seconds or 10.0) if options.probe else None,
+                report=report_place(options.report, found.named),
+            )
             found.release()
             push.done = report.push
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)

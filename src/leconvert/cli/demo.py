@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from leconvert.api import ConversionReport, convert
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.run.proof import VerificationReport, verify_pair
@@ -93,18 +94,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the demo, and print the outcome and the places."""
     report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
-    proof = report.verification
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-    else:
-        done = report.conversion
-        print(f"v2.1 dataset  {done.source}  ({amount(done.source_bytes)})")
-        print(f"v3.0 dataset  {done.output}  ({done.files} files, {done.seconds:.2f} s)")
-        for difference in proof.differences:
-            print(difference)
-        if proof.ok:
-            print(
-                f"Verified: {proof.rows:,} rows and {proof.video_frames:,} camera frames of "
-                f"{proof.episodes} episodes hold the same bytes as the source, at exact times."
-            )
-    return 0 if proof.ok else VerificationError.exit_code
+    code = 0 if report.verification.ok else VerificationError.exit_code
+    return show(options, report.as_record(), _lines(report), code)
+
+
+def _lines(report: DemoReport) -> Iterator[str]:
+    done, proof = report.conversion, report.verification
+    yield f"v2.1 dataset  {done.source}  ({amount(done.source_bytes)})"
+    yield f"v3.0 dataset  {done.output}  ({done.files} files, {done.seconds:.2f} s)"
+    yield from map(str, proof.differences)
+    if proof.ok:
+        yield (
+            f"Verified: {proof.rows:,} rows and {proof.video_frames:,} camera frames of "
+            f"{proof.episodes} episodes hold the same bytes as the source, at exact times."
+        )

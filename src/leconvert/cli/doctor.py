@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from typing import Any
 
 from leconvert._version import __version__
 from leconvert.bench import host_record, package_version
-from leconvert.cli.output import folded, table
+from leconvert.cli.output import columns, folded, show, table
 from leconvert.cli.parser import add_output
 from leconvert.run.engines import BUILT_IN, EngineNames
 from leconvert.support.errors import InstallationError, OneHostOnlyError, StorageError, UsageError
@@ -31,7 +30,7 @@ from leconvert.support.extras import command_for_extra, install_command
 from leconvert.support.flags import seconds
 from leconvert.support.machine import Machine
 from leconvert.support.text import aligned, amount, shorten
-from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder
+from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder, follow
 
 # Everything that leconvert needs or can use, one thing at a time.
 
@@ -438,21 +437,18 @@ def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
     return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}
 
 
-# The promises of a folder's file system, alone or between two hosts.
+# Prints the promises of a folder's file system, alone or between two hosts.
 
 
-# Prints the outcome of ``leconvert check-fs``.
-
-
-_NOTE_WIDTH = 58
+_NOTE_WIDTH = 56
 _OPTIONS_WIDTH = 90
 _WIDE = 80
 
 
 def check_lines(outcome: Mapping[str, Any], width: int) -> list[str]:
-    """Return the lines."""
+    """Return the lines about the file system of a folder."""
     mount = outcome["mount"]
-    return [
+    lines = [
         f"folder   {outcome['folder']}",
         f"mount    {mount['point']}, {mount['kind']}",
         f"options  {shorten(mount['options'], _OPTIONS_WIDTH)}",
@@ -461,6 +457,7 @@ def check_lines(outcome: Mapping[str, Any], width: int) -> list[str]:
         _tested_with(outcome),
         _verdict(outcome),
     ]
+    return [piece for line in lines for piece in folded(line, width, "  ")]
 
 
 def _tested_with(outcome: Mapping[str, Any]) -> str:
@@ -482,18 +479,12 @@ def _promises(findings: Sequence[Mapping[str, Any]], width: int) -> list[str]:
         if not found["holds"]:
             note = f"{note}: {found['instead']}" if note else found["instead"]
         rows.append([found["says"], "yes" if found["holds"] else "no", note])
-    if width >= _WIDE:
-        return table([*row[:2], shorten(str(row[2]), _NOTE_WIDTH)] for row in rows).splitlines()
+    lines = table([*row[:2], shorten(str(row[2]), _NOTE_WIDTH)] for row in rows).splitlines()
+    if max(map(len, lines)) <= width:
+        return lines
     lines = []
-    for line, note in zip(
-        table(row[:2] for row in rows).splitlines(),
-        ("", *(row[2] for row in rows[1:])),
-        strict=True,
-    ):
-        lines += [
-            line,
-            *textwrap.wrap(str(note), width, initial_indent="  ", subsequent_indent="  "),
-        ]
+    for says, holds, note in rows[1:]:
+        lines += [f"{says}: {holds}", *([f"  {note}"] if note else [])]
     return lines
 
 
@@ -509,7 +500,7 @@ def _verdict(outcome: Mapping[str, Any]) -> str:
         )
     if outcome["tested_between_hosts"]:
         return "Several hosts may work here."
-    return "This host may work here. Test a second host with: leconvert doctor DIR --peer"
+    return "This host may work here. Test a second host with `leconvert doctor DIR --peer`."
 
 
 # ``leconvert check-fs``.
@@ -543,40 +534,30 @@ def add_peer_options(parser: argparse.ArgumentParser) -> None:
 
 def run_check_fs(options: argparse.Namespace) -> int:
     """Test, and print which promises hold and what follows if one does not."""
-    folder = options.folder.resolve()
+    folder = _folder(options)
+    if options.peer:
+
+        def tell() -> None:
+            here = shlex.quote(str(folder))
+            print(f"Waiting for `leconvert check-fs {here}` on another host.", file=sys.stderr)
+
+        wait = 600.0 if options.wait is None else options.wait
+        outcome: Mapping[str, Any] = follow(folder, wait_seconds=wait, on_ready=tell)
+    else:
+        outcome = check_folder(folder, wait_seconds=options.wait or 0.0).as_record()
+    return show(options, outcome, check_lines(outcome, columns()), _CODES[str(outcome["fitness"])])
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    folder: Path = options.folder.resolve()
     if not folder.is_dir():
         raise StorageError(
             f"{folder} is not a folder.", path=str(folder), next_step="Give a folder that exists."
         )
-    if options.peer:
-        outcome = _follow(folder, options.wait)
-    else:
-        from leconvert.workdir.fscheck import check_folder
-
-        outcome = check_folder(folder, wait_seconds=options.wait or 0.0).as_record()
-    if options.json:
-        print(json.dumps(outcome, indent=2))
-    else:
-        print("\n".join(check_lines(outcome, shutil.get_terminal_size((100, 24)).columns)))
-    return _CODES[str(outcome["fitness"])]
-
-
-def _follow(folder: Path, wait: float | None) -> Mapping[str, Any]:
-    from leconvert.workdir.fscheck import follow
-
-    def tell() -> None:
-        print(
-            f"Waiting for `leconvert check-fs {shlex.quote(str(folder))}` on another host.",
-            file=sys.stderr,
-        )
-
-    return follow(folder, wait_seconds=600.0 if wait is None else wait, on_ready=tell)
+    return folder
 
 
 # ``leconvert doctor``.
-
-
-_WIDTH_WITHOUT_TERMINAL = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -598,31 +579,16 @@ def run(options: argparse.Namespace) -> int:
         if options.folder is None:
             raise UsageError("--peer and --wait need DIR, the folder that two hosts share.")
         return run_check_fs(options)
-    folder = None if options.folder is None else options.folder.resolve()
-    if folder is not None and not folder.is_dir():
-        raise StorageError(
-            f"{folder} is not a folder.", path=str(folder), next_step="Give a folder that exists."
-        )
-    found = examine(folder)
-    if options.json:
-        print(json.dumps(found.as_record(), indent=2))
-    else:
-        width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
-        print("\n".join(doctor_lines(found.as_record(), width)))
+    found = examine(None if options.folder is None else _folder(options))
+    record = found.as_record()
     if not found.can_use_folder:
-        return StorageError.exit_code
-    return InstallationError.exit_code if found.lacks or found.broken else 0
+        code = StorageError.exit_code
+    else:
+        code = InstallationError.exit_code if found.lacks or found.broken else 0
+    return show(options, record, doctor_lines(record, columns()), code)
 
 
 # Sentences of ``leconvert doctor`` about each part of a machine.
-
-
-_CAN = {
-    "several_hosts": "this host may work here; test a second host with `leconvert doctor DIR "
-    "--peer`",
-    "one_host": "only one host may work here",
-    "none": "leconvert cannot work here",
-}
 
 
 def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -642,8 +608,6 @@ def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "", f"not {name}: {trouble}"
     if not record["packages"]:
         yield "packages", "leconvert is not installed as a package, so its needs are unknown"
-    if record["file_system"] is not None:
-        yield from _file_system_said(record["file_system"])
 
 
 def _machine_said(machine: Mapping[str, Any]) -> str:
@@ -687,26 +651,11 @@ def _hub_said(hub: Mapping[str, Any]) -> str:
     return f"{hub['endpoint']}, {token}{offline}"
 
 
-def _file_system_said(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    mount = found["mount"]
-    yield "folder", found["folder"]
-    yield (
-        "mount",
-        f"{mount['point']}, {mount['kind']}, {amount(mount['free_bytes'])} of "
-        f"{amount(mount['total_bytes'])} free",
-    )
-    for promise in found["findings"]:
-        if not promise["holds"]:
-            yield "not kept", f"{promise['says']}: {promise['instead']}"
-    yield "so", _CAN[str(found["fitness"])]
-
-
 # Prints the outcome of ``leconvert doctor``: a name on the left, the wrapped text beside it.
 
 
 _NAME_WIDTH = 12
 _NARROWEST = 40
-_WIDE = 80
 
 
 def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
@@ -719,6 +668,8 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
         lines += [" " * _NAME_WIDTH + piece for piece in further]
     if record["packages"]:
         lines += ["", *_packages_lines(record["packages"], width)]
+    if record["file_system"] is not None:
+        lines += ["", *check_lines(record["file_system"], width)]
     lines.append("")
     told = list(record["lacks"])
     if not told:

@@ -29,6 +29,7 @@ from leconvert.cli.plan import print_plan
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
+from leconvert.model.selection import EpisodeSelection, parse_frames, parse_parts
 from leconvert.support.flags import whole
 from leconvert.support.text import amount, count, numbered
 
@@ -121,7 +122,6 @@ def add_split_arguments(parser: Parser) -> None:
 def run_split(options: argparse.Namespace) -> int:
     """Split, and print the outcome."""
     from leconvert.api import split_dataset
-    from leconvert.model.selection import parse_parts
 
     conversion = conversion_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
@@ -144,19 +144,19 @@ def run_split(options: argparse.Namespace) -> int:
     for part in parts:
         _show_part(part, quiet=options.quiet)
     if options.dry_run and not options.quiet:
-        _show_sums([part.plan for part in parts if part.plan is not None])
+        print(_sums([part.plan for part in parts if part.plan is not None]))
         print("Nothing was written.")
     return 0
 
 
-def _show_sums(plans: Sequence[PlanSummary]) -> None:
-    """Print the totals of all parts. The plan of each part knows only the room of that part."""
+def _sums(plans: Sequence[PlanSummary]) -> str:
+    """Return the totals of all parts. The plan of each part knows only the room of that part."""
     needed: Counter[str] = Counter()
     for plan in plans:
         for room in plan.space.rooms:
             needed[room.folder] += room.bytes_needed
     rooms = ", ".join(f"{amount(size)} in {folder}" for folder, size in needed.items())
-    print(
+    return (
         f"In all: {count(sum(plan.episodes for plan in plans), 'episode')}, "
         f"{count(sum(plan.frames for plan in plans), 'frame')} in "
         f"{count(len(plans), 'part')}. Disk space needed: about {rooms or 'none'}."
@@ -211,8 +211,6 @@ def add_trim_arguments(parser: Parser) -> None:
 
 def run_trim(options: argparse.Namespace) -> int:
     """Trim, and print the outcome."""
-    from leconvert.model.selection import EpisodeSelection, parse_frames
-
     selection = EpisodeSelection(frames=parse_frames(options.episode, options.frames))
     datasets = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
     conversion = conversion_options(options, selection)

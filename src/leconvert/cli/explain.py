@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from leconvert.cli.output import columns, show
 from leconvert.cli.parser import add_output, nearest
 from leconvert.support import errors
 from leconvert.support.errors import EXIT_CODES, UsageError
@@ -18,7 +17,6 @@ from leconvert.support.errors import EXIT_CODES, UsageError
 if TYPE_CHECKING:
     from leconvert.dataset.findings import Kind
 
-_WIDTH_WITHOUT_TERMINAL = 100
 _INDENT = "  "
 _DEFAULT = re.compile(r" \(default: [^)]*\)$|; may be given several times$")
 _CODE_COLUMN = 31  # two columns fit into 80 characters
@@ -49,14 +47,16 @@ def _exit_codes() -> str:
 def run(options: argparse.Namespace) -> int:
     """Print the meaning and the remedy of one code."""
     record = explained(options.code)
-    if options.json:
-        print(json.dumps(record, indent=2))
-        return 0
-    width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
-    for line in _lines(record):
-        indent = line[: len(line) - len(line.lstrip())]
-        print(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
-    return 0
+    filled = (
+        textwrap.fill(
+            line,
+            columns(),
+            subsequent_indent=line[: len(line) - len(line.lstrip())],
+            break_on_hyphens=False,
+        )
+        for line in _lines(record)
+    )
+    return show(options, record, filled)
 
 
 def explained(code: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from leconvert.cli.options import (
     path_or_url,
     push_of_each,
 )
-from leconvert.cli.output import former_line, print_sentence, table
+from leconvert.cli.output import former_line, print_sentence, show, table
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output, command_at
 from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
@@ -34,6 +34,7 @@ from leconvert.model.versions import V3_VERSION
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.errors import BatchesFailedError, IncompleteError, UsageError
 from leconvert.support.text import amount, count, guessed_duration
+from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         Suggestion,
     )
     from leconvert.remote.source import HubGroup
-    from leconvert.transfer.names import HubName
 
 
 # Name and one line of help.
@@ -157,10 +157,7 @@ def run_convert(options: argparse.Namespace) -> int:
             return 0
         failures = convert_fleet(fleet, conversion, control_of(options, stop, progress))
     status = FleetObserver(fleet).look()
-    if options.json:
-        print(json.dumps(status.as_record(), indent=2))
-    elif not options.quiet:
-        print("\n".join(summary_lines(status)))
+    show(options, status.as_record(), summary_lines(status))
     return _code(status, failures)
 
 
@@ -262,10 +259,7 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
 
 def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
     """Print the estimate for a fleet; return the exit code that its run would have."""
-    if options.json:
-        print(json.dumps(price.as_record(), indent=2))
-    elif not options.quiet:
-        print("\n".join(_price_lines(price)))
+    show(options, price.as_record(), _price_lines(price))
     from leconvert.fleet import alike
 
     wrong = [one for one in price.datasets if one.stops_at]
@@ -381,16 +375,13 @@ def run_report(options: argparse.Namespace) -> int:
         )
     status = fleet.status(options.work_dir)
     fleet.write_fleet_report(status, page, table)
-    if options.json:
-        print(json.dumps({"report": str(page), "csv": str(table), "run_id": status.run_id}))
-        return 0
-    print(
+    lines = (
         f"{count(len(status.datasets), 'dataset')}, {len(status.set_aside):,} set aside (not "
-        "converted)."
+        "converted).",
+        f"  report  {options.output}",
+        f"  CSV     {options.output.with_suffix('.csv')}",
     )
-    print(f"  report  {options.output}")
-    print(f"  CSV     {options.output.with_suffix('.csv')}")
-    return 0
+    return show(options, {"report": str(page), "csv": str(table), "run_id": status.run_id}, lines)
 
 
 # ``leconvert fleet find``.
@@ -444,7 +435,6 @@ def run_find(options: argparse.Namespace) -> int:
 
 def _group(url: str) -> HubGroup | HubName:
     from leconvert.remote.source import parse_group
-    from leconvert.transfer.names import HubName
 
     group = parse_group(url) or HubName.parse(url, bare=False)
     if group is None:
@@ -500,12 +490,8 @@ def run_suggest(options: argparse.Namespace) -> int:
 
     fleet = open_fleet(options.work_dir.resolve(), only_look=True)
     suggestion = suggest_policy(fleet, FleetObserver(fleet).look())
-    if options.json:
-        print(json.dumps(suggestion.as_record(), indent=2))
-        return 0
-    lines = [*_suggestion_lines(suggestion, number_given=len(fleet.policy.rules))]
-    print("\n".join(lines))
-    return 0
+    lines = _suggestion_lines(suggestion, number_given=len(fleet.policy.rules))
+    return show(options, suggestion.as_record(), lines)
 
 
 def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str]:

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import control_of, report_place
-from leconvert.cli.output import print_findings, print_planned_repairs
-from leconvert.cli.plan import show_preview
+from leconvert.cli.output import planned_lines, print_findings, print_planned_findings, show
+from leconvert.cli.plan import replaced_target, show_preview
 from leconvert.cli.progress import progress_for
+from leconvert.model.repairs import Repairs
+from leconvert.run.conversion import Conversion
 from leconvert.support.text import amount, count
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import work_dir_beside
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
     from leconvert.cli.push import ResultPush
     from leconvert.cli.sources import NamedDataset
-    from leconvert.run.conversion import Control, Conversion
     from leconvert.run.planner import MovedBytes, PlannedRepairs
 
 
@@ -48,9 +51,7 @@ def make_dataset(
         The exit code.
     """
     from leconvert.api import find_finished, run_conversion
-    from leconvert.run.planner import check_all_places
-    from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.swap import work_dir_beside
+    from leconvert.run.planner import check_all_places, preview_plan
 
     output, given = options.output, options.work_dir
     if push is not None:
@@ -71,9 +72,15 @@ def make_dataset(
             if verified is not None and (push is None or push.repo_id is None):
                 return show_finished(options, target, made, verified)
         if options.dry_run:
-            return _show_plan(options, sources, target, work_dir, conversion, control, repairs)
+            replaced_target(sources, target, work_dir, conversion)
+            plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
+            if repairs is None:
+                return show_preview(options, plan, sources, target)
+            if not (options.json or options.quiet):
+                print_planned_findings(repairs)
+            return show(options, repairs.as_record(), planned_lines(repairs))
         if repairs is not None and not (options.json or options.quiet):
-            print_planned_repairs(repairs, with_findings=False)
+            print(*planned_lines(repairs), sep="\n")
         if verified is None:
             report = run_conversion(
                 sources,
@@ -88,46 +95,18 @@ def make_dataset(
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
 
 
-def _show_plan(
-    options: argparse.Namespace,
-    sources: Sequence[Path],
-    target: Path,
-    work_dir: Path,
-    conversion: Conversion,
-    control: Control,
-    repairs: PlannedRepairs | None,
-) -> int:
-    from leconvert.run.planner import check_all_places, check_asked, preview_plan
-
-    told: dict[str, object] = {}
-    if len(sources) > 1:
-        check_all_places(sources, target, work_dir)
-        told = {"sources": list(map(str, sources)), "target": str(target), "work_dir": None}
-    check_asked(sources, target, conversion)
-    conversion.check_target(sources[0], target)
-    plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
-    if repairs is None:
-        return show_preview(options, plan, **told)
-    if options.json or not options.quiet:
-        print_planned_repairs(repairs, as_json=options.json)
-    return 0
-
-
 def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:
     """Say that a result was in place before, and how it was compared now; return the exit code.
 
     Args:
         made: A name for the result, such as ``the v3.0 dataset made from SOURCE``.
     """
-    if options.json:
-        print(json.dumps({"already_converted": str(target), "verified": verified}))
-    elif not options.quiet:
-        how = "of every byte" if verified == "bytes" else "by structure"
-        print(
-            f"{target} is already {made}. A comparison {how} found no difference. There is nothing "
-            "to do."
-        )
-    return 0
+    how = "of every byte" if verified == "bytes" else "by structure"
+    said = (
+        f"{target} is already {made}. A comparison {how} found no difference. There is nothing to "
+        "do."
+    )
+    return show(options, {"already_converted": str(target), "verified": verified}, [said])
 
 
 def show_outcome(
@@ -159,14 +138,13 @@ def show_outcome(
     else:
         print_report(report)
     if push is not None:
-        push.show(push.run())
+        for line in push.lines(push.run()):
+            print(line)
     return code
 
 
 def print_report(report: ConversionReport) -> None:
     """Print findings, sizes and places."""
-    from leconvert.model.repairs import Repairs
-
     print_findings(report.findings)
     rate = report.source_bytes / report.seconds if report.seconds else 0.0
     if report.kept_episodes:

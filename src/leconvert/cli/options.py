@@ -509,7 +509,7 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     """Return the place for the page of ``--report``; None if it was not given."""
     if given is None:
         return None
-    from leconvert.report import default_report_place
+    from leconvert.report import default_report_place  # its imports take time
 
     return default_report_place(target) if given == Path() else given.resolve()
 
@@ -544,26 +544,10 @@ def slurm_options(options: argparse.Namespace) -> SlurmOptions:
     return filled(SlurmOptions, options, site=site(options))
 
 
-def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
-    """Refuse options of SLURM if it starts no workers. Ray has some of them, too."""
-    for name in (*given_flags(options, SlurmOptions), *given_flags(options, Site)):
-        typed = as_typed(options, name)
-        if name not in _OF_RAY_TOO:
-            raise UsageError(
-                f"{typed} works only with --engine slurm.",
-                next_step=f"Add --engine slurm, or leave {typed} out.",
-            )
-        if options.engine != "ray":
-            raise UsageError(
-                f"{typed} works only with --engine slurm or ray.",
-                next_step=f"Add --engine slurm or --engine ray, or leave {typed} out.",
-            )
-
-
 # Options of Ray, declared once.
 
 
-_NAMES = ("ray-address", "ray-resource", "ray-runtime-env", "ray-ship-package")
+_OF_RAY_ALONE = ("--ray-address", "--ray-resource", "--ray-runtime-env", "--ray-ship-package")
 
 
 def _add_ray_options(group: argparse._ArgumentGroup) -> list[argparse.Action]:
@@ -604,17 +588,6 @@ def ray_options(options: argparse.Namespace) -> RayOptions:
         runtime_env=_runtime_env(options.ray_runtime_env),
         ship_package=options.ray_ship_package,
     )
-
-
-def refuse_ray_options(options: argparse.Namespace) -> None:
-    """Refuse options of Ray if it starts no workers."""
-    for name in _NAMES:
-        if getattr(options, name.replace("-", "_")) and options.engine != "ray":
-            typed = as_typed(options, f"--{name}")
-            raise UsageError(
-                f"{typed} works only with --engine ray.",
-                next_step=f"Add --engine ray, or leave {typed} out.",
-            )
 
 
 def _resource(text: str) -> tuple[str, float]:
@@ -661,8 +634,21 @@ def add_added_options(parser: argparse.ArgumentParser) -> None:
 
 def check_whose_options(options: argparse.Namespace) -> None:
     """Refuse an option that belongs to another engine."""
-    if options.engine != "slurm":
-        refuse_slurm_worker_options(options)
+    given = [*given_flags(options, SlurmOptions), *given_flags(options, Site)]
+    engines_of = {flag: ("slurm", "ray") if flag in _OF_RAY_TOO else ("slurm",) for flag in given}
+    engines_of |= {
+        flag: ("ray",)
+        for flag in _OF_RAY_ALONE
+        if getattr(options, flag[2:].replace("-", "_"), None)
+    }
+    for flag, engines in engines_of.items():
+        if options.engine not in engines:
+            typed = as_typed(options, flag)
+            added = " or ".join(f"--engine {engine}" for engine in engines)
+            raise UsageError(
+                f"{typed} works only with --engine {' or '.join(engines)}.",
+                next_step=f"Add {added}, or leave {typed} out.",
+            )
     if options.engine_option and options.engine in (None, *BUILT_IN):
         raise UsageError(
             f"--engine-option {options.engine_option[0]} works only with an engine that a "
@@ -692,7 +678,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 def worker_options(options: argparse.Namespace) -> WorkerOptions:
     """Return the engine and the workers of a conversion."""
     check_whose_options(options)
-    refuse_ray_options(options)
     return WorkerOptions(
         orchestrate=_in_processes(options),
         num_workers=options.num_workers,
@@ -733,11 +718,6 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
         raise UsageError(
             f"{word} works in threads, and --num-workers counts processes.",
             next_step="Write --max-workers N instead of --num-workers N.",
-        )
-    if options.num_workers is not None and options.max_workers is not None:
-        raise UsageError(
-            "--num-workers (processes) and --max-workers (threads) exclude each other. Give one of "
-            "them."
         )
     return asked
 

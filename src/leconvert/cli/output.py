@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -16,6 +17,25 @@ from leconvert.support.text import amount, count
 if TYPE_CHECKING:
     from leconvert.model.values import Extent, Finding
     from leconvert.run.planner import PlannedRepairs
+
+
+def show(options: argparse.Namespace, record: object, lines: Iterable[str], code: int = 0) -> int:
+    """Print the outcome of a command: its record with ``--json``, else its lines unless quiet.
+
+    Returns:
+        The exit code.
+    """
+    if options.json:
+        print(json.dumps(record, indent=2))
+    elif not getattr(options, "quiet", False):
+        for line in lines:
+            print(line)
+    return code
+
+
+def columns() -> int:
+    """Return the width of the terminal; without one, the width of a page."""
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def table(rows: Iterable[Sequence[object]]) -> str:
@@ -87,8 +107,7 @@ def print_findings(findings: Sequence[Finding], root: object = "DATASET") -> Non
         for finding in findings
         if finding.severity != "info" or finding.code in _ALWAYS_SHOWN
     ]
-    width = shutil.get_terminal_size((100, 24)).columns
-    for line in findings_lines(shown, width, root):
+    for line in findings_lines(shown, columns(), root):
         print(line, file=sys.stderr)
 
 
@@ -160,25 +179,21 @@ def said_extent(keeps: Extent, of: Extent) -> str:
     return f"keeps {parts[0]}, {parts[1]}, {parts[2]}"
 
 
-def print_planned_repairs(
-    plan: PlannedRepairs, *, as_json: bool = False, with_findings: bool = True
-) -> None:
-    """Print the command of planned repairs, what it keeps, and what it changes."""
-    if as_json:
-        print(json.dumps(plan.as_record(), indent=2))
-        return
-    if with_findings:
-        print_findings(plan.findings, plan.root)
-        if plan.lossless:
-            said = (
-                f"{' '.join(plan.lossless)} No data is lost then. Otherwise this command loses "
-                "the least data:"
-            )
-            print_sentence(said, margin="")
-    print(plan.command or f"{plan.root} has nothing to repair.")
-    print(f"  {said_extent(plan.keeps, plan.of)}")
-    for change in plan.changes:
-        print(f"  {change}")
+def print_planned_findings(plan: PlannedRepairs) -> None:
+    """Print the findings that planned repairs are for, and remedies that lose no data."""
+    print_findings(plan.findings, plan.root)
+    if plan.lossless:
+        said = (
+            f"{' '.join(plan.lossless)} No data is lost then. Otherwise this command loses the "
+            "least data:"
+        )
+        print_sentence(said, margin="")
+
+
+def planned_lines(plan: PlannedRepairs) -> list[str]:
+    """Return the command of planned repairs, what it keeps, and what it changes."""
+    command = plan.command or f"{plan.root} has nothing to repair."
+    return [command, *(f"  {said}" for said in (said_extent(plan.keeps, plan.of), *plan.changes))]
 
 
 def _with_short_path(finding: Finding) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,13 @@ from leconvert.cli.options import (
     filled,
     report_place,
 )
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
+from leconvert.run.conversion import LeaseOptions, ProofOptions
 
 if TYPE_CHECKING:
+    from leconvert.run.packer import PackReport
     from leconvert.support.progress import Progress
     from leconvert.workdir.run import OpenedRun
 
@@ -41,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
     """Print how many batches are not done. Without workers they would never be."""
-    from leconvert.run.conversion import LeaseOptions
     from leconvert.run.worker_pool import WorkerPool
 
     board = WorkerPool(run, LeaseOptions(), threading.Event()).look()
@@ -58,7 +60,6 @@ def run(options: argparse.Namespace) -> int:
     """Pack, and print the place of the result."""
     from leconvert.remote.provenance import note_result
     from leconvert.report import report_on_exit
-    from leconvert.run.conversion import ProofOptions
     from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
@@ -78,23 +79,21 @@ def run(options: argparse.Namespace) -> int:
             progress=progress,
         )
         note_result(opened, packed.kept, for_push=False, progress=progress)
-    if options.json:
-        print(json.dumps(packed.as_record(), indent=2))
-        return 0
-    if options.quiet:
-        return 0
-    print(f"made          {packed.target}")
+    return show(options, packed.as_record(), _lines(packed, page))
+
+
+def _lines(packed: PackReport, page: Path | None) -> Iterator[str]:
+    yield f"made          {packed.target}"
     if packed.kept is not None:
         reason = f": {packed.kept_because}" if packed.kept_because else ""
-        print(f"kept          {packed.kept}{reason}")
+        yield f"kept          {packed.kept}{reason}"
     if packed.removed is not None:
-        print(f"removed       {packed.removed}: every byte of it is proven to be in the result")
+        yield f"removed       {packed.removed}: every byte of it is proven to be in the result"
     because = f": {packed.verified_because}" if packed.verified_because else ""
-    print(
+    yield (
         f"files         {packed.linked} taken from the work dir (hard links), {packed.copied} "
         f"copied, {packed.joined} joined"
     )
-    print(f"checked       {packed.verified} compared with the source{because}")
+    yield f"checked       {packed.verified} compared with the source{because}"
     if page is not None:
-        print(f"report        {page}")
-    return 0
+        yield f"report        {page}"

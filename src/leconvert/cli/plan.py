@@ -16,42 +16,48 @@ from leconvert.cli.output import former_line, print_findings, table
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import Places, places
+from leconvert.model.values import OVERLAY
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.text import amount, count, guessed_duration
+from leconvert.workdir.former import former_dir
+from leconvert.workdir.records import WorkDir, default_work_dir
+from leconvert.workdir.swap import old_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from leconvert.run.conversion import Conversion
     from leconvert.run.planner import MovedBytes, PlanSummary
 
 # Refuse a bad target in the plan, so that the user learns of it before the work.
 
 
 def replaced_target(
-    conversion: Conversion, source: Path, target: Path, work_dir: Path, *, replaces: bool
+    sources: Sequence[Path],
+    target: Path,
+    work_dir: Path,
+    conversion: Conversion,
+    *,
+    is_outlined: bool = False,
 ) -> str | None:
-    """Refuse a target that the packer would refuse, unless a run is under way here.
+    """Refuse places that the packer would refuse, unless a run is under way here.
 
     The packer of a run under way owns the target: it may be in the middle of the swap.
 
     Returns:
-        The folder that will keep the v3.0 dataset at the target, with ``--force-conversion`` or
+        The folder that will keep the dataset at the target, with ``--force-conversion`` or
         ``--append``; otherwise None.
     """
-    from leconvert.run.planner import check_asked
-    from leconvert.workdir.former import former_dir
-    from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.swap import old_dir
+    from leconvert.run.planner import check_all_places, check_asked
 
+    check_all_places(sources, target, work_dir, outlined=is_outlined)
     if not conversion.plan.restart and WorkDir(work_dir).current_run_id() is not None:
         return None
-    check_asked([source], target, conversion)
-    layout = conversion.layout
-    proof = replace(conversion.proof, force_conversion=replaces and not layout.append)
-    replace(conversion, proof=proof).check_target(source, target)
-    if target == source or not target.exists():
+    check_asked(sources, target, conversion)
+    conversion.check_target(sources[0], target)
+    if target in sources or not target.exists():
         return None
-    return f"{former_dir(target, 'RUN_ID')}" if layout.append else str(old_dir(target))
+    appends = conversion.layout.append
+    return str(former_dir(target, "RUN_ID")) if appends else str(old_dir(target))
 
 
 # Prints a plan: files, batches, disk space and time.
@@ -76,11 +82,6 @@ _OF_STREAMING = (
 )
 
 
-def plan_record(plan: PlanSummary, **told: object) -> dict[str, object]:
-    """Return a plan for ``--json``, after the other fields."""
-    return {**told, **asdict(plan), "estimated_worker_seconds": _estimated_seconds(plan)}
-
-
 def print_plan(plan: PlanSummary, *, quiet: bool = False) -> None:
     """Print the findings, and the plan unless the command is quiet."""
     print_findings(plan.findings)
@@ -88,14 +89,35 @@ def print_plan(plan: PlanSummary, *, quiet: bool = False) -> None:
         print("\n".join(_lines(plan)))
 
 
-def show_preview(options: argparse.Namespace, plan: PlanSummary, **told: object) -> int:
-    """Show the outcome of a dry run, and return its exit code."""
+def show_preview(
+    options: argparse.Namespace,
+    plan: PlanSummary,
+    sources: Sequence[object],
+    target: Path,
+    work_dir: Path | None = None,
+    *,
+    after: Sequence[str] = ("Nothing was written.",),
+) -> int:
+    """Show a plan, and return the exit code.
+
+    Args:
+        work_dir: The folder of the plan; None for a dry run.
+        after: The last lines.
+    """
     if options.json:
-        print(json.dumps(plan_record(plan, **told), indent=2))
+        named = list(map(str, sources))
+        record = {
+            **({"source": named[0]} if len(named) == 1 else {"sources": named}),
+            "target": str(target),
+            "work_dir": None if work_dir is None else str(work_dir),
+            **asdict(plan),
+            "estimated_worker_seconds": _estimated_seconds(plan),
+        }
+        print(json.dumps(record, indent=2))
         return 0
     print_plan(plan, quiet=options.quiet)
     if not options.quiet:
-        print("Nothing was written.")
+        print("\n".join(after))
     return 0
 
 
@@ -105,8 +127,6 @@ def _estimated_seconds(plan: PlanSummary) -> float | None:
 
 
 def _lines(plan: PlanSummary) -> list[str]:
-    from leconvert.model.values import OVERLAY
-
     is_overlay = plan.layout == OVERLAY
     seconds = _estimated_seconds(plan)
     lines = [
@@ -200,27 +220,28 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plan, and print the plan."""
     take_arguments(options)
-    return show_plan(options, conversion_options(options))
+    conversion = conversion_options(options)
+    # The packer decides whether a dataset at the target may be replaced.
+    proof = replace(conversion.proof, force_conversion=not conversion.layout.append)
+    return show_plan(options, conversion, proof)
 
 
 def show_plan(
     options: argparse.Namespace,
     conversion: Conversion,
+    proof: ProofOptions,
     *,
-    replaces: bool = True,
     finished: Callable[[Places], int | None] = lambda _: None,
 ) -> int:
     """Write a plan and print it; or only print it.
 
     Args:
-        replaces: Whether the packer may replace a dataset at the target.
+        proof: Decides whether the packer may replace a dataset at the target.
         finished: Called with the places of a dry run. Says that the result is in place already, and
             returns the exit code; None if it is not.
     """
     from leconvert.run.planner import is_outline, open_or_plan, preview_plan, summarize
     from leconvert.workdir.activity import record_invocation
-    from leconvert.workdir.records import default_work_dir
-    from leconvert.workdir.swap import check_places
 
     progress = progress_for(quiet=options.json or options.quiet)
     with ExitStack() as cleanup:
@@ -240,8 +261,13 @@ def show_plan(
             return code
         source, target, work_dir = found.source, found.target, found.work_dir
         arrival = found.arrival
-        check_places(source, target, work_dir, outlined=is_outline(arrival))
-        replaced = replaced_target(conversion, source, target, work_dir, replaces=replaces)
+        replaced = replaced_target(
+            [source],
+            target,
+            work_dir,
+            replace(conversion, proof=proof),
+            is_outlined=is_outline(arrival),
+        )
         if options.dry_run:
             plan = preview_plan(
                 [source], target, work_dir, conversion, arrival=arrival, progress=progress
@@ -252,34 +278,20 @@ def show_plan(
             )
             record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
             plan = summarize(opened)
-    if options.json:
-        record = plan_record(
-            plan,
-            source=(arrival.outline if arrival else None) or str(source),
-            target=str(target),
-            work_dir=None if options.dry_run else str(work_dir),
-        )
-        print(json.dumps(record, indent=2))
-        return 0
-    print_plan(plan, quiet=options.quiet)
-    if options.quiet:
-        return 0
-    if options.dry_run:
-        print("Nothing was written.")
-    else:
+    after = ["Nothing was written."]
+    if not options.dry_run:
         forced = replaced is not None and not conversion.layout.append
         pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if forced else [])]
+        after = [
+            f"The plan is written. Start workers with: leconvert work {shlex.quote(str(work_dir))}",
+            f"Then run on one host:                    {shlex.join(pack)}",
+        ]
         if plan.meta_alone:
-            print(
-                "The plan is written. Workers have nothing to do. Run on one host: "
-                f"{shlex.join(pack)}"
-            )
-        else:
-            print(
-                "The plan is written. Start workers with: leconvert work "
-                f"{shlex.quote(str(work_dir))}"
-            )
-            print(f"Then run on one host:                    {shlex.join(pack)}")
+            said = "The plan is written. Workers have nothing to do. Run on one host:"
+            after = [f"{said} {shlex.join(pack)}"]
     if replaced:
-        print(f"{target} holds a v3.0 dataset now, which will be kept as {replaced}.")
-    return 0
+        version = conversion.layout.to
+        after.append(f"{target} holds a {version} dataset now, which will be kept as {replaced}.")
+    named = (arrival.outline if arrival else None) or source
+    written = None if options.dry_run else work_dir
+    return show_preview(options, plan, [named], target, written, after=after)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.options import add_flags, filled
-from leconvert.cli.output import table
+from leconvert.cli.output import show, table
 from leconvert.cli.parser import Parser, add_output, command_at
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
@@ -112,13 +112,6 @@ USUAL_OPTIONS = frozenset({
 })  # fmt: skip
 DEFAULT_OUT_DIR = "probe-results"
 """The folder of results."""
-
-
-def add_dataset_options(parser: argparse._ActionsContainer) -> None:
-    """Add the dataset to measure."""
-    from leconvert.bench import RunOptions
-
-    add_flags(parser, RunOptions, _DATASET)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -233,10 +226,8 @@ def run_run(options: argparse.Namespace) -> int:
     path, table_path = write_document(document, out_dir)
     if options.plots:
         draw_plots(summarize([document]), out_dir, path.stem)
-    if options.json:
-        print(json.dumps(document, indent=2))
-    else:
-        print("\n".join(_measured_lines(document)))
+    show(options, document, _measured_lines(document))
+    if not options.json:
         print(f"Wrote {path} and {table_path.name}.", file=sys.stderr)
     failure = failure_of(document)
     if failure is not None:
@@ -290,11 +281,16 @@ def _measured_lines(document: Mapping[str, Any]) -> list[str]:
 
 def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_dataset_options(parser)
-    parser.add_argument(
-        "--duration-s", type=float, default=10.0, metavar="S",
-        help="seconds of each of the four measurements (default: 10)",
-    )  # fmt: skip
+    from leconvert.bench import RunOptions
+
+    add_flags(
+        parser,
+        RunOptions,
+        (*_DATASET, "duration_s", "decode_device", "seed"),
+        duration_s="seconds of each of the four measurements (default: 10)",
+        decode_device="decode on cpu (default) or on cuda",
+        seed="seed of the random access (default: 0)",
+    )
     parser.add_argument(
         "--processes",
         type=int,
@@ -302,16 +298,10 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of decoding processes (default: the cores)",
     )
     parser.add_argument(
-        "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
-        help="decode on cpu (default) or on cuda",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the random access (default: 0)"
-    )
-    parser.add_argument(
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
         help=f"the folder for the result (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
+    parser.set_defaults(duration_s=10.0, decode_device="cpu", seed=0)
     add_output(parser)
 
 
@@ -331,17 +321,14 @@ def run_limit(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     path, _ = write_document(document, Path(options.out_dir))
-    if options.json:
-        print(json.dumps(document, indent=2))
-        return 0
     rows: list[list[object]] = [["access", "processes", "frames", "frames/s"]]
     rows += [
         [rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}"]
         for rate in document["rates"]
     ]
-    print(table(rows))
-    print(f"Wrote {path}.", file=sys.stderr)
-    return 0
+    if not options.json:
+        print(f"Wrote {path}.", file=sys.stderr)
+    return show(options, document, [table(rows)])
 
 
 # ``leconvert probe diagnose``.
@@ -349,11 +336,11 @@ def run_limit(options: argparse.Namespace) -> int:
 
 def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_dataset_options(parser)
-    parser.add_argument(
-        "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
-        help="the device to decode on: cpu (default) or cuda",
-    )  # fmt: skip
+    from leconvert.bench import RunOptions
+
+    said = "the device to decode on: cpu (default) or cuda"
+    add_flags(parser, RunOptions, (*_DATASET, "decode_device"), decode_device=said)
+    parser.set_defaults(decode_device="cpu")
     add_output(parser)
 
 
@@ -368,10 +355,7 @@ def run_diagnose(options: argparse.Namespace) -> int:
         revision=options.revision,
         decode_device=options.decode_device,
     )
-    if options.json:
-        print(json.dumps(document, indent=2))
-    else:
-        print("\n".join(_diagnosis_lines(document)))
+    show(options, document, _diagnosis_lines(document))
     if document["ok"]:
         return 0
     video, failed = document["video"], document.get("error")
@@ -436,8 +420,6 @@ def add_summarize_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_summarize(options: argparse.Namespace) -> int:
     """Write ``summary.csv`` and the plots into the folder, and print the table."""
-    import importlib.util
-
     from leconvert.bench import draw_plots, results_below, summarize, write_table
 
     documents = [document for _, document in results_below(options.folder)]
@@ -449,20 +431,22 @@ def run_summarize(options: argparse.Namespace) -> int:
         )
     write_table([line.as_record() for line in lines], options.folder / "summary.csv")
     written = ["summary.csv"]
-    if not options.no_plots and importlib.util.find_spec("matplotlib") is not None:
+    if not options.no_plots and can_draw():
         written += [path.name for path in draw_plots(lines, options.folder, "summary")]
-    elif not options.no_plots:
-        print(
-            f"Plots were not drawn: matplotlib is missing. `{command_for_extra('plots')}` "
-            "installs it.",
-            file=sys.stderr,
-        )
-    if options.json:
-        print(json.dumps([line.as_record() for line in lines], indent=2))
-    else:
-        print(table([_HEAD, *map(_row, lines)]))
+    show(options, [line.as_record() for line in lines], [table([_HEAD, *map(_row, lines)])])
     print(f"Wrote to {options.folder}: {', '.join(written)}.", file=sys.stderr)
     return 0
+
+
+def can_draw() -> bool:
+    """Return whether plots can be drawn; if not, print what is missing."""
+    if find_spec("matplotlib") is not None:
+        return True
+    print(
+        f"Plots were not drawn: matplotlib is missing. `{command_for_extra('plots')}` installs it.",
+        file=sys.stderr,
+    )
+    return False
 
 
 def _row(line: SummaryLine) -> list[object]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from leconvert.cli.options import add_flags, filled
-from leconvert.cli.output import table
+from leconvert.cli.output import show, table
 from leconvert.cli.parser import Parser, Settings, add_output, hide
+from leconvert.cli.probe import DEFAULT_OUT_DIR, can_draw
 from leconvert.cli.progress import progress_for
-from leconvert.support.extras import command_for_extra
 
 if TYPE_CHECKING:
     from leconvert.bench import ResampleOptions
     from leconvert.loading import Method
-
-DEFAULT_OUT_DIR = "probe-results"
 
 _METHODS = ("linear", "previous", "nearest", "slerp")
 _OF_THE_MEASUREMENT = (
@@ -109,12 +105,11 @@ def resample_options(options: argparse.Namespace) -> ResampleOptions:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and print it."""
-    import importlib.util
-
     from leconvert.bench import (
         draw_resampling,
         everything,
         require_matplotlib,
+        result_tables,
         run_resample,
         write_document,
     )
@@ -122,14 +117,13 @@ def run(options: argparse.Namespace) -> int:
     wanted = resample_options(options)
     if options.all:
         wanted = everything(wanted)
-    can_draw = importlib.util.find_spec("matplotlib") is not None
     if options.all and not options.no_plots:
         require_matplotlib()
     document = run_resample(wanted, progress=progress_for(quiet=options.json))
     out_dir = Path(options.out_dir)
     paths = write_document(document, out_dir)
     path, written = paths[0], [each.name for each in paths]
-    if not options.no_plots and can_draw:
+    if not options.no_plots and can_draw():
         pictures = draw_resampling(document, out_dir, path.stem)
         written += [drawn.name for drawn in pictures]
         if options.all:
@@ -138,22 +132,10 @@ def run(options: argparse.Namespace) -> int:
             report = path.with_suffix(".html")
             write_resampling_report(document, report, command=_command(), pictures=pictures)
             written.append(report.name)
-    elif not options.no_plots:
-        print(
-            f"Plots were not drawn: matplotlib is missing. `{command_for_extra('plots')}` "
-            "installs it.",
-            file=sys.stderr,
-        )
-    print(json.dumps(document, indent=2) if options.json else _told(document))
+    tables = (f"{title}\n{table(rows)}" for title, _, rows in result_tables(document))
+    show(options, document, ["\n\n".join(tables)])
     print(f"Wrote to {out_dir}: {', '.join(written)}.", file=sys.stderr)
     return 0
-
-
-def _told(document: Mapping[str, Any]) -> str:
-    """Return the tables of a result, one below the other."""
-    from leconvert.bench import result_tables
-
-    return "\n\n".join(f"{title}\n{table(rows)}" for title, _, rows in result_tables(document))
 
 
 def _command() -> str:

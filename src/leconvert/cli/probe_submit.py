@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import add_slurm_options, given_resources, passed_on, site
-from leconvert.cli.output import table
+from leconvert.cli.output import show, table
 from leconvert.cli.parser import Parser
 from leconvert.cli.probe import (
     DEFAULT_OUT_DIR,
@@ -72,11 +71,8 @@ def run(options: argparse.Namespace) -> int:
         print(chain_script(jobs, where, log_dir=log_dir), end="")
         return 0
     submitted = submit_chain(jobs, where, log_dir=log_dir)
-    if options.json:
-        print(json.dumps({"jobs": [asdict(job) for job in submitted]}, indent=2))
-    else:
-        print(table([("job", "name", "log"), *((j.job_id, j.name, j.log) for j in submitted)]))
-    return 0
+    rows = [("job", "name", "log"), *((job.job_id, job.name, job.log) for job in submitted)]
+    return show(options, {"jobs": [asdict(job) for job in submitted]}, [table(rows)])
 
 
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_push_options, given_flags, push_options, push_target
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
+from leconvert.remote.options import MAIN, PushOptions
+from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, TargetError, UsageError
 from leconvert.support.text import amount, count
-from leconvert.workdir.swap import old_dir
+from leconvert.transfer.client import check_can_push
+from leconvert.transfer.names import in_folder
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import info_path, is_converted, old_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from leconvert.cli.sources import Places
-    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
-    from leconvert.remote.stores import UploadReport
-    from leconvert.run.conversion import Conversion
 
 
 # The output of a push, for ``convert`` and ``push``.
@@ -33,44 +35,42 @@ if TYPE_CHECKING:
 _KEPT_SHOWN = 5
 
 
-def show_push(report: PushReport) -> None:
-    """Print what a push did or would do."""
-    from leconvert.remote.options import MAIN
-
+def push_lines(report: PushReport) -> Iterator[str]:
+    """Yield what a push did or would do."""
     if report.dry_run:
-        print(f"Nothing was written. A push to {report.url} would:")
+        yield f"Nothing was written. A push to {report.url} would:"
         if report.created:
-            print("  make          the repo (this token sees no such repo)")
+            yield "  make          the repo (this token sees no such repo)"
     else:
-        print(f"Pushed to {report.url}")
-    print(
+        yield f"Pushed to {report.url}"
+    yield (
         f"  added         {report.added:,} files, {amount(report.added_bytes)}; "
         f"{report.unchanged:,} files were there already"
     )
     if report.copied:
-        print(
+        yield (
             f"  renamed       {report.copied:,} files, {amount(report.copied_bytes)}, which the "
             "repo had under other names"
         )
     if report.deleted:
-        print(f"  deleted       {report.deleted:,} files of the old dataset")
+        yield f"  deleted       {report.deleted:,} files of the old dataset"
     if report.deleted and report.before:
-        print(f"  before        commit {report.before[:12]} still has the old dataset")
+        yield f"  before        commit {report.before[:12]} still has the old dataset"
     if report.kept:
         more = len(report.kept) - _KEPT_SHOWN
         shown = ", ".join(report.kept[:_KEPT_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        print(f"  not touched   {shown}")
-    print(f"  card          {report.card}")
+        yield f"  not touched   {shown}"
+    yield f"  card          {report.card}"
     place = f"branch {report.branch}"
     if report.pull_request is not None:
         place = f"pull request {report.pull_request}" + (", merged" if report.merged else "")
     made = f" {report.commit[:12]}" if report.commit else ""
-    print(f"  commit       {made or f' {report.commits:,} to make'}, {place}")
+    yield f"  commit       {made or f' {report.commits:,} to make'}, {place}"
     unset = "not set; push again after the pull request is merged"
     if report.pull_request is None and report.branch != MAIN:
         unset = f"not set: the tag is for {MAIN}"
     tags = {"none": unset}
-    print(f"  tag {report.version}      {tags.get(report.tag, report.tag)}")
+    yield f"  tag {report.version}      {tags.get(report.tag, report.tag)}"
 
 
 # ``leconvert push``.
@@ -110,17 +110,12 @@ def run(options: argparse.Namespace) -> int:
     if datasets := _datasets_below(options.result):
         return _push_folders(options, datasets, how)
     report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-    else:
-        show_push(report)
-    return 0
+    return show(options, report.as_record(), push_lines(report))
 
 
 def _datasets_below(folder: Path) -> dict[Path, str]:
     """Return the datasets below a folder that is not a dataset itself, with their paths in it."""
     from leconvert.fleet import find_datasets
-    from leconvert.workdir.swap import info_path
 
     if not folder.is_dir() or info_path(folder).exists():
         return {}
@@ -136,7 +131,6 @@ def _push_folders(
     """Push datasets in one commit, to below the given repo or to where they came from."""
     from leconvert.remote.provenance import noted_origin
     from leconvert.remote.push import push_folders
-    from leconvert.transfer.names import in_folder
 
     named = {}
     for path, place in datasets.items():
@@ -151,27 +145,23 @@ def _push_folders(
         name = in_folder(how.repo_id, place) if how.repo_id else origin.repo_id if origin else ""
         named[name] = path.resolve()
     reports = push_folders(named, how, progress=progress_for(quiet=options.json))
-    if options.json:
-        print(json.dumps({"pushed": [report.as_record() for report in reports]}, indent=2))
-        return 0
     commits = {report.commit for report in reports if report.added or report.deleted}
     made = max(report.commits for report in reports) if options.dry_run else len(commits)
     done = "would be pushed" if options.dry_run else "pushed"
     added, size_bytes = (
         sum(getattr(r, name) for r in reports) for name in ("added", "added_bytes")
     )
-    print(f"{count(len(reports), 'dataset')} {done}, in {count(made, 'commit')}:")
-    print(f"  added         {added:,} files, {amount(size_bytes)}")
-    print(f"  copied        {sum(report.copied for report in reports):,} files, by the Hub itself")
-    print(f"  deleted       {sum(report.deleted for report in reports):,} files of old datasets")
-    for report in reports:
-        print(f"  {report.url}")
-    return 0
+    lines = [
+        f"{count(len(reports), 'dataset')} {done}, in {count(made, 'commit')}:",
+        f"  added         {added:,} files, {amount(size_bytes)}",
+        f"  copied        {sum(report.copied for report in reports):,} files, by the Hub itself",
+        f"  deleted       {sum(report.deleted for report in reports):,} files of old datasets",
+        *(f"  {report.url}" for report in reports),
+    ]
+    return show(options, {"pushed": [report.as_record() for report in reports]}, lines)
 
 
 def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
-    from leconvert.remote.options import PushOptions
-
     flags = given_flags(options, PushOptions)
     flags += ["--push-repo-id"] * (options.push_repo_id is not None)
     flags += ["--dry-run"] * options.dry_run
@@ -206,8 +196,6 @@ class ResultPush:
     def check(self) -> None:
         """Refuse, before any work, a push that the token does not allow."""
         if self.repo_id is not None:
-            from leconvert.transfer.client import check_can_push
-
             check_can_push(self.repo_id)
 
     def run(self) -> PushReport | None:
@@ -219,10 +207,9 @@ class ResultPush:
         how = push_options(self._options, self.repo_id)
         return push_converted(self._target, how, progress=progress_for(quiet=self._options.json))
 
-    def show(self, report: PushReport | None) -> None:
-        """Print what the push did, if there was one."""
-        if report is not None:
-            show_push(report)
+    def lines(self, report: PushReport | None) -> Iterator[str]:
+        """Yield what the push did, if there was one."""
+        return iter(()) if report is None else push_lines(report)
 
     def as_record(self) -> tuple[dict[str, Any] | None, int]:
         """Push, and return the outcome for ``--json`` and an exit code."""
@@ -246,8 +233,6 @@ class ConvertPush(ResultPush):
     def is_alone_left(self) -> bool:
         """Return whether an earlier call of this command has put the result in place."""
         from leconvert.remote.provenance import read_provenance
-        from leconvert.workdir.records import WorkDir
-        from leconvert.workdir.swap import is_converted, old_dir
 
         to = self._conversion.layout.to
         if self.repo_id is None or not is_converted(self._target, to):
@@ -302,11 +287,11 @@ class ConvertPush(ResultPush):
             return [f"source: {here} changed since {known.source} was converted"]
         return []
 
-    def show(self, report: PushReport | None) -> None:
-        """Print what the push did, or that there was none."""
-        super().show(report)
+    def lines(self, report: PushReport | None) -> Iterator[str]:
+        """Yield what the push did, or that there was none."""
+        yield from super().lines(report)
         if report is None and not self._options.no_push:
-            print("  Hub           not pushed; `--push-repo-id ORG/NAME` pushes it")
+            yield "  Hub           not pushed; `--push-repo-id ORG/NAME` pushes it"
 
 
 def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
@@ -324,7 +309,6 @@ def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: 
 def _origin(places: Places) -> Origin | None:
     """Return the place on the Hub that the source came from; None for a local source."""
     from leconvert.remote.provenance import noted_origin, read_origin
-    from leconvert.workdir.records import WorkDir
 
     if places.arrival is not None:
         return places.arrival.origin
@@ -388,16 +372,8 @@ def run_mirror(options: argparse.Namespace) -> int:
             stop=stop,
             progress=progress_for(quiet=options.json),
         )
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-    else:
-        show_upload(report)
-    return 0
-
-
-def show_upload(report: UploadReport) -> None:
-    """Print the outcome of an upload."""
-    print(
+    sent = (
         f"Uploaded {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "
         f"{report.url}"
     )
+    return show(options, report.as_record(), [sent])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from leconvert.cli.options import (
     filled,
     local_path,
 )
-from leconvert.cli.output import print_findings
+from leconvert.cli.output import print_findings, show
 from leconvert.cli.parser import EDITING_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import NamedDataset
@@ -91,13 +91,10 @@ def run(options: argparse.Namespace) -> int:
             stop=stop,
             progress=progress_for(quiet=options.json or options.quiet),
         )
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-    elif options.quiet:
+    if not options.json:
         print_findings(report.plan.left, report.dataset)
-    else:
-        _show(report)
-    return SourceError.exit_code if report.plan.errors_left else 0
+    code = SourceError.exit_code if report.plan.errors_left else 0
+    return show(options, report.as_record(), _lines(report), code)
 
 
 def _write_anew(dataset: Path, asked: RepairOptions, options: argparse.Namespace) -> int:
@@ -109,43 +106,41 @@ def _write_anew(dataset: Path, asked: RepairOptions, options: argparse.Namespace
     return make_dataset(options, [NamedDataset(dataset)], conversion, repairs=plan)
 
 
-def _show(report: RepairReport) -> None:
+def _lines(report: RepairReport) -> Iterator[str]:
     plan = report.plan
-    print_findings(plan.left, report.dataset)
-    for remark in plan.remarks:
-        print(remark)
+    yield from plan.remarks
     errors = len(plan.errors_left)
     if not plan and errors:
         stay = f"{count(errors, 'error')} {'stays' if errors == 1 else 'stay'}"
-        print(
+        yield (
             f"{report.dataset} has no error that `leconvert repair` can repair without an option; "
             f"{stay}."
         )
         return
     if not plan:
-        print(f"{report.dataset} has nothing to repair.")
+        yield f"{report.dataset} has nothing to repair."
         return
     if report.was_repaired:
-        print(
+        yield (
             f"{report.target} is already the result of the same repair of {report.dataset}. "
             "There is nothing to do."
         )
         return
     verb = "would change" if report.dry_run else "changed"
     for line in plan.summary():
-        print(f"{verb}: {line}")
+        yield f"{verb}: {line}"
     if report.dry_run:
-        print(f"{count(len(plan.mended), 'finding')} of {report.dataset} would be repaired.")
+        yield f"{count(len(plan.mended), 'finding')} of {report.dataset} would be repaired."
     else:
         bytes_said = (
             f"{amount(report.written_bytes)} written, {amount(report.copied_bytes)} copied, "
             f"{amount(report.cloned_bytes)} shared"
         )
-        print(
+        yield (
             f"{count(len(plan.mended), 'finding')} repaired; {bytes_said}; {report.seconds:.1f} s."
         )
-        print(f"  dataset  {report.target}")
+        yield f"  dataset  {report.target}"
         if report.kept is not None:
-            print(f"  kept     {report.kept}")
+            yield f"  kept     {report.kept}"
     if errors:
-        print(f"{count(errors, 'error')} left; the table above says what helps.")
+        yield f"{count(errors, 'error')} left; the table above says what helps."

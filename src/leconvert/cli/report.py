@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.support.text import amount
 
@@ -31,22 +31,20 @@ def run(options: argparse.Namespace) -> int:
 
     story = gather(options.place.resolve())
     size = write_report(story, options.output)
-    if options.json:
-        record = {
-            "report": str(options.output.resolve()),
-            "size_bytes": size,
-            "state": story.state.value,
-            "run_id": story.run_id,
-            "tries": len(story.attempts),
-            "remarks": list(story.remarks),
-        }
-        print(json.dumps(record, indent=2))
-        return 0
+    record = {
+        "report": str(options.output.resolve()),
+        "size_bytes": size,
+        "state": story.state.value,
+        "run_id": story.run_id,
+        "tries": len(story.attempts),
+        "remarks": list(story.remarks),
+    }
     told = story.state.value
     if story.state is StoryState.RESULT_ONLY:
         told = "the report shows only the dataset, since no record of its conversion was found"
-    print(f"{story.name}: {told}.")
-    for remark in story.remarks:
-        print(f"  {remark}")
-    print(f"  report  {options.output} ({amount(size)})")
-    return 0
+    lines = (
+        f"{story.name}: {told}.",
+        *(f"  {remark}" for remark in story.remarks),
+        f"  report  {options.output} ({amount(size)})",
+    )
+    return show(options, record, lines)

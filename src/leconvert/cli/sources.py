@@ -20,19 +20,20 @@ from leconvert.cli.options import (
     refuse_source_as_output,
 )
 from leconvert.cli.push import waits_for_push
+from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import Conversion
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.transfer.client import check_can_push
 from leconvert.transfer.names import download_command, downloaded_at
-from leconvert.workdir.fs import is_folder
+from leconvert.workdir.fs import is_folder, remove_tree
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
-from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta
+from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta, work_dir_beside
 
 if TYPE_CHECKING:
-    from leconvert.model.values import LayoutOptions
     from leconvert.remote.provenance import HubOrigin
-    from leconvert.run.conversion import Conversion
 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
 
@@ -47,7 +48,6 @@ def bring_from_store(
 ) -> Path:
     """Download the dataset at the URL of ``--root`` to beside the target; return its folder."""
     from leconvert.remote.stores import download_tree
-    from leconvert.workdir.incoming import source_dir
 
     url = str(options.root)
     if options.output is None:
@@ -99,8 +99,6 @@ class Places:
 
     def release(self) -> None:
         """Remove a source that was downloaded only to be converted, when it is."""
-        from leconvert.workdir.fs import remove_tree
-
         if self.is_temporary:
             remove_tree(self.source)
 
@@ -121,8 +119,6 @@ def places(
     Returns:
         The places; or a sentence that the Hub has the dataset in this version already.
     """
-    from leconvert.workdir.swap import work_dir_beside
-
     local = local_root(options).resolve()
     migrates = migrate and _migrates(options, conversion.layout, local)
     stream = stream or migrates
@@ -181,8 +177,6 @@ def _check_push(
         origin = Origin(options.repo_id, "", "")
     repo_id = push_target(options, layout, origin)
     if repo_id is not None:
-        from leconvert.transfer.client import check_can_push
-
         try:
             check_can_push(repo_id)
         except HubAccessError as error:

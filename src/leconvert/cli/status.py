@@ -7,13 +7,13 @@ import json
 import shlex
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.output import folded, table
+from leconvert.cli.output import folded, show, table
 from leconvert.cli.parser import OptionalValue, add_output, add_place_of_run
 from leconvert.report.status import Liveness, RunStatus, WorkerStatus
 from leconvert.run.engines.slurm import ENDED
@@ -54,59 +54,47 @@ def run(options: argparse.Namespace) -> int:
         if not has_run:
             return 0
     work_dir = find_work_dir(options.work_dir.resolve())
-    if work_dir != options.work_dir.resolve():
-        options.work_dir = work_dir  # suggested commands name it
-    if WorkDir(work_dir).is_fleet():
-        return _show_fleet(work_dir, options)
+    is_fleet = WorkDir(work_dir).is_fleet()
+    # Suggested commands name the work dir, as it was given if possible.
+    named = options.work_dir if work_dir == options.work_dir.resolve() else work_dir
+
+    def lines(status: RunStatus | FleetStatus) -> list[str]:
+        if isinstance(status, RunStatus):
+            return status_lines(status, named)
+        return fleet_lines(status, open_only=options.watch is not None)
+
+    status: RunStatus | FleetStatus
     if options.watch is None:
-        status = run_status(work_dir)
-        _show(status, options, json_indent=2)
-        return 0
+        status = next(_watch_fleet(work_dir, lambda: True)) if is_fleet else run_status(work_dir)
+        return show(options, status.as_record(), lines(status))
+    is_over = False
     with stop_on_signals() as stop:
-        for status in watch_run(work_dir, lambda: stop.wait(options.watch)):
-            _show(status, options, json_indent=None)
-            packed = status.packed
-    return 0 if packed else InterruptedRunError.exit_code
-
-
-def _show(status: RunStatus, options: argparse.Namespace, *, json_indent: int | None) -> None:
-    if options.json:
-        print(json.dumps(status.as_record(), indent=json_indent), flush=True)
-        return
-
-    if options.watch is not None:
-        print(_CLEAR_SCREEN if sys.stdout.isatty() else "", end="")
-    print("\n".join(status_lines(status, options.work_dir)))
-    if options.watch is not None:
-        print(flush=True)
+        watch = _watch_fleet if is_fleet else watch_run
+        for status in watch(work_dir, lambda: stop.wait(options.watch)):
+            if options.json:
+                print(json.dumps(status.as_record()), flush=True)
+            else:
+                print(_CLEAR_SCREEN if sys.stdout.isatty() else "", end="")
+                print("\n".join([*lines(status), ""]), flush=True)
+            is_over = status.packed if isinstance(status, RunStatus) else status.is_settled
+    return 0 if is_over else InterruptedRunError.exit_code
 
 
 # A fleet: a line for each dataset, and totals.
 
 
-def _show_fleet(work_dir: Path, options: argparse.Namespace) -> int:
+def _watch_fleet(work_dir: Path, pause: Callable[[], bool]) -> Iterator[FleetStatus]:
+    """Yield the status of a fleet again and again, until it is settled or ``pause`` says stop."""
     from leconvert.fleet import FleetObserver, open_fleet
 
-    observer = FleetObserver(open_fleet(work_dir, only_look=True))
-    if options.watch is None:
+    observer = None
+    while True:
+        if observer is None or WorkDir(work_dir).current_run_id() != observer.run_id:
+            observer = FleetObserver(open_fleet(work_dir, only_look=True))
         status = observer.look()
-        lines = [json.dumps(status.as_record(), indent=2)] if options.json else fleet_lines(status)
-        print("\n".join(lines))
-        return 0
-    with stop_on_signals() as stop:
-        while True:
-            if WorkDir(work_dir).current_run_id() != observer.run_id:
-                observer = FleetObserver(open_fleet(work_dir, only_look=True))
-            status = observer.look()
-            if options.json:
-                print(json.dumps(status.as_record()), flush=True)
-            else:
-                print(_CLEAR_SCREEN if sys.stdout.isatty() else "", end="")
-                print("\n".join([*fleet_lines(status, open_only=True), ""]), flush=True)
-            if status.is_settled:
-                return 0
-            if stop.wait(options.watch):
-                return InterruptedRunError.exit_code
+        yield status
+        if status.is_settled or pause():
+            return
 
 
 def _show_dataset(fleet: WorkDir, name: str, *, has_run: bool, as_json: bool) -> None:

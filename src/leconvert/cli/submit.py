@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.options import (
     add_added_options,
@@ -19,11 +19,13 @@ from leconvert.cli.options import (
     lease_options,
     slurm_options,
 )
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.run.conversion import LeaseOptions, ProofOptions
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.support.errors import UsageError
 from leconvert.transfer.options import ScratchOptions
+from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
     from leconvert.api import Submission
@@ -52,61 +54,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit workers and a packer, for a fleet only workers, and print the jobs."""
-    from leconvert.workdir.records import WorkDir
-
     is_fleet = WorkDir(options.work_dir.resolve()).is_fleet()
     engine = _engine(options, is_fleet=is_fleet)
-    submitted = _submit_fleet(options, engine) if is_fleet else _submit_run(options, engine)
-    if options.json:
-        print(json.dumps(submitted.as_record(), indent=2))
-    elif submitted.finished:
+    submitted = _submit(options, engine, is_fleet=is_fleet)
+    return show(options, submitted.as_record(), _lines(options, submitted, is_fleet=is_fleet))
+
+
+def _lines(options: argparse.Namespace, submitted: Submission, *, is_fleet: bool) -> Iterator[str]:
+    if submitted.finished:
         done = "Every dataset is converted or set aside" if is_fleet else "The result is in place"
-        print(f"{done}. There is nothing to submit.")
+        yield f"{done}. There is nothing to submit."
     elif options.dry_run:
-        print(submitted.script, end="")
+        yield submitted.script.removesuffix("\n")
     else:
         if submitted.worker_job is not None:
-            print(f"workers  {submitted.workers} as job {submitted.worker_job}")
+            yield f"workers  {submitted.workers} as job {submitted.worker_job}"
         if submitted.packer_job is not None:
-            print(f"packer   job {submitted.packer_job}, which starts when the workers have ended")
-        print(f"logs     {submitted.logs}")
+            yield f"packer   job {submitted.packer_job}, which starts when the workers have ended"
+        yield f"logs     {submitted.logs}"
         watch = f"leconvert status {shlex.quote(str(options.work_dir))} --watch"
-        print(f"Watch the progress with: {watch}")
-    return 0
+        yield f"Watch the progress with: {watch}"
 
 
-def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
-    from leconvert.api import submit_run
+def _submit(options: argparse.Namespace, engine: Submitter, *, is_fleet: bool) -> Submission:
+    proof = filled(ProofOptions, options)
+    shared: dict[str, Any] = {
+        "leases": lease_options(options),
+        "scratch": filled(ScratchOptions, options),
+        "allow_mixed_versions": options.allow_mixed_versions,
+        "dry_run": options.dry_run,
+    }
+    if not is_fleet:
+        from leconvert.api import submit_run
 
-    return submit_run(
-        options.work_dir,
-        engine,
-        leases=lease_options(options),
-        proof=filled(ProofOptions, options),
-        scratch=filled(ScratchOptions, options),
-        allow_mixed_versions=options.allow_mixed_versions,
-        dry_run=options.dry_run,
-    )
-
-
-def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
+        return submit_run(options.work_dir, engine, proof=proof, **shared)
     from leconvert.fleet import submit
 
-    proof = filled(ProofOptions, options)
     if proof != ProofOptions(max_wait_seconds=proof.max_wait_seconds):
         raise UsageError(
             "`leconvert submit` takes no --verify, --force-conversion or --delete-source for a "
             "fleet.",
             next_step="Give these options to `leconvert fleet`, or after a dataset in its list.",
         )
-    return submit(
-        options.work_dir,
-        engine,
-        leases=lease_options(options),
-        scratch=filled(ScratchOptions, options),
-        allow_mixed_versions=options.allow_mixed_versions,
-        dry_run=options.dry_run,
-    )
+    return submit(options.work_dir, engine, **shared)
 
 
 def _engine(options: argparse.Namespace, *, is_fleet: bool) -> Submitter:

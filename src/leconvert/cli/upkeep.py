@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.output import table
+from leconvert.cli.output import show, table
 from leconvert.cli.parser import add_output, add_place_of_run
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import BusyError, UsageError
 from leconvert.support.flags import some_seconds, whole
 from leconvert.support.text import count, shorten
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import codebase_version, overlaid_meta, work_dir_beside
+
+if TYPE_CHECKING:
+    from leconvert.run.upkeep import CleanReport, ReleaseReport, UndoReport
 
 _REASON_WIDTH = 60
 
@@ -34,7 +40,6 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
 def run_undo(options: argparse.Namespace) -> int:
     """Put the kept source back, and print the place of the result."""
     from leconvert.run.upkeep import newest_kept, undo_conversion
-    from leconvert.workdir.swap import overlaid_meta
 
     dataset = options.dataset.resolve()
     kept = newest_kept(dataset)
@@ -45,28 +50,29 @@ def run_undo(options: argparse.Namespace) -> int:
             stop=stop,
             progress=progress_for(quiet=options.json),
         )
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-        return 0
+    place = dataset / "meta" if overlaid_meta(dataset) else dataset
+    return show(options, report.as_record(), _undo_lines(report, kept, place))
+
+
+def _undo_lines(report: UndoReport, kept: Path, place: Path) -> Iterator[str]:
+    dataset = report.dataset
     if report.was_undone:
-        print(
+        yield (
             f"An earlier command already put {dataset} back. The result, which was at {dataset}, "
             f"is now at {report.result}."
         )
-        return 0
+        return
     compared = (
         f"{count(report.episodes, 'episode')}, {count(report.rows, 'frame')}, "
         f"{count(report.camera_frames, 'camera frame')}"
     )
-    print(f"Source and result contain the same: {compared}.")
-    if options.dry_run:
-        place = dataset / "meta" if overlaid_meta(dataset) else dataset
-        print(f"Would put {kept} back as {place}.")
-        print(f"Would keep the result as {report.result}.")
-        return 0
-    print(f"  dataset  {dataset}")
-    print(f"  kept     {report.result}")
-    return 0
+    yield f"Source and result contain the same: {compared}."
+    if report.dry_run:
+        yield f"Would put {kept} back as {place}."
+        yield f"Would keep the result as {report.result}."
+    else:
+        yield f"  dataset  {dataset}"
+        yield f"  kept     {report.result}"
 
 
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +100,6 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
 def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
     """Return the work dir, and the dataset if the user gave that."""
     from leconvert.workdir.run import find_work_dir, work_dirs_of
-    from leconvert.workdir.swap import codebase_version, work_dir_beside
 
     if options.of is not None:
         target = options.of.resolve()
@@ -112,7 +117,6 @@ def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
 def run_clean(options: argparse.Namespace) -> int:
     """Remove leftovers, and print what stays and why."""
     from leconvert.run.upkeep import clean_kept_source, clean_work_dir
-    from leconvert.workdir.records import WorkDir
 
     if (options.work_dir is None) == (options.of is None):
         raise UsageError("Give exactly one folder: WORK_DIR, DATASET or --of DATASET.")
@@ -134,21 +138,21 @@ def run_clean(options: argparse.Namespace) -> int:
         )
     if options.old and target is not None:
         report += clean_kept_source(target, dry_run=options.dry_run, progress=progress)
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-        return 0
-    did = "would remove" if options.dry_run else "removed"
+    return show(options, report.as_record(), _clean_lines(report, target))
+
+
+def _clean_lines(report: CleanReport, target: Path | None) -> Iterator[str]:
+    did = "would remove" if report.dry_run else "removed"
     for row in report.removed:
-        print(f"{did} {row.kind} {row.path}: {row.reason}")
+        yield f"{did} {row.kind} {row.path}: {row.reason}"
     for row in report.kept:
         # The kind of a kept source begins with "kept" already.
-        print(f"kept {row.kind.removeprefix('kept ')} {row.path}: {row.reason}")
+        yield f"kept {row.kind.removeprefix('kept ')} {row.path}: {row.reason}"
     if not report.removed:
         # A mistyped name must not look clean.
         missing = target is not None and not report.kept and not target.exists()
         why = f": {target} does not exist, and no run of it exists" if missing else ""
-        print(f"There is nothing to remove{why}.")
-    return 0
+        yield f"There is nothing to remove{why}."
 
 
 def add_release_arguments(parser: argparse.ArgumentParser) -> None:
@@ -204,18 +208,18 @@ def run_release(options: argparse.Namespace) -> int:
         on_watch=tell,
     )
     code = BusyError.exit_code if report.refused else 0
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-        return code
+    return show(options, report.as_record(), _release_lines(report, root), code)
+
+
+def _release_lines(report: ReleaseReport, root: Path) -> Iterator[str]:
     rows: list[list[object]] = [["batch", "", "why", "host", "process"]]
     rows += [
         [b.batch_id, b.verdict, shorten(b.reason, _REASON_WIDTH), b.host or "-", b.pid or "-"]
         for b in report.batches
     ]
-    print(table(rows) if report.batches else "There is nothing to release.")
-    if options.dry_run:
-        print("Nothing was written.")
+    yield table(rows) if report.batches else "There is nothing to release."
+    if report.dry_run:
+        yield "Nothing was written."
     elif any(b.verdict == "released" for b in report.batches):
         again = f"leconvert work {shlex.quote(str(root))}"
-        print(f"Running workers will take these batches. Start another worker with: {again}")
-    return code
+        yield f"Running workers will take these batches. Start another worker with: {again}"

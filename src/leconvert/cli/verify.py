@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import path_or_url, source_at
+from leconvert.cli.output import show
 from leconvert.cli.parser import Parser, add_output, hide
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
@@ -215,21 +215,19 @@ def run(options: argparse.Namespace) -> int:
         )
     if report.ok and record is not None:
         _note(result, record, progress)
-    if options.json:
-        print(json.dumps({"ok": report.ok, **asdict(report)}, indent=2))
-    else:
-        print("\n".join(verification_lines(report, options.result, given)))
-        for name in () if report.ok else other_sources(result, sources):
-            print(
-                f"The result was made from {name}. No --source has the same tables as {name} "
-                "had at the time of the conversion."
-            )
-        if not report.ok:
-            print(
-                "  → If --source is the right dataset, convert it again into a new folder, with "
-                "the same options."
-            )
-    return 0 if report.ok else VerificationError.exit_code
+    lines = verification_lines(report, options.result, given)
+    code = 0 if report.ok else VerificationError.exit_code
+    if not report.ok:
+        lines += [
+            f"The result was made from {name}. No --source has the same tables as {name} had at "
+            "the time of the conversion."
+            for name in other_sources(result, sources)
+        ]
+        lines.append(
+            "  → If --source is the right dataset, convert it again into a new folder, with the "
+            "same options."
+        )
+    return show(options, {"ok": report.ok, **asdict(report)}, lines, code)
 
 
 def _record(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from leconvert.cli.options import (
     filled,
     lease_options,
 )
+from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.run.conversion import LeaseOptions
@@ -60,19 +60,11 @@ def _work_on_fleet(options: argparse.Namespace) -> int:
             allow_mixed_versions=options.allow_mixed_versions,
             stop=stop,
         )
-    if options.json:
-        print(json.dumps(asdict(summary), indent=2))
-    elif not options.quiet:
-        print(
-            f"This worker converted {count(summary.converted, 'dataset')}, set "
-            f"{summary.set_aside:,} aside and helped with others "
-            f"{count(summary.joined, 'time')}, in {summary.seconds:.1f} s."
-        )
-    return 0
-
-
-def _failed(attempts: int) -> str:
-    return f"{count(attempts, 'failed attempt')}" if attempts else "no failed attempts"
+    said = (
+        f"This worker converted {count(summary.converted, 'dataset')}, set {summary.set_aside:,} "
+        f"aside and helped with others {count(summary.joined, 'time')}, in {summary.seconds:.1f} s."
+    )
+    return show(options, asdict(summary), [said])
 
 
 def run(options: argparse.Namespace) -> int:
@@ -93,12 +85,10 @@ def run(options: argparse.Namespace) -> int:
             stop=stop,
             progress=progress_for(quiet=options.json or options.quiet),
         )
-    if options.json:
-        print(json.dumps(asdict(summary), indent=2))
-    elif not options.quiet:
-        print(
-            f"This worker finished {count(summary.batches_done, 'batch', 'batches')}, "
-            f"{amount(summary.written_bytes)}, in {summary.seconds:.1f} s; "
-            f"{_failed(summary.batches_failed)}."
-        )
-    return 0
+    failed = count(summary.batches_failed, "failed attempt")
+    said = (
+        f"This worker finished {count(summary.batches_done, 'batch', 'batches')}, "
+        f"{amount(summary.written_bytes)}, in {summary.seconds:.1f} s; "
+        f"{failed if summary.batches_failed else 'no failed attempts'}."
+    )
+    return show(options, asdict(summary), [said])

@@ -93,8 +93,8 @@ class WorkerOptions:
                 raise UsageError(f"{name} must be at least 1, not {value}.")
         if self.num_workers is not None and self.max_workers is not None:
             raise UsageError(
-                "num_workers (processes) and max_workers (threads) exclude each other. Give one of "
-                "them."
+                "--num-workers (processes) and --max-workers (threads) exclude each other. Give "
+                "one of them."
             )
         if self.engine is not None:
             check_engine(self.engine)

@@ -1206,20 +1206,24 @@ def release_batches(
     store = LeaseStore(
         run.paths, run.manifest.run_id, identity, lease_seconds=lease_seconds, clock=clock, fs=fs
     )
-    board = _Looks(store)
+    beats: dict[tuple[int, int], bytes] = {}
     wanted = set(batches)
-    wanted |= board.failed() if failed else set()
-    held = set(_held(store)) if stuck else set()
-    rows = board.judge_all(wanted | held, force=force)
-    watched = {row.batch_id for row in rows if row.verdict is Verdict.WATCH}
+    if failed:
+        wanted |= list_batches(store.run.failed_dir, fs=fs) - list_batches(
+            store.run.done_dir, fs=fs
+        )
+    judged = _judge_all(store, {*wanted, *(_held(store) if stuck else ())}, beats, force=force)
+    watched = {row.batch_id for row in judged.values() if row.verdict is Verdict.WATCH}
     if watched:
         on_watch(len(watched))
         until = clock() + lease_seconds + lease_seconds / _LOOKS_PER_LEASE
         while watched and clock() <= until:
             pause(lease_seconds / _LOOKS_PER_LEASE)
-            rows = _replace(rows, board.judge_all(watched, force=force))
-            watched = {row.batch_id for row in rows if row.verdict is Verdict.WATCH}
-    rows = [row for row in rows if row.batch_id in wanted or row.verdict is Verdict.RELEASED]
+            judged |= _judge_all(store, watched, beats, force=force)
+            watched = {row.batch_id for row in judged.values() if row.verdict is Verdict.WATCH}
+    rows = [
+        row for row in judged.values() if row.batch_id in wanted or row.verdict is Verdict.RELEASED
+    ]
     if not dry_run:
         for row in rows:
             if row.verdict is Verdict.RELEASED:
@@ -1227,34 +1231,29 @@ def release_batches(
     return ReleaseReport(run.manifest.run_id, dry_run, tuple(rows))
 
 
-class _Looks:
-    """Looks at batches repeatedly, and remembers the first heartbeat of each claim."""
+def _judge_all(
+    store: LeaseStore,
+    batches: Iterable[int],
+    beats: dict[tuple[int, int], bytes],
+    *,
+    force: bool,
+) -> dict[int, Released]:
+    """Look at batches once, and judge each.
 
-    def __init__(self, store: LeaseStore) -> None:
-        self._store = store
-        self._first: dict[tuple[int, int], bytes] = {}
-
-    def failed(self) -> set[int]:
-        done = list_batches(self._store.run.done_dir, fs=self._store.fs)
-        return list_batches(self._store.run.failed_dir, fs=self._store.fs) - done
-
-    def judge_all(self, batches: Iterable[int], *, force: bool) -> list[Released]:
-        run, fs = self._store.run, self._store.fs
-        done = list_batches(run.done_dir, fs=fs)
-        failed = list_batches(run.failed_dir, fs=fs)
-        return [
-            self._judge(batch_id, batch_id in done, batch_id in failed, force)
-            for batch_id in sorted(batches)
-        ]
-
-    def _judge(self, batch_id: int, done: bool, failed: bool, force: bool) -> Released:
-        seen = self._store.observe(batch_id)
-        state = derive_state(done=done, failed=failed, log=seen.log)
+    Args:
+        beats: The first heartbeat that was seen of each claim; this look adds its own.
+    """
+    done = list_batches(store.run.done_dir, fs=store.fs)
+    failed = list_batches(store.run.failed_dir, fs=store.fs)
+    judged = {}
+    for batch_id in sorted(batches):
+        seen = store.observe(batch_id)
+        state = derive_state(done=batch_id in done, failed=batch_id in failed, log=seen.log)
         latest = seen.log.latest
-        fields = self._store.log.holder(batch_id, latest.number) if latest else {}
-        holder = self._holder(batch_id, seen, fields) if state is BatchState.LEASED else None
+        fields = store.log.holder(batch_id, latest.number) if latest else {}
+        holder = _holder(batch_id, seen, fields, beats) if state is BatchState.LEASED else None
         verdict, reason = judge(state, holder, force=force)
-        return Released(
+        judged[batch_id] = Released(
             batch_id,
             verdict,
             state,
@@ -1263,24 +1262,23 @@ class _Looks:
             pid=fields.get("pid"),
             generation=latest.number if latest else 0,
         )
-
-    def _holder(self, batch_id: int, seen: Observed, fields: Any) -> Holder:
-        if process_is_running(fields):
-            return Holder.HERE
-        if not isinstance(seen.decision, Wait):
-            return Holder.GONE
-        if seen.observation is None:
-            return Holder.UNWATCHED
-        key = (batch_id, seen.observation.generation)
-        first = self._first.setdefault(key, seen.observation.nonce)
-        known = any(b == batch_id and g != key[1] for b, g in self._first)
-        # Another heartbeat, or a newer claim than at the first look: a worker is at work.
-        return Holder.BEATS if known or first != seen.observation.nonce else Holder.UNWATCHED
+    return judged
 
 
-def _replace(rows: list[Released], newer: list[Released]) -> list[Released]:
-    by_batch = {row.batch_id: row for row in newer}
-    return [by_batch.get(row.batch_id, row) for row in rows]
+def _holder(
+    batch_id: int, seen: Observed, fields: Any, beats: dict[tuple[int, int], bytes]
+) -> Holder:
+    if process_is_running(fields):
+        return Holder.HERE
+    if not isinstance(seen.decision, Wait):
+        return Holder.GONE
+    if seen.observation is None:
+        return Holder.UNWATCHED
+    key = (batch_id, seen.observation.generation)
+    first = beats.setdefault(key, seen.observation.nonce)
+    known = any(b == batch_id and g != key[1] for b, g in beats)
+    # Another heartbeat, or a newer claim than at the first look: a worker is at work.
+    return Holder.BEATS if known or first != seen.observation.nonce else Holder.UNWATCHED
 
 
 def _release(store: LeaseStore, row: Released) -> None:
