@@ -192,8 +192,6 @@ def push_folders(
     results: Mapping[str, Path],
     options: PushOptions = PushOptions(),
     *,
-    api: HfApi | None = None,
-    pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> list[PushReport]:
     """Push datasets into folders of one repository, in one commit.
@@ -205,8 +203,6 @@ def push_folders(
     Args:
         results: The datasets' folders by their names on the Hub, ``ORG/NAME/path/to/dataset`` each.
         options: The options; ``repo_id`` is ignored.
-        api: As for `push`.
-        pause: As for `push`.
         progress: Receives the progress.
 
     Returns:
@@ -233,7 +229,7 @@ def push_folders(
             next_step="Push to a branch with --branch NAME, then open a pull request from that "
             "branch on the Hub. Or push each dataset by itself.",
         )
-    return _push({name: results[name] for name in names}, options, api, {}, pause, progress)
+    return _push({name: results[name] for name in names}, options, None, {}, None, progress)
 
 
 def _push(
@@ -259,14 +255,8 @@ def _push(
     ]
     run = pushes[0].run if len(pushes) == 1 else _PushTogether(api, pushes, options).run
     started = time.monotonic()
-    patience = Patience(pause=pause)
     with without_its_bars():
-        while True:
-            try:
-                reports = run()
-                break
-            except HubUnavailableError as error:
-                patience.wait(error, say=progress.say)
+        reports = Patience(pause=pause).run(run, say=progress.say)
     for each in pushes if not options.dry_run else ():
         each.note_pushed()
     return [replace(report, seconds=time.monotonic() - started) for report in reports]
