@@ -64,12 +64,6 @@ def info(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer
     )  # fmt: skip
 
 
-def auth_check(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:
-    """``GET /api/datasets/ID/auth-check[/write]``."""
-    may_write(request, repo) if rest == "write" else may_read(request, repo)
-    return as_json({})
-
-
 def tree(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:
     """``GET /api/datasets/ID/tree/REV[/FOLDER]``, in pages."""
     repo = may_read(request, repo)
@@ -165,17 +159,13 @@ def tag(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:
 
 
 def branch(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:
-    """``POST`` and ``DELETE /api/datasets/ID/branch/BRANCH``."""
+    """``POST /api/datasets/ID/branch/BRANCH``."""
     repo = may_write(request, repo)
     name = unquote(rest)
-    if request.method == "DELETE":
-        if name == "main" or repo.branches.pop(name, None) is None:
-            raise RefusedError(404, f"Branch {name} cannot be deleted", "RevisionNotFound")
-    else:
-        if name in repo.branches:
-            raise RefusedError(409, f"Reference already exists: refs/heads/{name}")
-        start = request.json().get("startingPoint", "main")
-        repo.branches[name] = commit_of(repo, quote(start, safe=""))
+    if name in repo.branches:
+        raise RefusedError(409, f"Reference already exists: refs/heads/{name}")
+    start = request.json().get("startingPoint", "main")
+    repo.branches[name] = commit_of(repo, quote(start, safe=""))
     repo.save()
     return as_json({})
 
@@ -281,7 +271,6 @@ Route = Callable[["StandIn", "Repo | None", Request, str], Answer]
 REPO_ROUTES: dict[tuple[str, str], Route] = {
     ("GET", ""): info,
     ("GET", "revision"): info,
-    ("GET", "auth-check"): auth_check,
     ("GET", "tree"): tree,
     ("POST", "paths-info"): paths_info,
     ("GET", "refs"): refs,
@@ -289,7 +278,6 @@ REPO_ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "tag"): tag,
     ("DELETE", "tag"): tag,
     ("POST", "branch"): branch,
-    ("DELETE", "branch"): branch,
     ("POST", "preupload"): preupload,
     ("POST", "commit"): commit,
     ("GET", "discussions"): discussions,

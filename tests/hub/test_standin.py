@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,45 +183,11 @@ def test_a_dropped_answer_and_a_refusal_are_tried_again(
     assert pauses == [8.0, 2]
 
 
-def test_a_request_is_broken_by_its_number(hub: StandIn, api_of: Client) -> None:
-    hub.add_repo(REPO)
-    hub.break_requests(Fault("status", at=2, status=503))
-    api = api_of()
-    api.repo_info(**OF_DATASET)
-    with pytest.raises(HfHubHTTPError, match="503"):
-        api.repo_info(**OF_DATASET)
-    api.repo_info(**OF_DATASET)
-
-
 def test_a_cut_body_is_noticed_by_the_client(hub: StandIn) -> None:
     hub.add_repo(REPO, {"a.mp4": BIG})
     hub.break_requests(Fault("truncate", keep_bytes=100))
     with pytest.raises(httpx.RemoteProtocolError):
         httpx.get(f"{hub.endpoint}/datasets/{REPO}/resolve/main/a.mp4")
-
-
-def test_a_request_is_held_until_it_is_released(hub: StandIn, api_of: Client) -> None:
-    hub.add_repo(REPO)
-    rule = Fault("hold")
-    hub.break_requests(rule)
-    asked = threading.Thread(
-        target=api_of().repo_info, args=(REPO,), kwargs={"repo_type": "dataset"}
-    )
-    asked.start()
-    assert rule.reached.wait(10)
-    assert hub.log == []
-    rule.release.set()
-    asked.join(10)
-    assert [r.status for r in hub.log] == [200]
-
-
-def test_somebody_else_may_interfere(hub: StandIn, api_of: Client) -> None:
-    hub.add_repo(REPO)
-    head = api_of().repo_info(**OF_DATASET).sha
-    change = lambda: hub.add_commit(REPO, {"x.json": b"1"})  # noqa: E731
-    hub.break_requests(Fault("none", path="/commit/", interfere=change))
-    with pytest.raises(HfHubHTTPError, match="412"):
-        _commit(api_of(), {"a.json": b"1"}, parent_commit=head)
 
 
 def test_a_second_stand_in_serves_what_the_first_kept(hub: StandIn, api_of: Client) -> None:

@@ -412,10 +412,8 @@ def snapshot_at(
         found=resolved,
         stop=stop,
     )
-    planned = under_way(work_dir.root, source.repo_id, None)
-    discard = dataset.discard
-    if planned is not None and planned.tree != found.source:
-        discard = work_dir.current_run_id()  # the repo has moved to another commit
+    # Otherwise the repo has moved to another commit.
+    discard = work_dir.current_run_id() if found.replaces_run else dataset.discard
     here = replace(
         dataset, source=found.source, target=WorkDir.migrated(found.source), discard=discard
     )

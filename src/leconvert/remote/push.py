@@ -192,8 +192,6 @@ def push_folders(
     results: Mapping[str, Path],
     options: PushOptions = PushOptions(),
     *,
-    api: HfApi | None = None,
-    pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> list[PushReport]:
     """Push datasets into folders of one repository, in one commit.
@@ -205,8 +203,6 @@ def push_folders(
     Args:
         results: The datasets' folders by their names on the Hub, ``ORG/NAME/path/to/dataset`` each.
         options: The options; ``repo_id`` is ignored.
-        api: As for `push`.
-        pause: As for `push`.
         progress: Receives the progress.
 
     Returns:
@@ -233,7 +229,7 @@ def push_folders(
             next_step="Push to a branch with --branch NAME, then open a pull request from that "
             "branch on the Hub. Or push each dataset by itself.",
         )
-    return _push({name: results[name] for name in names}, options, api, {}, pause, progress)
+    return _push({name: results[name] for name in names}, options, None, {}, None, progress)
 
 
 def _push(
@@ -259,14 +255,8 @@ def _push(
     ]
     run = pushes[0].run if len(pushes) == 1 else _PushTogether(api, pushes, options).run
     started = time.monotonic()
-    patience = Patience(pause=pause)
     with without_its_bars():
-        while True:
-            try:
-                reports = run()
-                break
-            except HubUnavailableError as error:
-                patience.wait(error, say=progress.say)
+        reports = Patience(pause=pause).run(run, say=progress.say)
     for each in pushes if not options.dry_run else ():
         each.note_pushed()
     return [replace(report, seconds=time.monotonic() - started) for report in reports]
@@ -311,14 +301,6 @@ def push_converted(
             f"{error.next_step or ''} The dataset is converted already. {again} only pushes it."
         ).strip()
         raise
-
-
-def _others_change(name: str) -> HubUnavailableError:
-    """Return the error of a push that was slower than changes in other folders."""
-    return HubUnavailableError(
-        f"{name} was not pushed: other folders of the repo change again and again.",
-        next_step="Run the same command again. Files that the Hub has are not uploaded again.",
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -386,6 +368,30 @@ def _commit(parts: Sequence[_Part], revision: str, parent: str, message: str) ->
     return repo.commit([*additions, *others], revision=revision, parent=parent, message=message)
 
 
+def _replace(parts: Sequence[_Part], branch: str, parent: str, message: str) -> str:
+    """Commit to a branch, and say after a conflict what it is about; return the commit.
+
+    Raises:
+        HubUnavailableError: Only other folders of the repo changed meanwhile.
+        HubConflictError: The branch changed meanwhile.
+    """
+    try:
+        return _commit(parts, branch, parent, message)
+    except HubConflictError:
+        for part in parts:
+            part.push.check_source_again()
+        if parent == parts[0].state.head and all(
+            folder_of(part.push.name) and part.push.has_same_files(part.state) for part in parts
+        ):
+            raise HubUnavailableError(
+                f"{parts[0].push.name} was not pushed: other folders of the repo change again and "
+                "again.",
+                next_step="Run the same command again. Files that the Hub has are not uploaded "
+                "again.",
+            ) from None
+        raise
+
+
 class DatasetPush:
     """One push; `run` may be called again after `HubUnavailableError`."""
 
@@ -428,13 +434,7 @@ class DatasetPush:
         if len(shares) > 1:
             return self._merge(state, card, replace(report, commits=len(shares)))
         part = _Part(self, state, shares[0], plan.copies, card)
-        try:
-            commit = _commit([part], options.branch, state.head, self._title)
-        except HubConflictError:
-            self._check_source_again()
-            if folder_of(self.name) and self.has_same_files(state):
-                raise _others_change(self.name) from None
-            raise
+        commit = _replace([part], options.branch, state.head, self._title)
         if state.info is not None:
             self._tag_replaced(state, state.head, version_of(state.info))
         self._check_arrived(commit)
@@ -521,7 +521,7 @@ class DatasetPush:
         now = self._look_again(self._options.branch)
         return now.head != before.head and now.files == before.files
 
-    def _check_source_again(self) -> None:
+    def check_source_again(self) -> None:
         """After a conflict: raise if another push changed the dataset that was converted."""
         state = self._look_again(self._options.branch)
         try:
@@ -738,7 +738,7 @@ class DatasetPush:
         number, _ = self._fill_pull(state, card)
         if self._look_again(MAIN).head != state.head:
             self.progress.say(f"Pull request {number} is no longer needed. Close it on the Hub.")
-            self._check_source_again()
+            self.check_source_again()
             raise HubConflictError(
                 f"{self.name} changed during the upload to pull request {number}.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
@@ -930,12 +930,7 @@ class _PushTogether:
             The commit.
         """
         said = f"{count(len(group), 'LeRobot dataset')} {group[0].push.result.version}"
-        try:
-            commit = _commit(group, self._options.branch, parent, said)
-        except HubConflictError:
-            if parent == group[0].state.head and all(p.push.has_same_files(p.state) for p in group):
-                raise _others_change(repository_of(self._repo.name)) from None
-            raise
+        commit = _replace(group, self._options.branch, parent, said)
         listed = self._listed(commit)
         for part in group:
             name = part.push.name

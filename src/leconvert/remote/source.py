@@ -252,10 +252,12 @@ class FetchedSource:
     Attributes:
         source: The folder: a download, a snapshot in the client's cache, or a sparse snapshot.
         arrival: How it came here; None for a local dataset of unknown origin.
+        replaces_run: Whether the work dir has an unfinished run of another commit.
     """
 
     source: Path
     arrival: HubOrigin | None
+    replaces_run: bool = False
 
 
 def already_converted(
@@ -418,6 +420,7 @@ def fetch_sparse(
         BusyError: Another process plans in this work dir.
     """
     stop = stop or threading.Event()
+    replaces_run = False
     made = None if restart else under_way(work_dir, repo_id, revision)
     if made is not None and found is not None and made.origin.commit != found.commit:
         made = None
@@ -436,11 +439,12 @@ def fetch_sparse(
                 work_dir, found, store, for_copies=for_copies, progress=progress
             )
             planned = None if restart else under_way(work_dir, repo_id, None)
-            if for_copies and (planned is None or planned.folder != made.folder):
+            replaces_run = planned is not None and planned.folder != made.folder
+            if for_copies and (planned is None or replaces_run):
                 # Files that an abandoned run made from this commit.
                 remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     made.check_limit(scratch_limit)
-    return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name))
+    return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name), replaces_run)
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:

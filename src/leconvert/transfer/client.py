@@ -420,6 +420,14 @@ class Patience:
         say(f"{error.message} Trying again in {duration(seconds)}{why}.")
         (self._pause or pause)(seconds)
 
+    def run[T](self, ask: Callable[[], T], *, say: Callable[[str], object] = lambda _: None) -> T:
+        """Call a function until it does not fail; `wait` between two calls."""
+        while True:
+            try:
+                return ask()
+            except HubUnavailableError as error:
+                self.wait(error, say=say)
+
 
 def pause(seconds: float) -> None:
     """Wait some seconds, through the followed pace if there is one."""
@@ -430,17 +438,9 @@ def pause(seconds: float) -> None:
         time.sleep(seconds)
 
 
-def ask_hub[T](
-    repo_id: str, revision: str | None, ask: Callable[[], T], patience: Patience | None = None
-) -> T:
+def ask_hub[T](repo_id: str, revision: str | None, ask: Callable[[], T]) -> T:
     """Make a request to the Hub, with retries; errors are those of `hub_errors`."""
-    patience = patience or Patience()
-    while True:
-        try:
-            with hub_errors(repo_id, revision):
-                return ask()
-        except HubUnavailableError as error:
-            patience.wait(error)
+    return Patience().run(hub_errors(repo_id, revision)(ask))
 
 
 # The pace of requests: one record that all workers of a fleet read before each request.

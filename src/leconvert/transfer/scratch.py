@@ -23,7 +23,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -59,14 +59,13 @@ class ScratchSlot:
         self.limit_bytes = limit_bytes
         self.files_dir = folder / "files"
 
-    @contextmanager
     def reserved(
         self,
         files: Sequence[RemoteFile],
         *,
         should_stop: Callable[[], bool],
         pause: Callable[[float], object],
-    ) -> Iterator[int]:
+    ) -> AbstractContextManager[int]:
         """Reserve room while the block runs; wait if others have it.
 
         Parts of the first of these files that an earlier holder left are kept, as far as the room
@@ -77,22 +76,18 @@ class ScratchSlot:
             should_stop: Called while waiting.
             pause: Called with seconds between two looks, since other processes do not notify.
 
-        Yields:
-            The granted bytes: a fair share of the limit, at least the size of the largest file.
+        Returns:
+            A context of the granted bytes: a fair share of the limit, at least the size of the
+            largest file.
 
         Raises:
             InterruptedRunError: ``should_stop`` returned true.
         """
         charges = [file.charge_bytes for file in files]
-        at_least, at_most = max(charges), sum(charges)
-        with self.room(
-            at_least,
-            at_most,
-            prepare=lambda granted: self._keep_parts(files, granted),
-            should_stop=should_stop,
-            pause=pause,
-        ) as granted:
-            yield granted
+        keep_parts = partial(self._keep_parts, files)
+        return self.room(
+            max(charges), sum(charges), prepare=keep_parts, should_stop=should_stop, pause=pause
+        )
 
     @contextmanager
     def room(

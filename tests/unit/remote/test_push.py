@@ -88,9 +88,7 @@ def test_one_commit_replaces_the_old_dataset_and_keeps_what_is_not_its_own(
     before, digest = hub.add_commit(REPO, own), digest_of(result)
 
     report = pushed(result)
-    assert digest_of(result) == digest, (
-        "The MP4 file is of an unusual kind that can only be read packet by packet"
-    )
+    assert digest_of(result) == digest
 
     assert _at(hub) == _files(result) | set(own) | {".gitattributes", "README.md"}
     assert repo.branches["main"] == report.commit == repo.tags["v3.0"]
@@ -417,26 +415,25 @@ def test_what_the_hub_refuses_is_one_sentence(
     assert _at(hub) == _files(small_source) | {".gitattributes"}
 
 
-def test_a_gated_repo_is_not_made_anew(hub: StandIn, pushed: Push, result: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "status", "code", "said", "written"),
+    [
+        ("", 403, "GatedRepo", "tester/arm is gated", []),
+        ("/refs", 404, "RepoNotFound", "This token may not see", ["POST /api/repos/create"]),
+    ],
+    ids=["gated", "there but not seen"],
+)
+def test_a_repo_that_cannot_be_read_is_not_made_anew(
+    hub: StandIn, pushed: Push, result: Path, path: str, status: int, code: str, said: str,
+    written: list[str],
+) -> None:  # fmt: skip
     hub.add_repo(REPO)
-    gate = Fault("status", status=403, headers={"X-Error-Code": "GatedRepo"}, times=None)
-    hub.break_requests(gate)
-    with pytest.raises(HubAccessError, match="tester/arm is gated"):
+    refused = Fault("status", path=path, status=status, headers={"X-Error-Code": code}, times=None)
+    hub.break_requests(refused)
+    with pytest.raises(LeconvertError, match=said) as caught:
         pushed(result)
-    assert _writes(hub) == []
-
-
-def test_a_repo_that_is_there_but_not_seen_is_not_made_anew(
-    hub: StandIn, pushed: Push, result: Path
-) -> None:
-    hub.add_repo(REPO)
-    hidden = Fault(
-        "status", path="/refs", status=404, headers={"X-Error-Code": "RepoNotFound"}, times=None
-    )
-    hub.break_requests(hidden)
-    with pytest.raises(HubError, match="This token may not see"):
-        pushed(result)
-    assert _writes(hub) == ["POST /api/repos/create"]
+    assert caught.value.exit_code == (16 if status == 403 else 15)
+    assert _writes(hub) == written
 
 
 def test_what_the_hub_does_not_take_is_told(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, snapshot_download
 from tests.hub import Fault, StandIn
-from tests.mp4_boxes import changed, with_bytes_over, with_zeros_over
+from tests.mp4_boxes import Box, changed, with_bytes_over, with_zeros_over
 from tests.trees import digest_of
 
 import leconvert
@@ -123,56 +124,50 @@ def test_findings_are_those_of_the_whole_dataset(
     assert said(outlined) == said(local)
 
 
-@pytest.mark.usefixtures("only_headers")
-def test_a_clip_that_has_to_be_remuxed_is_held_whole(
-    hub: StandIn, source_copy: Path, tmp_path: Path
-) -> None:
-    clip = source_copy / CLIP
-    fragmented = tmp_path / "fragmented.mp4"
+def fragmented(clip: Path) -> None:
     import av
 
     with (
         av.open(str(clip)) as old,
-        av.open(str(fragmented), "w", options={"movflags": "+frag_keyframe+empty_moov"}) as new,
+        av.open(f"{clip}.mp4", "w", options={"movflags": "+frag_keyframe+empty_moov"}) as new,
     ):
         stream = new.add_stream_from_template(old.streams.video[0])
         for packet in old.demux(video=0):
             if packet.dts is not None:
                 packet.stream = stream
                 new.mux(packet)
-    shutil.move(fragmented, clip)
-    made = outline_of(hub, source_copy, tmp_path / "work")
-    assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
-    [(_, is_whole)] = made.find([CLIP])
-    assert is_whole
-    # Without an edit list (this file begins with an empty moov) each frame is shown one frame late.
-    codes = [finding.code for finding in scan_source(made.tree).findings]
-    assert codes == ["frame-times", "remux"]
+    Path(f"{clip}.mp4").replace(clip)
+
+
+def with_more(clip: Path, change: Callable[[Box], None]) -> None:
+    clip.write_bytes(changed(clip.read_bytes(), change))
 
 
 @pytest.mark.usefixtures("only_headers")
-def test_a_clip_that_the_scan_decodes_is_held_whole(
-    hub: StandIn, source_copy: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("edit", "held_whole", "codes"),
+    [
+        # Without an edit list (this file begins with an empty moov) each frame is shown one frame
+        # late.
+        pytest.param(fragmented, True, ["frame-times", "remux"], id="to be remuxed"),
+        pytest.param(partial(with_more, change=with_bytes_over), True, [], id="decoded"),
+        pytest.param(partial(with_more, change=with_zeros_over), False, [], id="zeros in front"),
+    ],
+)
+def test_a_clip_is_held_whole_if_the_scan_needs_more_than_its_index(
+    hub: StandIn,
+    source_copy: Path,
+    tmp_path: Path,
+    edit: Callable[[Path], None],
+    held_whole: bool,
+    codes: list[str],
 ) -> None:
     clip = source_copy / CLIP
-    clip.write_bytes(changed(clip.read_bytes(), with_bytes_over))
+    edit(clip)
     made = outline_of(hub, source_copy, tmp_path / "work")
-    assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
-    [(_, is_whole)] = made.find([CLIP])
-    assert is_whole
-    assert scan_source(made.tree).findings == ()
-
-
-@pytest.mark.usefixtures("only_headers")
-def test_a_clip_with_zeros_in_front_is_held_without_its_frames(
-    hub: StandIn, source_copy: Path, tmp_path: Path
-) -> None:
-    clip = source_copy / CLIP
-    clip.write_bytes(changed(clip.read_bytes(), with_zeros_over))
-    made = outline_of(hub, source_copy, tmp_path / "work")
-    [(_, is_whole)] = made.find([CLIP])
-    assert not is_whole
-    assert scan_source(made.tree).findings == ()
+    assert made.find([CLIP])[0][1] is held_whole
+    assert not held_whole or (made.tree / CLIP).read_bytes() == clip.read_bytes()
+    assert [finding.code for finding in scan_source(made.tree).findings] == codes
 
 
 def test_an_outline_is_made_once_and_finished_after_a_crash(arm: StandIn, tmp_path: Path) -> None:
