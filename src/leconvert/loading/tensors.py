@@ -15,8 +15,9 @@ import math
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from itertools import count
+from operator import add
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -290,6 +291,9 @@ class StreamFacts:
     rows_ns: int = 0
     decode_ns: int = 0
     assemble_ns: int = 0
+
+    def __add__(self, other: StreamFacts) -> StreamFacts:
+        return StreamFacts(*map(add, astuple(self), astuple(other)))
 
     @property
     def hit_rate(self) -> float | None:
