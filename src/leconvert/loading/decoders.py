@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -78,21 +78,18 @@ class Clip:
         close: npt.NDArray[np.bool_] = np.abs(seconds - ranks / fps) * fps < 0.5
         return right & close
 
+    @cached_property
+    def packets(self) -> Packets:
+        """The packets of the frames; only for clips whose index is kept."""
+        assert self.index is not None
+        return Packets(self.index)
+
     def frame_spans(self, ranks: IntArray, *, uses_pyav: bool) -> list[tuple[int, int]]:
         """Return the byte ranges needed to decode single frames."""
         index = self.index
         if index is None:
             return [(0, self.source.size_bytes)]
-        ranks = np.unique(np.clip(ranks, 0, index.num_samples - 1))
-        all_ranks = index.ranks
-        samples = np.argsort(all_ranks)[ranks]
-        heads = np.flatnonzero(index.keyframes)
-        begins = np.zeros(len(ranks), np.int64)
-        if len(heads):
-            groups = np.maximum(np.searchsorted(heads, samples, side="right") - 1, 0)
-            # A frame shown before its keyframe may also refer to the previous group.
-            groups -= (ranks < all_ranks[heads[groups]]) & (groups > 0)
-            begins = heads[groups]
+        samples, begins = self.packets.find(np.unique(np.clip(ranks, 0, index.num_samples - 1)))
         beyond = 0 if uses_pyav else _FED_BEYOND
         ends = np.minimum(samples + 1 + beyond, index.num_samples)
         return [
@@ -103,18 +100,37 @@ class Clip:
 
     def spans(self, first: int, count: int) -> list[tuple[int, int]]:
         """Return the byte ranges needed to decode ``count`` frames from ``first`` on."""
-        if self.index is None:
+        index = self.index
+        if index is None:
             return [(0, self.source.size_bytes)]
-        ranks = self.index.ranks
-        inside = np.flatnonzero((ranks >= first) & (ranks < first + count))
-        if not len(inside):
+        ranks = np.arange(first, min(first + count, index.num_samples))
+        if not len(ranks):
             return []
-        # Decoding begins at a keyframe; the first frame of an episode should be one.
-        heads = np.flatnonzero(self.index.keyframes[: int(inside[0]) + 1])
-        begin = int(heads[-1]) if len(heads) else 0
-        end = min(int(inside[-1]) + 1 + _FED_BEYOND, self.index.num_samples)
-        runs = self.index.byte_runs(begin, end)
+        samples, begins = self.packets.find(ranks)
+        end = min(int(samples.max()) + 1 + _FED_BEYOND, index.num_samples)
+        # The packets before a file's first keyframe are fetched too, though none begins there.
+        runs = index.byte_runs(int(min(begins.min(), samples.min())), end)
         return [(start, start + length) for start, length in runs]
+
+
+class Packets:
+    """The packets of a file's frames, and the keyframes at which their decoding begins."""
+
+    def __init__(self, index: ClipIndex) -> None:
+        # Without reordering, a frame's rank is the number of its packet.
+        self._is_in_order = index.reordering(0, index.num_samples) is None
+        ranks = np.arange(0) if self._is_in_order else index.ranks
+        self._sample_of_rank = np.argsort(ranks)
+        self._heads = np.flatnonzero(index.keyframes)
+        self._head_ranks = self._heads if self._is_in_order else ranks[self._heads]
+
+    def find(self, ranks: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the packet of each frame, and the first packet to decode for it."""
+        samples = ranks if self._is_in_order else self._sample_of_rank[ranks]
+        groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
+        # A frame shown before its keyframe may also refer to the previous group.
+        groups = groups - ((ranks < self._head_ranks[groups]) & (groups > 0))
+        return samples, self._heads[groups]
 
 
 def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
@@ -262,14 +278,7 @@ class PyavDecoder:
         self._is_depth = is_depth
         self._is_strict = is_strict
         self._codecs = codecs or Codecs()
-        index = clip.index
-        self._sizes, self._offsets = index.sizes, index.offsets
-        # Without reordering, a frame's rank is the number of its packet.
-        self._is_in_order = index.reordering(0, index.num_samples) is None
-        ranks = np.arange(0) if self._is_in_order else index.ranks
-        self._sample_of_rank = np.argsort(ranks)
-        self._heads = np.flatnonzero(index.keyframes)
-        self._head_ranks = self._heads if self._is_in_order else ranks[self._heads]
+        self._sizes, self._offsets = clip.index.sizes, clip.index.offsets
         self._descriptor = os.open(clip.source.path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
 
@@ -279,18 +288,14 @@ class PyavDecoder:
 
         codec = self._codecs.of(self._clip)
         picture_of = codec.depth_picture if self._is_depth else codec.picture
-        samples = ranks if self._is_in_order else self._sample_of_rank[ranks]
-        groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
-        # A frame shown before its keyframe may also refer to the previous group.
-        groups = groups - ((ranks < self._head_ranks[groups]) & (groups > 0))
+        samples, begins = self._clip.packets.find(ranks)
         runs: dict[int, dict[int, int]] = {}
-        of_frames = zip(groups.tolist(), samples.tolist(), strict=True)
-        for number, (group, sample) in enumerate(of_frames):
-            runs.setdefault(group, {})[sample] = number
-        for group, place_of in runs.items():
+        of_frames = zip(begins.tolist(), samples.tolist(), strict=True)
+        for number, (begin, sample) in enumerate(of_frames):
+            runs.setdefault(begin, {})[sample] = number
+        for begin, place_of in runs.items():
             try:
-                begin, stop = int(self._heads[group]), max(place_of) + 1
-                for frame in self._decoded(codec.context, begin, stop):
+                for frame in self._decoded(codec.context, begin, max(place_of) + 1):
                     if self._is_strict and frame.is_corrupt:
                         raise undecodable(self._clip, "coded bytes are damaged")
                     if frame.pts in place_of:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -218,26 +219,6 @@ class MixedStream(SampleStream):
         whole = self.order.shares
         return tuple((whole / whole.sum()).tolist())
 
-    @property
-    def num_frames(self) -> int:
-        """Number of frames of all datasets: the samples of an epoch, over all ranks."""
-        return self.order.num_frames
-
-    @property
-    def num_episodes(self) -> int:
-        """Number of episodes of all datasets."""
-        return self.order.num_episodes
-
-    @property
-    def features(self) -> Mapping[str, Mapping[str, Any]]:
-        """Features by key; for features of several datasets, the declaration of the first."""
-        return self.meta.features
-
-    @property
-    def fps(self) -> float:
-        """Frames a second; the first dataset's if they differ."""
-        return self.meta.fps
-
     def identity(self) -> dict[str, Any]:
         """Return everything but the epoch that decides the order, as numbers and texts."""
         return {
@@ -250,16 +231,13 @@ class MixedStream(SampleStream):
 
     def facts(self) -> StreamFacts:
         """Return the work of all workers since the streams were made, or since `reset_facts`."""
-        return _sum_of([stream.facts() for stream in self.streams])
+        return sum((stream.facts() for stream in self.streams), StreamFacts())
 
     def worker_facts(self) -> list[StreamFacts]:
         """Return the same for each worker."""
-        each = [stream.worker_facts() for stream in self.streams]
-        most = max(map(len, each))
-        return [
-            _sum_of([facts[worker] for facts in each if worker < len(facts)])
-            for worker in range(most)
-        ]
+        nothing = StreamFacts()
+        each = (stream.worker_facts() for stream in self.streams)
+        return [sum(facts, nothing) for facts in zip_longest(*each, fillvalue=nothing)]
 
     def reset_facts(self) -> None:
         """Set the facts of all workers to zero; call it while no worker runs."""
@@ -276,9 +254,7 @@ class MixedStream(SampleStream):
         """Return this process's workplace, without the episodes of an earlier pass."""
         workplaces = [stream.enter(worker) for stream in self.streams]
         if self._workplace is None or self._workplace.process != os.getpid():
-            self._workplace = _MixedWorkplace(
-                os.getpid(), self._members, workplaces, self.order.first_episodes
-            )
+            self._workplace = _MixedWorkplace(self._members, workplaces, self.order)
         return self._workplace
 
 
@@ -304,8 +280,9 @@ class _Member:
                 next_step="Give a feature another name (features=...).",
             )
         self.features = {self.name_of[key]: ft for key, ft in stream.features.items()}
-        self.cameras = {self.name_of[key] for key in stream.meta.camera_keys}
         meta = stream.meta
+        self.cameras = {self.name_of[key] for key in meta.camera_keys}
+        self.depth_cameras = {self.name_of[key] for key in meta.depth_keys}
         others = [key for key in meta.features if key not in meta.video_keys]
         # In the order of a sample's keys.
         self.keys = [self.name_of[key] for key in (*meta.video_keys, *others)]
@@ -329,30 +306,19 @@ class _Member:
 
     def told_kind(self, key: str) -> str:
         """Return how samples hold a feature, as a word: its window, and whether it is depth."""
-        said = ["depth"] if self.is_depth(key) else []
+        said = ["depth"] if key in self.depth_cameras else []
         if key in self.windows:
             times = self.windows[key][0]
             said.append(f"{count(len(times), 'time')} {min(times):g} to {max(times):g} s")
         return ", ".join(said) or "no window"
 
-    def is_depth(self, key: str) -> bool:
-        """Return whether a feature is a depth camera."""
-        own = next(old for old, new in self.name_of.items() if new == key)
-        return own in self.stream.meta.depth_keys
-
 
 def _differ(members: Sequence[_Member], key: str) -> bool:
     """Return whether members with this feature differ in its windows or in being depth."""
     windows = [member.windows.get(key, (None, None)) for member in members]
-    same_times = len({str(times) for times, _ in windows}) == 1
-    same_steps = len({str(steps) for _, steps in windows}) == 1
-    return len({member.is_depth(key) for member in members}) > 1 or not (same_times or same_steps)
-
-
-def _sum_of(several: Sequence[StreamFacts]) -> StreamFacts:
-    columns = zip(*(astuple(facts) for facts in several), strict=True)
-    names = [field.name for field in fields(StreamFacts)]
-    return StreamFacts(**dict(zip(names, map(sum, columns), strict=True)))
+    times, steps = ({str(each) for each in of_all} for of_all in zip(*windows, strict=True))
+    kinds = {key in member.depth_cameras for member in members}
+    return len(kinds) > 1 or (len(times) > 1 and len(steps) > 1)
 
 
 # Batches of several datasets.
@@ -370,13 +336,12 @@ class _Room:
         return self._piece[:size_bytes]
 
 
-class _Part:
+class _Part(NamedTuple):
     """The samples of one member in a batch."""
 
-    def __init__(self, member: int, rows: IntArray, values: Sample) -> None:
-        self.member = member
-        self.rows = rows  # positions of its samples in the batch
-        self.values = values
+    member: int
+    rows: IntArray  # positions of its samples in the batch
+    values: Sample
 
 
 class _MixedWorkplace:
@@ -387,16 +352,12 @@ class _MixedWorkplace:
     """
 
     def __init__(
-        self,
-        process: int,
-        members: Sequence[_Member],
-        workplaces: Sequence[Workplace],
-        first_episodes: IntArray,
+        self, members: Sequence[_Member], workplaces: Sequence[Workplace], order: MixedOrder
     ) -> None:
-        self.process = process
+        self.process = os.getpid()
         self._members = members
         self._workplaces = workplaces
-        self._first_episodes = first_episodes
+        self._order = order
         self._rooms = [_Room() for _ in members]
         features = {key: ft for one in members for key, ft in one.features.items()}
         self._cameras = {key for one in members for key in one.cameras}
@@ -413,23 +374,23 @@ class _MixedWorkplace:
     def expect(self, episodes: list[int]) -> None:
         """Receive the next episodes of the order, to prepare them."""
         coming: list[list[int]] = [[] for _ in self._members]
-        owners = np.searchsorted(self._first_episodes, episodes, side="right") - 1
-        for episode, owner in zip(episodes, owners.tolist(), strict=True):
-            coming[owner].append(episode - int(self._first_episodes[owner]))
+        owners = self._order.members_of(episodes).tolist()
+        for episode, owner in zip(episodes, owners, strict=True):
+            coming[owner].append(episode - int(self._order.first_episodes[owner]))
         for workplace, mine in zip(self._workplaces, coming, strict=True):
             workplace.expect(mine)
 
     def make(self, block: OrderBlock, memory: Memory) -> Sample:
         """Return a batch in memory that ``memory`` provides."""
-        owners = np.searchsorted(self._first_episodes, block.episodes, side="right") - 1
+        if self._padded and not self._patterns:
+            self._learn()
+        owners = self._order.members_of(block.episodes)
         parts = []
         for member in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == member)
             mine = OrderBlock(*(array[rows] for array in block))
-            own = mine._replace(episodes=mine.episodes - self._first_episodes[member])
+            own = mine._replace(episodes=mine.episodes - self._order.first_episodes[member])
             parts.append(_Part(member, rows, self._made_by(member, own)))
-        if self._padded and not self._patterns:
-            self._learn({part.member: part.values for part in parts})
         return self._joined(parts, owners, memory)
 
     def clear(self) -> None:
@@ -442,16 +403,15 @@ class _MixedWorkplace:
         made = self._workplaces[member].make(block, self._rooms[member])
         return {names.get(key, key): value for key, value in made.items()}
 
-    def _learn(self, made: dict[int, Sample]) -> None:
+    def _learn(self) -> None:
         """Learn the kinds of padded values once, from a sample of each member."""
-        for member in range(len(self._members)):
-            if member not in made:
-                # The first frame of the first episode, which need not stay in memory.
-                zero = np.zeros(1, np.int64)
-                made[member] = self._made_by(member, OrderBlock(zero, zero, zero, zero - 1))
+        # The first frame of the first episode, which need not stay in memory.
+        zero = np.zeros(1, np.int64)
+        block = OrderBlock(zero, zero, zero, zero - 1)
+        made = [self._made_by(member, block) for member in range(len(self._members))]
         flags = torch.empty(0, dtype=torch.bool)
         for key in self._padded:
-            found = [sample[key][:0] for sample in made.values() if key in sample]
+            found = [sample[key][:0] for sample in made if key in sample]
             self._patterns[key] = found[0] if found else flags
 
     def _joined(self, parts: Sequence[_Part], owners: IntArray, memory: Memory) -> Sample:
@@ -459,10 +419,9 @@ class _MixedWorkplace:
         size = len(owners)
         plans = [TensorPlan(_DATASET_INDEX, torch.int64, (size,))]
         elsewhere: dict[str, torch.Tensor] = {}
-        patterns: dict[str, Any] = {}
         for key in self._keys:
             found = [part.values[key] for part in parts if key in part.values]
-            pattern = patterns[key] = found[0] if found else self._patterns[key]
+            pattern = found[0] if found else self._patterns[key]
             if not isinstance(pattern, torch.Tensor):
                 continue
             for value in found[1:]:

@@ -191,9 +191,7 @@ class EpisodeOrder(Order):
             found = self._epoch(epoch + before)
             episodes, frames = found.frames(mine - begin)
             parts.append(OrderBlock(episodes, frames, mine, begin + found.last[episodes]))
-        if len(parts) == 1:
-            return parts[0]
-        return OrderBlock(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
     def episodes(self, epoch: int, rank: int, world_size: int) -> IntArray:
         """Return the episodes of a rank's frames in an epoch, ascending."""
@@ -341,6 +339,11 @@ class MixedOrder(Order):
         self.num_episodes = int(counts.sum())
         self.num_frames = sum(order.num_frames for order in orders)
 
+    def members_of(self, episodes: npt.ArrayLike) -> IntArray:
+        """Return the member of each episode."""
+        ends: IntArray = np.searchsorted(self.first_episodes, episodes, side="right")
+        return ends - 1
+
     def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
         """Return the samples with some numbers; see `Order.at`."""
         begin = epoch * self.num_frames
@@ -435,7 +438,7 @@ def order_batches(
     """
     rest: OrderBlock | None = None
     for block in blocks:
-        joined = block if rest is None else _joined(rest, block)
+        joined = block if rest is None else _joined([rest, block])
         first_places, episodes = _first_appearances(joined) if ahead else (None, [])
         whole = len(joined.frames) // batch_size * batch_size
         for first in range(0, whole, batch_size):
@@ -448,8 +451,8 @@ def order_batches(
         yield rest
 
 
-def _joined(first: OrderBlock, second: OrderBlock) -> OrderBlock:
-    return OrderBlock(*(np.concatenate(arrays) for arrays in zip(first, second, strict=True)))
+def _joined(blocks: Iterable[OrderBlock]) -> OrderBlock:
+    return OrderBlock(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
 
 
 def _first_appearances(block: OrderBlock) -> tuple[IntArray, list[int]]:

@@ -134,6 +134,26 @@ class SampleStream(IterableDataset[Sample]):
         """The epoch of the next pass."""
         return self._passes.next_epoch
 
+    @property
+    def num_frames(self) -> int:
+        """Samples of an epoch, over all ranks (of this partition): each frame once."""
+        return self.order.num_frames
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that all ranks (of this partition) load."""
+        return self.order.num_episodes
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Features by key, as declared; for features of several datasets, by the first."""
+        return self.meta.features
+
+    @property
+    def fps(self) -> float:
+        """Frames a second; the first dataset's if they differ."""
+        return self.meta.fps
+
     def __len__(self) -> int:
         """Return the number of samples of this rank in an epoch."""
         return Share(self.rank, self.world_size).num_batches(self.order.num_frames)
@@ -421,26 +441,6 @@ class EpisodeStream(SampleStream):
     # --- its contents ------------------------------------------------------------------------
 
     # These properties have the names of LeRobot's own dataset class.
-
-    @property
-    def num_frames(self) -> int:
-        """Frames that all ranks of this partition load in an epoch."""
-        return self.order.num_frames
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes that all ranks of this partition load."""
-        return len(self._places)
-
-    @property
-    def features(self) -> Mapping[str, Mapping[str, Any]]:
-        """Features by key, as declared in the dataset."""
-        return self.meta.features
-
-    @property
-    def fps(self) -> float:
-        """Frames a second."""
-        return self.meta.fps
 
     @property
     def root(self) -> Path | str:

@@ -15,9 +15,10 @@ import math
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from itertools import count
-from typing import Any, ClassVar, NamedTuple
+from operator import add
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -132,22 +133,14 @@ class SharedBatch:
 class SharedBufferPool:
     """The memory of a loader's workers, as the training process sees it."""
 
-    _numbers: ClassVar = count()
-    _known: ClassVar[WeakValueDictionary[int, SharedBufferPool]] = WeakValueDictionary()
-
     def __init__(self, num_workers: int) -> None:
-        self.number = next(self._numbers)
+        self.number = next(_POOL_NUMBERS)
         self.states = shared_numbers(num_workers, _SLOTS)
         self._mapped: dict[tuple[int, int], torch.Tensor] = {}
         self._held: list[tuple[StorageWeakRef, int, int]] = []
         # torch's pinning thread receives batches while the training loop collects.
         self._lock = threading.Lock()
-        self._known[self.number] = self
-
-    @classmethod
-    def find(cls, number: int) -> SharedBufferPool | None:
-        """Return a pool by its number, if its loader still exists."""
-        return cls._known.get(number)
+        _POOLS[self.number] = self
 
     def receive(self, worker: int, slot: int, piece: torch.Tensor | None) -> torch.Tensor:
         """Return the memory of a slot, for one batch."""
@@ -176,6 +169,11 @@ class SharedBufferPool:
                 else:
                     held.append((reference, worker, slot))
             self._held = held
+
+
+_POOL_NUMBERS = count()
+# The pools whose loaders still exist, by number.
+_POOLS: WeakValueDictionary[int, SharedBufferPool] = WeakValueDictionary()
 
 
 class SharedBufferWriter:
@@ -244,7 +242,7 @@ def _receive(
     others: Mapping[str, Any],
 ) -> SharedBatch:
     """Unpack a batch from a worker; called by pickle."""
-    pool = SharedBufferPool.find(number)
+    pool = _POOLS.get(number)
     if slot is not None and pool is not None:
         piece = pool.receive(worker, slot, piece)
     return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
@@ -290,6 +288,9 @@ class StreamFacts:
     rows_ns: int = 0
     decode_ns: int = 0
     assemble_ns: int = 0
+
+    def __add__(self, other: StreamFacts) -> StreamFacts:
+        return StreamFacts(*map(add, astuple(self), astuple(other)))
 
     @property
     def hit_rate(self) -> float | None:

@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -194,23 +195,21 @@ def choose_methods(
         UsageError: A column or method does not exist, or does not fit the type or the number of
             columns.
     """
-    chosen: dict[str, list[Method]] = {}
-    begins: dict[str, set[int]] = {key: set() for key in columns}  # first columns of quaternions
+    # For each column, its method and, of a quaternion, the first column.
+    chosen: dict[str, list[tuple[Method, int | None]]] = {}
     for key, (dtype, width) in columns.items():
         of_type: Method = "linear" if dtype.kind == "f" else "previous"
         known = list((names or {}).get(key, ()))
+        is_named = len(known) == width
         chosen[key] = [
-            "previous" if len(known) == width and _GRIPPER in known[column].lower() else of_type
+            ("previous" if is_named and _GRIPPER in known[column].lower() else of_type, None)
             for column in range(width)
         ]
     for text, method in (given or {}).items():
         key, start, stop = _columns(text, columns)
         _check(text, method, columns[key][0], stop - start)
-        chosen[key][start:stop] = [method] * (stop - start)
-        begins[key] -= set(range(start - _QUATERNION + 1, stop))
-        if method == "slerp":
-            begins[key].add(start)
-    return {key: _segments(key, of_columns, begins[key]) for key, of_columns in chosen.items()}
+        chosen[key][start:stop] = [(method, start if method == "slerp" else None)] * (stop - start)
+    return {key: _segments(key, of_columns) for key, of_columns in chosen.items()}
 
 
 def quaternions(methods: Methods) -> Iterator[tuple[str, int, int]]:
@@ -255,22 +254,18 @@ def _check(text: str, method: Method, dtype: np.dtype[Any], width: int) -> None:
         )
 
 
-def _segments(key: str, of_columns: Sequence[Method], begins: set[int]) -> tuple[Segment, ...]:
+def _segments(key: str, of_columns: Sequence[tuple[Method, int | None]]) -> tuple[Segment, ...]:
     segments: list[Segment] = []
-    for column, method in enumerate(of_columns):
-        if segments and segments[-1].method == method and column not in begins:
-            segments[-1] = segments[-1]._replace(stop=column + 1)
-        else:
-            segments.append(Segment(column, column + 1, method))
-    for segment in segments:
-        if segment.method == "slerp" and (
-            segment.stop - segment.start != _QUATERNION or segment.start not in begins
-        ):
+    stop = 0
+    for (method, quaternion), alike in groupby(of_columns):
+        start, stop = stop, stop + len(list(alike))
+        if quaternion is not None and stop - start != _QUATERNION:
             raise UsageError(
                 f"Another method is also given for a column of the quaternion at "
-                f"{key}[{segment.start}].",
+                f"{key}[{quaternion}].",
                 next_step="Give the columns of a quaternion only once.",
             )
+        segments.append(Segment(start, stop, method))
     return tuple(segments)
 
 
@@ -540,8 +535,8 @@ class DatasetSet(TrajectorySource):
         # A reader is not used across a fork, since two processes would move one file's position.
         if self._reader is None or self._opened_by != os.getpid():
             self._reader, self._opened_by = RowReader(self._meta, self._files), os.getpid()
-        self._reader.need(index)
         try:
+            self._reader.need(index)
             rows = self._reader.read(index)
         finally:
             self._reader.release(index)

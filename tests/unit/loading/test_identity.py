@@ -69,10 +69,3 @@ def test_a_copy_takes_a_state_wherever_it_lies(
         there = StreamLoader(make(url), batch_size=4)
         there.load_state_dict(state)
         StreamLoader(make(copy), batch_size=4).load_state_dict(there.state_dict())
-
-
-def test_a_state_of_before_is_refused_with_the_reason(v30: Path) -> None:
-    loader = StreamLoader(one(v30), batch_size=4)
-
-    with pytest.raises(PlanMismatchError, match="another version of leconvert"):
-        loader.load_state_dict({**loader.state_dict(), "version": 3})

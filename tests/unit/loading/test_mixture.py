@@ -100,22 +100,18 @@ def order_of(weights: list[float], *, seed: int = 0, times: int = 1) -> MixedOrd
 def test_any_thousand_samples_have_the_shares_to_within_a_hundredth(weights: list[float]) -> None:
     order = order_of(weights)
     found = order.at(1, np.arange(25_000))
-    owners = np.searchsorted(order.first_episodes, found.episodes, side="right") - 1
+    owners = order.members_of(found.episodes)
     for member, weight in enumerate(weights):
         taken = np.cumsum(np.append(0, owners == member))
         away = np.abs(taken[1000:] - taken[:-1000] - 1000 * weight / sum(weights)).max()
         assert away <= 10, (member, away)
 
 
-def member_of(order: MixedOrder, episodes: Any) -> Any:
-    return np.searchsorted(order.first_episodes, episodes, side="right") - 1
-
-
 def test_each_member_goes_through_its_own_order_without_end() -> None:
     order = order_of([0.5, 0.2, 0.3], times=20)
     found = order.at(2, np.arange(30_000))
-    before = member_of(order, order.at(0, np.arange(2 * order.num_frames)).episodes)
-    owners = member_of(order, found.episodes)
+    before = order.members_of(order.at(0, np.arange(2 * order.num_frames)).episodes)
+    owners = order.members_of(found.episodes)
     for member, own in enumerate(order._orders):
         first = int(np.count_nonzero(before == member))
         rows = np.flatnonzero(owners == member)
@@ -161,12 +157,12 @@ def test_hosts_touch_few_episodes_but_their_own(ranks: int, of_host: int) -> Non
 def test_ranks_have_the_shares_too_and_another_seed_other_turns() -> None:
     def owners(seed: int) -> Any:
         order = order_of([1, 1], seed=seed)
-        return np.searchsorted(order.first_episodes, order.at(0, np.arange(8000)).episodes, "right")
+        return order.members_of(order.at(0, np.arange(8000)).episodes)
 
     mine = owners(0)
     for ranks in (2, 4, 8):
         for rank in range(ranks):
-            assert 0.4 < np.mean(mine[rank::ranks] == 1) < 0.6
+            assert 0.4 < np.mean(mine[rank::ranks]) < 0.6
     assert (mine != owners(1)).any()
 
 

@@ -18,14 +18,6 @@ def windows_of(seconds: list[float], fps: float = 30):
     return found["action"]
 
 
-def test_times_become_frames_and_steps_outside_the_episode_are_its_ends() -> None:
-    window = windows_of([-2 / 30, 0.0, 0.1])
-    assert window.offsets.tolist() == [-2, 0, 3]
-    frames, lengths = np.array([0, 4]), np.array([5, 5])
-    assert window.frames(frames, lengths).tolist() == [[0, 0, 3], [2, 4, 4]]
-    assert window.is_pad(frames, lengths).tolist() == [[True, False, False], [False, False, True]]
-
-
 @given(
     length=st.integers(1, 20),
     offsets=st.lists(st.integers(-40, 40), min_size=1, max_size=8),
