@@ -559,10 +559,10 @@ def convert_dataset(
     fleet: Fleet,
     dataset: FleetDataset,
     host: Host,
-    conversion: Conversion = Conversion(),
+    conversion: Conversion,
     *,
-    pause: Callable[[float], object] | None = None,
-    progress: Progress = NO_PROGRESS,
+    pause: Callable[[float], object],
+    progress: Progress,
 ) -> Mapping[str, Any]:
     """Convert a dataset and push it if that is asked for; skip it if nothing changed.
 
@@ -595,9 +595,7 @@ def convert_dataset(
     fetches = _planned_moves(host.folder(dataset)) if dataset.migrates else None
     while True:
         try:
-            with host.at_hand(
-                dataset, state, fetches=fetches, pause=pause or host.stop.wait
-            ) as hand:
+            with host.at_hand(dataset, state, fetches=fetches, pause=pause) as hand:
                 fields, pushed = _convert_at_hand(
                     fleet,
                     dataset,
