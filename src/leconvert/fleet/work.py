@@ -160,11 +160,12 @@ class Fleet:
         """The file operations that every process of this run must publish with."""
         return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
 
-    def board(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> Board:
+    def board(self, leases: LeaseOptions) -> Board:
         """Return one worker's view of the datasets."""
-        return Board(self.store(leases, identity), len(self.datasets))
+        store = self.store(leases, WorkerIdentity.of_this_process())
+        return Board(store, len(self.datasets))
 
-    def store(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> LeaseStore:
+    def store(self, leases: LeaseOptions, identity: WorkerIdentity) -> LeaseStore:
         """Return one worker's access to the leases of datasets.
 
         The first error sets a dataset aside, since the next attempt would meet it too.
@@ -172,7 +173,7 @@ class Fleet:
         return LeaseStore(
             self.paths,
             self.run_id,
-            identity or WorkerIdentity.of_this_process(),
+            identity,
             lease_seconds=leases.lease_seconds,
             max_attempts=1,
             max_losses=_MOST_LOSSES,
