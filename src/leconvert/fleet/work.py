@@ -160,11 +160,12 @@ class Fleet:
         """The file operations that every process of this run must publish with."""
         return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
 
-    def board(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> Board:
+    def board(self, leases: LeaseOptions) -> Board:
         """Return one worker's view of the datasets."""
-        return Board(self.store(leases, identity), len(self.datasets))
+        store = self.store(leases, WorkerIdentity.of_this_process())
+        return Board(store, len(self.datasets))
 
-    def store(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> LeaseStore:
+    def store(self, leases: LeaseOptions, identity: WorkerIdentity) -> LeaseStore:
         """Return one worker's access to the leases of datasets.
 
         The first error sets a dataset aside, since the next attempt would meet it too.
@@ -172,7 +173,7 @@ class Fleet:
         return LeaseStore(
             self.paths,
             self.run_id,
-            identity or WorkerIdentity.of_this_process(),
+            identity,
             lease_seconds=leases.lease_seconds,
             max_attempts=1,
             max_losses=_MOST_LOSSES,
@@ -559,10 +560,10 @@ def convert_dataset(
     fleet: Fleet,
     dataset: FleetDataset,
     host: Host,
-    conversion: Conversion = Conversion(),
+    conversion: Conversion,
     *,
-    pause: Callable[[float], object] | None = None,
-    progress: Progress = NO_PROGRESS,
+    pause: Callable[[float], object],
+    progress: Progress,
 ) -> Mapping[str, Any]:
     """Convert a dataset and push it if that is asked for; skip it if nothing changed.
 
@@ -595,9 +596,7 @@ def convert_dataset(
     fetches = _planned_moves(host.folder(dataset)) if dataset.migrates else None
     while True:
         try:
-            with host.at_hand(
-                dataset, state, fetches=fetches, pause=pause or host.stop.wait
-            ) as hand:
+            with host.at_hand(dataset, state, fetches=fetches, pause=pause) as hand:
                 fields, pushed = _convert_at_hand(
                     fleet,
                     dataset,

@@ -26,6 +26,7 @@ _STEPS = (
     7200, 10800, 21600, 43200, 86400, 172800, 604800,
 )  # fmt: skip
 _MOST_TICKS = 5
+_MOST_BINS = 10
 _LEAST_DISTANCE = 0.18
 
 WIDTH_UNITS = 10_000
@@ -185,10 +186,10 @@ class Bin:
     count: int
 
 
-def durations(seconds: Sequence[float], most_bins: int = 10) -> list[Bin]:
+def durations(seconds: Sequence[float]) -> list[Bin]:
     """Return a histogram; bins grow by a factor if durations differ widely, else they are even."""
     low, high = max(min(seconds), _SHORTEST_SECONDS), max(*seconds, _SHORTEST_SECONDS)
-    count = max(1, min(most_bins, math.ceil(math.sqrt(len(seconds))) + 1))
+    count = max(1, min(_MOST_BINS, math.ceil(math.sqrt(len(seconds))) + 1))
     if high <= low * 1.001:
         return [Bin(low, high, len(seconds))]
     spaced = np.geomspace if high / low > 30 else np.linspace

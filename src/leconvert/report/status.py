@@ -363,15 +363,12 @@ def run_status(work_dir: Path) -> RunStatus:
     return RunObserver(open_run(work_dir, allow_mixed_versions=True, only_look=True)).look()
 
 
-def watch_run(
-    work_dir: Path, pause: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[RunStatus]:
+def watch_run(work_dir: Path, pause: Callable[[], bool]) -> Iterator[RunStatus]:
     """Yield a status again and again until the result is in place; a ``--restart`` is followed.
 
     Args:
         work_dir: The work dir.
         pause: Called between looks; the generator ends if it returns true.
-        clock: Returns monotonic seconds.
 
     Raises:
         FileNotFoundError, WorkDirError: There is no run, and none was seen before.
@@ -382,7 +379,6 @@ def watch_run(
             if observer is None or WorkDir(work_dir).current_run_id() != observer.run_id:
                 observer = RunObserver(
                     open_run(work_dir, allow_mixed_versions=True, only_look=True),
-                    clock=clock,
                     records_a_look=_RECORDS_A_LOOK,
                 )
             status = observer.look()
