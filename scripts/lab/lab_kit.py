@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tree_digest import tree_digest
 
+from leconvert import __version__
 from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -221,7 +223,7 @@ def lab_parser(
 def run_lab(
     options: argparse.Namespace,
     scenarios: Mapping[str, Callable[..., Iterator[Row]]],
-    build: Callable[[argparse.Namespace], AbstractContextManager[tuple[object, ...]]],
+    build: Callable[[Any], AbstractContextManager[tuple[str, Any]]],
 ) -> int:
     """Run the scenarios that were asked for; return an exit code.
 
@@ -230,7 +232,8 @@ def run_lab(
     Args:
         options: As parsed by the parser of `lab_parser`.
         scenarios: All scenarios by name.
-        build: Builds the lab in ``folder``, and provides what each scenario is called with.
+        build: Builds the lab as the options say, and provides what it is and what each scenario is
+            called with.
     """
     if unknown := sorted(set(options.names) - set(scenarios)):
         print(f"There is no scenario {unknown[0]}; there are {', '.join(scenarios)}.")
@@ -243,11 +246,14 @@ def run_lab(
     rows: list[Row] = []
     failed = 0
     try:
-        with build(options) as ground:
+        began = time.monotonic()
+        with build(options) as (what, ground):
+            seconds = time.monotonic() - began
+            say(f"leconvert {__version__}, {what}; {os.cpu_count()} cores, up in {seconds:.1f} s\n")
             for name in names:
                 began = time.monotonic()
                 try:
-                    for row in scenarios[name](*ground):
+                    for row in scenarios[name](ground):
                         rows.append(row)
                         said = f"{row.scenario}: {row.case}: {row.outcome}"
                         say(f"[{time.monotonic() - began:5.1f} s] {said}")

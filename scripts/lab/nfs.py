@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab_kit import LabError, run_lab, say
+from lab_kit import LabError, run_lab
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.lab import DEFAULT_FOLDER
-from nfs_lab.requirements import kernel_version, require
+from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import ALL, SCENARIOS, Ground, set_clock, set_latency
-
-from leconvert import __version__
 
 
 def lab_options(options: argparse.Namespace) -> LabOptions:
@@ -29,16 +26,15 @@ def lab_options(options: argparse.Namespace) -> LabOptions:
 
 
 @contextmanager
-def build(options: argparse.Namespace) -> Iterator[tuple[Ground]]:
+def build(options: argparse.Namespace) -> Iterator[tuple[str, Ground]]:
     """Have a lab for the length of a ``with`` block."""
-    require(options.fs)  # the first line names the kernel that it installs
-    say(
-        f"leconvert {__version__}, Linux {kernel_version()} on every host, {options.clients} hosts "
-        f"and a server with {options.fs}, mount options {options.mount_options or 'by default'}, "
-        f"server's lease {options.nfs_lease_seconds} s, {os.cpu_count()} cores in all\n"
-    )
     with NfsLab(options.folder).running(lab_options(options)) as lab:
-        yield (Ground(lab),)
+        yield (
+            f"Linux {kernel_version()} on every host, {options.clients} hosts and a server with "
+            f"{options.fs}, mount options {options.mount_options or 'by default'}, server's lease "
+            f"{options.nfs_lease_seconds} s",
+            Ground(lab),
+        )
 
 
 def run_on_host(options: argparse.Namespace, lab: NfsLab) -> int:

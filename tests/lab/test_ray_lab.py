@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from ray_lab import RayCluster
-from ray_lab.scenarios import SCENARIOS, Ground, make_ground
+from ray_lab.scenarios import SCENARIOS, Ground, build
 
 pytestmark = pytest.mark.lab
 
@@ -18,11 +18,10 @@ def ground() -> Iterator[Ground]:
     """Three nodes in network namespaces and a small dataset, for all scenarios."""
     # The paths of Ray's sockets must be short.
     with TemporaryDirectory(prefix="leray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        cluster = RayCluster(Path(folder) / "c")
-        with cluster.running():
-            assert len(cluster.processes) > 3 * 3
-            yield make_ground(cluster, Path(folder))
-        assert cluster.processes == []
+        with build(Namespace(folder=Path(folder))) as (_, ground):
+            assert len(ground.cluster.processes) > 3 * 3
+            yield ground
+        assert ground.cluster.processes == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,12 @@ import psutil
 import pytest
 from lab_kit import wait_until
 from slurm_lab import SlurmCluster
-from slurm_lab.ground import Ground, make_ground
-from slurm_lab.scenarios import SCENARIOS
+from slurm_lab.ground import Ground
+from slurm_lab.scenarios import SCENARIOS, build
 
 pytestmark = pytest.mark.lab
 
-PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "lab" / "slurm.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "lab" / "run.py"
 JOB = ["sleep", "61397"]  # a number that nobody else sleeps
 DAEMONS = {"munged", "slurmctld", "slurmd"}
 
@@ -38,9 +39,8 @@ def daemons_of(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """A cluster of three logical nodes and a small dataset for all scenarios."""
-    folder = tmp_path_factory.mktemp("slurm")
-    with SlurmCluster(folder / "cluster").running() as cluster:
-        yield make_ground(cluster, folder)
+    with build(Namespace(folder=tmp_path_factory.mktemp("slurm"))) as (_, ground):
+        yield ground
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -63,7 +63,8 @@ def test_a_cluster_ends_its_jobs_and_its_daemons(tmp_path: Path) -> None:
 
 
 def test_daemons_end_with_a_builder_that_is_killed(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, str(PROGRAM), "--folder", str(tmp_path)]) as builder:
+    command = [sys.executable, str(PROGRAM), "slurm", "--folder", str(tmp_path)]
+    with subprocess.Popen(command) as builder:
         folder = tmp_path / "cluster"
         wait_until(lambda: set(daemons_of(folder)) == DAEMONS, 60, "The start of all daemons")
         builder.kill()

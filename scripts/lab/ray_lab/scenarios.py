@@ -1,13 +1,16 @@
-"""Conversions on the cluster: `leconvert convert --engine ray`, with everything going wrong."""
+"""Conversions by `--engine ray` on nodes that are killed, cut off and added meanwhile."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from lab_kit import Row, ScenarioFailedError, demand, short_episodes, wait_until
@@ -15,7 +18,7 @@ from tree_digest import tree_digest
 
 from ray_lab.cluster import HEAD, RayCluster
 
-__all__ = ["SCENARIOS", "Ground", "make_ground"]
+__all__ = ["SCENARIOS", "build"]
 
 _SECONDS = 300.0
 _SECONDS_A_BATCH = 3.0
@@ -161,9 +164,12 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
 }
 
 
-def make_ground(cluster: RayCluster, folder: Path) -> Ground:
-    """Make a dataset, convert it in one process, and return where scenarios take place."""
-    return Ground(cluster, folder, *short_episodes(folder))
+@contextmanager
+def build(options: Namespace) -> Iterator[tuple[str, Ground]]:
+    """Have a cluster and a converted dataset for the length of a ``with`` block."""
+    with RayCluster(options.folder / "c").running() as cluster:
+        what = f"Ray {version('ray')}, {cluster.nodes} nodes in network namespaces"
+        yield what, Ground(cluster, options.folder, *short_episodes(options.folder))
 
 
 def _said(workers: Counter[str]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +61,14 @@ class Ground:
         return [json.loads(path.read_bytes()) for path in paths]
 
 
-def make_ground(cluster: SlurmCluster, folder: Path) -> Ground:
-    """Make a dataset and return where scenarios take place."""
+@contextmanager
+def build(options: Namespace) -> Iterator[tuple[str, Ground]]:
+    """Have a cluster of three logical nodes and a dataset for the length of a ``with`` block."""
+    with SlurmCluster(options.folder / "cluster").running() as cluster:
+        yield f"{cluster.version}, {cluster.nodes} logical nodes", _ground(cluster, options.folder)
+
+
+def _ground(cluster: SlurmCluster, folder: Path) -> Ground:
     cameras = (
         CameraSpec(key="observation.images.top", width=64, height=48),
         CameraSpec(key="observation.images.wrist", width=32, height=32),

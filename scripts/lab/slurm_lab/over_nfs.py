@@ -1,26 +1,33 @@
-"""Conversions by SLURM on hosts that share an NFS mount alone, with everything going wrong."""
+"""A conversion by SLURM on hosts that share an NFS mount alone, with everything going wrong.
+
+A controller and three nodes are hosts with kernels of their own.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab_kit import Row, demand, wait_until
-from nfs_lab import Guest
+from lab_kit import Row, demand, require, wait_until
+from nfs_lab import Guest, LabOptions, NfsLab
 from nfs_lab.conversion import Conversion, events_of
+from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import Ground
 
+from slurm_lab.cluster import PACKAGES
 from slurm_lab.guests import GuestCluster
 
-HOSTS = 4
-"""A host for the controller and three nodes."""
+FOLDER = Path("/dev/shm/leconvert-slurm-nfs-lab")
+"""The folder of the lab by default."""
 
-MEMORY_MB = 768
-"""Memory of each host, in MiB: two workers and a daemon."""
+_HOSTS = 4  # one of them for the controller
+_MEMORY_MB = 768  # two workers and a daemon
 
 _WORKER = Path(__file__).resolve().parent / "inside" / "node_worker.py"
 _PLACE = "leconvert.run.worker:ShardWriter.write#1"
@@ -29,13 +36,29 @@ _WORKERS_A_NODE = 2
 _WITHOUT_CONTROLLER = 3
 
 
-def troubled_conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
+@contextmanager
+def build(options: Namespace) -> Iterator[tuple[str, GuestCluster]]:
+    """Have the lab and the cluster for the length of a ``with`` block."""
+    require("SLURM's daemons start jobs for others", PACKAGES)
+    options_of_lab = LabOptions(clients=_HOSTS, memory_mb=_MEMORY_MB)
+    with NfsLab(options.folder).running(options_of_lab) as lab:
+        cluster = GuestCluster(lab)
+        cluster.start()
+        yield (
+            f"{cluster.version}, a controller and {len(cluster.nodes)} nodes on hosts of their own "
+            f"(Linux {kernel_version()}) that mount one NFS server's disk",
+            cluster,
+        )
+
+
+def troubled_conversion(cluster: GuestCluster) -> Iterator[Row]:
     """Workers are preempted, a node loses its power, and so does the controller's host.
 
     All workers halt in the middle of their first batch: those of the first node until it loses its
     power, those of the second until the first is back, and those of the third, which are preempted,
     until they have come again. So nothing waits for luck.
     """
+    ground = Ground(cluster.lab)
     first, second, third = cluster.nodes
     run = _Run(ground, cluster, "troubled")
     for guest in cluster.nodes:
@@ -99,7 +122,7 @@ def troubled_conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
     run.conversion.remove()
 
 
-SCENARIOS: Mapping[str, Callable[[Ground, GuestCluster], Iterator[Row]]] = {
+SCENARIOS: Mapping[str, Callable[[GuestCluster], Iterator[Row]]] = {
     "troubled-conversion": troubled_conversion,
 }
 """Every scenario by name."""

@@ -1,4 +1,4 @@
-"""Scenarios on the cluster: each asserts its promises, and returns a row of its findings."""
+"""Benchmarks, trainings and conversions on a SLURM cluster of logical nodes of one machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from leconvert.bench import Job, Resources, submit_chain
 from leconvert.run.engines.options import Site
 from slurm_lab.cluster import JobEnd
 from slurm_lab.engine import engine, fleet
-from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground
+from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground, build
+
+__all__ = ["SCENARIOS", "build"]
 
 # One rank: writes down which frames it got in an epoch, and where it ran.
 _RANK = """

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from leconvert.support.errors import UsageError
-from leconvert.support.flags import flag
+from leconvert.support.flags import flag, some_seconds, whole
 from leconvert.support.machine import lerobot_home
 
 if TYPE_CHECKING:
@@ -186,26 +186,6 @@ LOADERS: tuple[Loader, ...] = get_args(Loader)
 
 _MOST_DEFAULT_WORKERS = 4
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
-_AT_LEAST = {
-    "batch_size": 1,
-    "num_workers": 0,
-    "prefetch_factor": 1,
-    "episode_pool_size": 1,
-    "max_buffer_input_shards": 1,
-    "video_decoder_cache_size": 1,
-    "video_fetch_workers": 0,
-    "num_batches": 1,
-    "warmup_batches": 0,
-    "probe_samples": 0,
-    "probe_warmup": 0,
-    "rank": 0,
-    "world_size": 1,
-    "num_partitions": 1,
-    "partition_index": 0,
-    "max_episodes": 1,
-    "seed": 0,
-    "check": 0,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,44 +231,52 @@ class RunOptions:
     deltas: str | None = flag(
         None, "a JSON file with time windows: a list of seconds for each feature", "FILE"
     )
-    batch_size: int = flag(16, "samples in a batch (default: 16)", "N", int)
+    batch_size: int = flag(16, "samples in a batch (default: 16)", "N", whole(1))
     num_workers: int | None = flag(
         None,
         "number of loading processes; 0: load in this process (default: the cores, at most 4)",
         "N",
-        int,
+        whole(0),
     )
-    prefetch_factor: int = flag(2, "batches that each worker prepares ahead (default: 2)", "N", int)
+    prefetch_factor: int = flag(
+        2, "batches that each worker prepares ahead (default: 2)", "N", whole(1)
+    )
     episode_pool_size: int | None = flag(
         None,
         "number of episodes that stream mixes, or of frames that stream-lerobot buffers",
         "N",
-        int,
+        whole(1),
         names=("--episode-pool-size", "--buffer-size"),
     )
     max_buffer_input_shards: int | None = flag(
         None,
         "number of files that stream-lerobot reads side by side; other loaders ignore it",
         "N",
-        int,
+        whole(1),
         names=("--max-buffer-input-shards", "--max-num-shards"),
     )
     video_decoder_cache_size: int | None = flag(
-        None, "maximum number of open decoders in each worker", "N", int
+        None, "maximum number of open decoders in each worker", "N", whole(1)
     )
     video_fetch_workers: int | None = flag(
-        None, "threads of each worker that fetch and decode ahead (only stream)", "N", int
+        None, "threads of each worker that fetch and decode ahead (only stream)", "N", whole(0)
     )
-    num_batches: int | None = flag(None, "maximum number of timed batches", "N", int)
-    warmup_batches: int = flag(10, "untimed batches before the measurement (default: 10)", "N", int)
-    duration_s: float = flag(60.0, "minimum seconds of the measurement (default: 60)", "S", float)
+    num_batches: int | None = flag(None, "maximum number of timed batches", "N", whole(1))
+    warmup_batches: int = flag(
+        10, "untimed batches before the measurement (default: 10)", "N", whole(0)
+    )
+    duration_s: float = flag(
+        60.0, "minimum seconds of the measurement (default: 60)", "S", some_seconds
+    )
     probe_samples: int = flag(
         100,
         "samples of an extra pass that measures reading and decoding separately (default: 100)",
         "N",
-        int,
+        whole(0),
     )
-    probe_warmup: int = flag(10, "untimed samples before --probe-samples (default: 10)", "N", int)
+    probe_warmup: int = flag(
+        10, "untimed samples before --probe-samples (default: 10)", "N", whole(0)
+    )
     device: str = flag("cpu", "the device for batches: cpu (default) or cuda", "DEVICE")
     decode_device: str = flag(
         "cpu",
@@ -297,28 +285,28 @@ class RunOptions:
         names=("--decode-device", "--video-decode-device"),
     )
     rank: int | None = flag(
-        None, "number of this process, counted from 0 (default: from the launcher)", "N", int
+        None, "number of this process, counted from 0 (default: from the launcher)", "N", whole(0)
     )
     world_size: int | None = flag(
-        None, "number of all processes (default: from the launcher)", "N", int
+        None, "number of all processes (default: from the launcher)", "N", whole(1)
     )
     num_partitions: int = flag(
         1,
         "number of nodes that share the dataset; each file belongs to one node (default: 1)",
         "N",
-        int,
+        whole(1),
     )
-    partition_index: int = flag(0, "number of this node, counted from 0", "I", int)
-    max_episodes: int | None = flag(None, "use the first N episodes only", "N", int)
+    partition_index: int = flag(0, "number of this node, counted from 0", "I", whole(0))
+    max_episodes: int | None = flag(None, "use the first N episodes only", "N", whole(1))
     tolerance_s: float = flag(
         1e-4,
         "maximum distance of windows from multiples of 1/fps, in seconds (default: 0.0001)",
         "S",
-        float,
+        some_seconds,
     )
-    seed: int = flag(0, "seed of the sample order (default: 0)", "N", int)
+    seed: int = flag(0, "seed of the sample order (default: 0)", "N", whole(0))
     check: int = flag(
-        0, "compare N samples with LeRobot's map-style loader, frame by frame", "N", int
+        0, "compare N samples with LeRobot's map-style loader, frame by frame", "N", whole(0)
     )
     with_limit: bool = flag(
         False,
@@ -326,7 +314,7 @@ class RunOptions:
         "in --out-dir)",
     )
     limit_duration_s: float = flag(
-        5.0, "seconds of each measurement of --with-limit (default: 5)", "S", float
+        5.0, "seconds of each measurement of --with-limit (default: 5)", "S", some_seconds
     )
 
     def __post_init__(self) -> None:
@@ -334,17 +322,12 @@ class RunOptions:
             raise UsageError(
                 "No dataset is given.", next_step="Give --root DIR|URL, or --repo-id ORG/NAME."
             )
-        _check_least(self, _AT_LEAST)
-        for name in ("duration_s", "limit_duration_s", "tolerance_s"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{_flag(name)} must be above 0.")
         for name, known in (
             ("loader", LOADERS), ("mode", MODES), ("source", SOURCES), ("scenario", SCENARIOS)
         ):  # fmt: skip
             _check_known(name, getattr(self, name), known)
-        for name in ("device", "decode_device"):
-            if not _DEVICE.fullmatch(getattr(self, name)):
-                raise UsageError(f"{_flag(name)} must be cpu, cuda or cuda:N.")
+        if not all(map(_DEVICE.fullmatch, (self.device, self.decode_device))):
+            raise UsageError("--device and --decode-device must be cpu, cuda or cuda:N.")
 
     @property
     def read_from(self) -> str:
@@ -427,17 +410,6 @@ def _label_of(root: str) -> str | None:
     return None if "://" in root and not root.startswith("file://") else "local"
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _check_least(options: object, at_least: Mapping[str, int]) -> None:
-    for name, least in at_least.items():
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise UsageError(f"{_flag(name)} must be at least {least}, not {value}.")
-
-
 def _check_known(name: str, value: str | None, known: Collection[str]) -> None:
     if value is not None and value not in known:
         raise UsageError(
@@ -455,17 +427,6 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 USUAL_BATCH_SIZES = (16, 32, 64, 128)
 GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
-
-_RESAMPLE_AT_LEAST = {
-    "num_epochs": 1,
-    "repeats": 1,
-    "warmup_batches": 1,
-    "num_workers": 0,
-    "train_epochs": 1,
-    "seed": 0,
-    "max_trajectories": 1,
-    "threads": 1,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +450,7 @@ class ResampleOptions:
         "use the first N trajectories, or make N synthetic ones (default: 512, or twice "
         "the largest batch)",
         "N",
-        int,
+        whole(1),
     )
     hz: float = flag(50.0, "the rate to resample to (default: 50)", "X", float)
     mode: ResampleMode = flag(
@@ -500,23 +461,25 @@ class ResampleOptions:
     devices: tuple[str, ...] = ("cpu",)
     methods: Mapping[str, Method] = field(default_factory=dict)
     num_epochs: int = flag(
-        1, "passes over all trajectories in each measurement (default: 1)", "N", int
+        1, "passes over all trajectories in each measurement (default: 1)", "N", whole(1)
     )
-    repeats: int = flag(7, "number of measurements (default: 7)", "N", int)
-    warmup_batches: int = flag(3, "untimed batches before the timing (default: 3)", "N", int)
+    repeats: int = flag(7, "number of measurements (default: 7)", "N", whole(1))
+    warmup_batches: int = flag(3, "untimed batches before the timing (default: 3)", "N", whole(1))
     preload: bool = flag(
         True, "read the trajectories during the measurement, not before", names=("--no-preload",)
     )
-    seed: int = flag(0, "random seed (default: 0)", "N", int)
+    seed: int = flag(0, "random seed (default: 0)", "N", whole(0))
     threads: int | None = flag(
-        None, "number of threads of torch (default: torch decides)", "N", int
+        None, "number of threads of torch (default: torch decides)", "N", whole(1)
     )
     loaders: bool = flag(False, "also compare loaders with worker processes")
     end_to_end: bool = flag(
         False, "also train a small diffusion policy, once with each way of resampling"
     )
-    num_workers: int = flag(2, "workers of --loaders and of --end-to-end (default: 2)", "N", int)
-    train_epochs: int = flag(3, "passes of the training (default: 3)", "N", int)
+    num_workers: int = flag(
+        2, "workers of --loaders and of --end-to-end (default: 2)", "N", whole(0)
+    )
+    train_epochs: int = flag(3, "passes of the training (default: 3)", "N", whole(1))
 
     def __post_init__(self) -> None:
         if self.dataset is not None and self.hdf5 is not None:
@@ -525,7 +488,6 @@ class ResampleOptions:
             raise UsageError("--columns works only with --dataset or --hdf5.")
         if self.source_hz is not None and self.hdf5 is None:
             raise UsageError("--source-hz works only with --hdf5.")
-        _check_least(self, _RESAMPLE_AT_LEAST)
         for name, rate in (("--hz", self.hz), ("--source-hz", self.source_hz)):
             if rate is not None and not 0 < rate < math.inf:
                 raise UsageError(f"{name} must be a number above 0, not {rate}.")

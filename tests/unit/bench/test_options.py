@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from leconvert.bench.options import (
     read_deltas,
 )
 from leconvert.cli.main import with_hyphens
+from leconvert.cli.parser import Parser
 from leconvert.cli.probe import add_run_options, run_options
 from leconvert.support.errors import UsageError
 
@@ -27,7 +27,7 @@ SECONDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
 
 
 def parsed(*arguments: str) -> RunOptions:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_run_options(parser)
     return run_options(parser.parse_args([with_hyphens(argument) for argument in arguments]))
 
@@ -124,9 +124,9 @@ def test_every_accepted_spelling_sets_its_option(spelling: str, name: str, value
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("--batch-size=0", "--batch-size must be at least 1"),
-        ("--num-workers=-1", "--num-workers must be at least 0"),
-        ("--duration-s=0", "--duration-s must be above 0"),
+        ("--batch-size=0", "--batch-size takes a whole number of at least 1"),
+        ("--num-workers=-1", "--num-workers takes a whole number of at least 0"),
+        ("--duration-s=0", "--duration-s takes a number of seconds above 0"),
         ("--loader=fast", "There is no loader fast"),
         ("--mode=fast", "There is no mode fast"),
         ("--source=fast", "There is no source fast"),

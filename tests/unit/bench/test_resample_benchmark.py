@@ -255,7 +255,6 @@ def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
         ({"hz": 0.0}, "--hz must be a number above 0"),
         ({"preload": False}, "synthetic trajectories are always in memory"),
         ({"batch_sizes": (0,)}, "--batch-sizes must be whole numbers of at least 1"),
-        ({"repeats": 0}, "--repeats must be at least 1"),
         ({"mode": "fast"}, "There is no mode fast"),
         ({"dtypes": ("fp16",)}, "There is no dtype fp16"),
         ({"devices": ("tpu",)}, "--device must be cpu"),

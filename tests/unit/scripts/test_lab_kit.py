@@ -32,11 +32,11 @@ SCENARIOS = {"storm": storm, "calm": calm}
 
 
 @contextmanager
-def build(options: argparse.Namespace) -> Iterator[tuple[Path]]:
+def build(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
     """Have a lab that is a folder with a log."""
     FOLDERS.append(options.folder)
     (options.folder / "log").write_text("all of it")
-    yield (options.folder,)
+    yield "a folder", options.folder
 
 
 def run(*arguments: str) -> int:

@@ -1,0 +1,167 @@
+"""The benchmarks' commands, log names and ratios are what their reader takes them for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.scripts import SCRIPTS, loaded_script
+
+from leconvert.api import convert
+from leconvert.bench.options import ResampleOptions
+from leconvert.testing import PROFILES
+
+
+@pytest.fixture
+def case() -> Iterator[Callable[[str], ModuleType]]:
+    """Load a case of the benchmarks by its name."""
+    with loaded_script("bench") as bench:
+        yield lambda name: bench.import_module(f"benches.{name}")
+
+
+def test_ratios_are_of_medians_against_the_reference_and_the_copy(
+    case: Callable[[str], ModuleType],
+) -> None:
+    def row(runner: str, wall_seconds: float) -> dict[str, Any]:
+        row = {"runner": runner, "wall_seconds": wall_seconds, "user_seconds": 1.0}
+        return row | {"system_seconds": 0.5, "peak_rss_bytes": 100_000_000}
+
+    rows = [row("reference", wall) for wall in (9.0, 30.0, 10.0)]
+    rows += [row("inline", wall) for wall in (2.0, 2.5, 90.0)]
+    rows += [row("cp -r", wall) for wall in (1.0, 1.0, 1.0)]
+
+    head, _, *lines = case("convert").table(rows).splitlines()
+
+    assert head.endswith("| CPU s | peak MB | reference / it | it / `cp -r` |")
+    assert lines == [
+        "| reference | 3 | 10.00 (9.00-30.00) |  | 1.50 | 95 | 1.0 | 10.00 |",
+        "| inline | 3 | 2.50 (2.00-90.00) |  | 1.50 | 95 | 4.0 | 2.50 |",
+        "| cp -r | 3 | 1.00 (1.00-1.00) |  | 1.50 | 95 | 10.0 | 1.00 |",
+    ]
+
+
+def test_a_log_never_replaces_an_older_one(
+    case: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    names = []
+    for _ in range(3):
+        path = case("kit").new_log(tmp_path, {"started": "2030-01-01T00:00"}, "small", "tmpfs")
+        path.write_text("")
+        names.append(path.name)
+
+    assert names == [f"2030-01-01-small-tmpfs{end}.jsonl" for end in ("", "-2", "-3")]
+
+
+def test_profiles_and_set_ups_are_those_of_the_package(case: Callable[[str], ModuleType]) -> None:
+    assert tuple(PROFILES) == case("kit").PROFILE_NAMES
+    for changes in case("resample").SETUPS.values():
+        ResampleOptions(**changes)
+
+
+def test_trees_take_turns_and_what_is_not_ours_runs_once(
+    case: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    bench = case("convert")
+    trees = [tmp_path / "before/src", tmp_path / "after/src"]
+
+    found = bench.kit.of_trees(bench.LAYOUT_RUNNERS[-2:], trees, {bench.COPY})
+
+    assert [runner.name for runner in found] == ["overlay, before", "overlay, after", bench.COPY]
+    assert [runner.environment.get("PYTHONPATH") for runner in found] == [
+        str(trees[0]), str(trees[1]), None,
+    ]  # fmt: skip
+    assert bench.kit.of_trees(bench.RUNNERS, [], ()) == list(bench.RUNNERS)
+
+
+def test_space_is_counted_once_it_has_settled(
+    case: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = iter([900, 700, 500, 400, 400, 400, 300])
+
+    class State:
+        f_blocks = 1_000
+        f_frsize = 4_096
+
+        def __init__(self) -> None:
+            self.f_bfree = next(free)
+
+    bench = case("convert")
+    monkeypatch.setattr(bench, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(bench.os, "statvfs", lambda _: State())
+
+    assert bench.used_bytes(tmp_path) == 600 * 4_096
+
+
+def test_a_verification_is_measured_by_a_command_without_paths_and_must_find_no_difference(
+    case: Callable[[str], ModuleType], tmp_path: Path, small_source: Path
+) -> None:
+    bench = case("verify")
+    (tmp_path / "source").symlink_to(small_source)
+    convert(small_source, output=tmp_path / "result")
+    for runner in bench.RUNNERS:
+        shown = bench.kit.shown(bench.command(runner, tmp_path), tmp_path)
+        assert str(tmp_path) not in shown
+        assert shown.startswith(("python -m leconvert ", "python scripts/bench.py verify "))
+    row = bench.run("bytes 1", tmp_path)
+    assert row["command"].startswith("python -m leconvert verify $SCRATCH/result --source")
+    assert row["peak_rss_bytes"] > 2**20
+    video = tmp_path / "result/videos/observation.images.top/chunk-000/file-000.mp4"
+    video.write_bytes(video.read_bytes()[:-1])
+    with pytest.raises(SystemExit, match="ended with 10"):
+        bench.run("bytes", tmp_path)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_every_file_is_hashed(tmp_path: Path, processes: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/file").write_bytes(b"x")
+    command = [sys.executable, str(SCRIPTS / "bench.py"), "verify", "--hash", str(tmp_path)]
+    command += ["--processes", processes]
+    assert subprocess.run(command, check=False).returncode == 0
+    (tmp_path / "sub/lost").symlink_to(tmp_path / "nothing")
+    lost = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert lost.returncode == 1
+    assert "sub/lost" in lost.stderr
+
+
+def test_efficiency_is_of_medians_against_one_worker(
+    case: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    def row(workers: int, window: float, wall: float) -> str:
+        times = {"window_seconds": window, "wall_seconds": wall, "cpu_seconds": 3.0}
+        return json.dumps({"workers": workers, **times})
+
+    bench = case("show")
+    head = json.dumps({"format": "leconvert-bench", "version": 1})
+    (tmp_path / "a.jsonl").write_text("\n".join([head, row(16, 7, 10), row(1, 99, 120)]))
+    (tmp_path / "b.jsonl").write_text(
+        "\n".join([head, row(16, 5, 8), row(1, 96, 120), head, row(16, 60, 90), row(1, 9, 10)])
+    )
+    rows = bench.scaling_of(bench.read_log(tmp_path / name)[1] for name in ("a.jsonl", "b.jsonl"))
+    assert list(rows) == [1, 16]
+    assert bench.efficiency(rows, 16, bench.WINDOW) == 96 / (16 * 7)
+    assert bench.efficiency(rows, 16, bench.WHOLE) == 120 / (16 * 10)
+    assert bench.efficiency(rows, 1, bench.WHOLE) == 1
+    last = bench.scaling_table(rows).splitlines()[-1]
+    assert last == "| 16 | 3 | 7.00 (5.00-60.00) | 0.857 | 10.00 (8.00-90.00) | 0.750 | 3.0 |"
+
+
+def test_a_slow_disk_makes_workers_sleep_for_every_byte(
+    case: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    bench = case("strong")
+    bench.make_source(tmp_path / "source", 4)
+    shape = bench.kit.dataset_shape(tmp_path / "source", "slow-disk")
+    row = bench.run_once(tmp_path / "source", tmp_path, 1, 0.4 / shape["video_bytes"])
+    assert (row["workers"], row["batches"], row["batches_a_worker"]) == (1, 4, [4])
+    # Tables are slow too; the rest is the work itself.
+    assert row["busy_seconds"] >= 0.4
+    assert row["window_seconds"] >= row["busy_seconds"] * 0.99
+    assert row["wall_seconds"] > row["window_seconds"]
+    assert row["last_worker_began_after"] == row["first_worker_ended_before"] == 0
