@@ -32,11 +32,7 @@ def test_integers_survive(value: int) -> None:
     reader = CompactReader(encoded + b"rest")
     assert reader.integer() == value == unzigzag(encoded)
     assert reader.position == len(encoded) <= 10
-
-
-@given(st.integers(0, 2**64 - 1))
-def test_varints_survive(value: int) -> None:
-    assert CompactReader(varint(value)).unsigned() == value
+    assert CompactReader(varint(abs(value))).unsigned() == abs(value)
 
 
 @given(st.lists(st.binary(max_size=300), max_size=40))
@@ -144,22 +140,13 @@ def test_what_is_too_long_too_deep_or_out_of_order_is_refused_with_the_reason(
         CompactReader(data).skip(kind)
 
 
-def test_what_is_refused_for_its_length_leaves_the_position_at_its_content() -> None:
-    reader = CompactReader(b"__\x03ab", 2)
-    with pytest.raises(ThriftError):
-        reader.binary()
-    assert reader.position == 3
-
-
-@pytest.mark.parametrize("kind", [BOOL_TRUE, BOOL_FALSE])
-def test_a_truth_value_of_a_struct_takes_no_byte(kind: int) -> None:
-    reader = CompactReader(b"")
+@pytest.mark.parametrize(
+    ("kind", "size"), [(DOUBLE, 8), (BYTE, 1), (BOOL_TRUE, 0), (BOOL_FALSE, 0)]
+)
+def test_a_value_of_fixed_size_takes_just_its_bytes(kind: int, size: int) -> None:
+    reader = CompactReader(bytes(9))
     reader.skip(kind)
-    assert reader.position == 0
-
-
-@pytest.mark.parametrize(("kind", "size"), [(DOUBLE, 8), (BYTE, 1)])
-def test_a_number_of_fixed_size_takes_just_its_bytes(kind: int, size: int) -> None:
-    CompactReader(bytes(size)).skip(kind)
-    with pytest.raises(ThriftError, match=r"^the bytes end too early$"):
-        CompactReader(bytes(size - 1)).skip(kind)
+    assert reader.position == size
+    if size:
+        with pytest.raises(ThriftError, match=r"^the bytes end too early$"):
+            CompactReader(bytes(size - 1)).skip(kind)
