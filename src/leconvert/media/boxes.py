@@ -1,10 +1,8 @@
 """Find and walk the boxes of an ISO base media file (ISO/IEC 14496-12) without trusting it.
 
 A file is hostile until proven sound: every size is checked against the enclosing box before it is
-used, nothing recurses, every loop is bounded, and only the ``moov`` box and box headers are read.
-
-Sample entries (8.5.2) describe how to decode a track. All samples of a track use one chosen entry.
-It is copied into a joined file, and its digest shows which clips can share one file.
+used, nothing recurses, and every loop is bounded. Only the ``moov`` box, box headers and a few
+kilobytes around them are read.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ import numpy as np
 
 from leconvert.dataset.files import EPISODE_FOLDERS, names_to_keep
 from leconvert.dataset.formats import TARGETS, Sources, SourceView, open_sources, v3
-from leconvert.model.selection import EpisodeRanges
+from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
 from leconvert.model.versions import V3_VERSION
 from leconvert.run.layout import layout_streams
@@ -45,7 +45,6 @@ from leconvert.support.text import first_few, shown
 from leconvert.workdir.former import stands_as_left
 from leconvert.workdir.swap import is_converted, old_dir
 
-_VERSION = V3_VERSION
 _EPISODE_FOLDERS = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
 _DIFFERENCES_SHOWN = 20
 # Differences in info.json that separate old episodes from new ones.
@@ -53,14 +52,16 @@ _OF_EPISODES = re.compile(r"fps\Z|robot_type\Z|features\Z|.*\bfeature '")
 
 
 def check_can_append(
-    num_sources: int, layout: LayoutOptions, *, in_place: bool, selects: bool
+    sources: Sequence[Path], target: Path, layout: LayoutOptions, selection: EpisodeSelection
 ) -> None:
-    """Refuse options with which nothing can be appended."""
+    """Refuse to append with options with which nothing can be appended."""
+    if not layout.append:
+        return
     wrong = {
-        "several datasets": num_sources > 1,
-        "a conversion in place (give --output)": in_place,
-        "a selection of episodes": selects,
-        f"--to {layout.to}": layout.to != _VERSION,
+        "several datasets": len(sources) > 1,
+        "a conversion in place (give --output)": target == sources[0],
+        "a selection of episodes": bool(selection),
+        f"--to {layout.to}": layout.to != V3_VERSION,
         f"--layout {OVERLAY}": layout.layout == OVERLAY,
     }
     for what, is_so in wrong.items():
@@ -181,7 +182,7 @@ def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
 
 def _starts(former: v3.Dataset, stream: str) -> IntArray:
     """Return the first position of each file of a stream, and the number of episodes at the end."""
-    slices, path = former.slices(stream), TARGETS[_VERSION].path
+    slices, path = former.slices(stream), TARGETS[V3_VERSION].path
     steps = np.diff(slices.file)
     usual = [path(stream, number) for number in range(len(slices.paths))]
     if list(slices.paths) != usual or int(slices.file[0]) or not np.isin(steps, (0, 1)).all():

@@ -329,7 +329,7 @@ def check_asked(
     sources: Sequence[Path], target: Path, conversion: Conversion = Conversion()
 ) -> None:
     """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
-    _check_can_append(sources, target, conversion.layout, conversion.selection)
+    check_can_append(sources, target, conversion.layout, conversion.selection)
     for source in sources:
         read_info(source)
         own, is_v3 = _assumed_of(source, conversion.repairs, is_alone=len(sources) == 1)
@@ -356,7 +356,7 @@ def draft_plan(
     sources = [sources] if isinstance(sources, Path) else sources
     _check_in_place(sources, target, layout.to, repairs, selection)
     is_overlay = layout.layout == OVERLAY
-    _check_can_append(sources, target, layout, selection)
+    check_can_append(sources, target, layout, selection)
     is_migration = is_outline(arrival) and target == WorkDir.migrated(sources[0])
     if is_migration:
         _check_can_migrate(sources[0], layout, repairs)
@@ -828,14 +828,6 @@ def _check_overlay(scan: SourceScan, name: str) -> None:
         )
         error.findings = _unfit(details, "--layout episode-files")
         raise error
-
-
-def _check_can_append(
-    sources: Sequence[Path], target: Path, layout: LayoutOptions, selection: EpisodeSelection
-) -> None:
-    if layout.append:
-        in_place = target == sources[0]
-        check_can_append(len(sources), layout, in_place=in_place, selects=bool(selection))
 
 
 def _check_in_place(

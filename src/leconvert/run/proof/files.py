@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -32,28 +32,25 @@ from leconvert.run.proof.metadata import (
     compare_provenance,
     compare_repairs,
     tables_of,
-    unreadable_metadata,
 )
 from leconvert.run.proof.statistics import compare_aggregate_form
-from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.errors import LeconvertError, SourceError, UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 
 
-@dataclass(slots=True)
-class MetadataComparison:
-    """The comparison of the tables of a result.
+class MetadataComparison(NamedTuple):
+    """The comparison of everything except the files of episodes.
 
     Attributes:
-        differences: The differences.
-        num_of_info: Number of differences up to and including ``info.json``.
-        expected: The content that the result must hold; None if files cannot be compared.
-        routes: The positions of its episodes in its tables; None if files cannot be compared.
+        of_info: Differences in the records, ``info.json``, the tasks and the form of the tables.
+        of_others: All other differences.
+        content: The content that the files of episodes must hold, and the positions of the episodes
+            in the result's tables; None if these files cannot be compared.
     """
 
-    differences: list[Difference] = field(default_factory=list)
-    num_of_info: int = 0
-    expected: Expected | None = None
-    routes: Routes | None = None
+    of_info: list[Difference]
+    of_others: list[Difference]
+    content: tuple[Expected, Routes] | None = None
 
 
 def compare_metadata(
@@ -65,8 +62,8 @@ def compare_metadata(
     keeps_further: bool,
 ) -> MetadataComparison:
     """Compare everything except the files of episodes."""
-    result, found = tables.root, MetadataComparison()
-    differences = found.differences
+    result, differences, others = tables.root, list[Difference](), list[Difference]()
+    found = MetadataComparison(differences, others)
     try:
         differences += [
             Difference("file", path, "a file", "a pipe, a socket or a device")
@@ -91,29 +88,27 @@ def compare_metadata(
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
         differences.append(_held_against(result, error))
         return found
-    found.num_of_info = len(differences)
-    differences += compare_other_files(
+    others += compare_other_files(
         tables, expected, read_bytes=read_bytes, keeps_further=keeps_further
     )
-    differences += of_episodes
+    others += of_episodes
     if read_bytes:
         try:
-            differences += tables.compare_stats(expected)
+            others += tables.compare_stats(expected)
         except UnreadableSourceError as error:
-            differences.append(_held_against(result, error, "statistics"))
+            others.append(_held_against(result, error, "statistics"))
     else:
-        differences += compare_aggregate_form(result)
+        others += compare_aggregate_form(result)
     if not len(expected):
-        differences.append(Difference("episodes", "meta/episodes", "one at least", "none"))
+        others.append(Difference("episodes", "meta/episodes", "one at least", "none"))
     if tables.num_episodes != len(expected) or not len(expected):
         return found
     if any(len(numbers) != len(expected) for numbers in routes.file_number.values()):
         # A folder that could not be listed looks like an empty one.
         what = "other episodes than when they were counted"
-        differences.append(Difference("episodes", "meta/episodes", str(len(expected)), what))
+        others.append(Difference("episodes", "meta/episodes", str(len(expected)), what))
         return found
-    found.expected, found.routes = expected, routes
-    return found
+    return found._replace(content=(expected, routes))
 
 
 def compare_tables(result: Path, sources: Sources) -> list[Difference]:
@@ -138,12 +133,14 @@ def _held_against(result: Path, error: Exception, expected: str = "its tables") 
 
     The same functions read both sides, so their errors look like errors of a source.
     """
-    if isinstance(error, SourceError) and (
-        error.path is None or not Path(error.path).is_relative_to(result)
-    ):
+    path = getattr(error, "path", None) or getattr(error, "filename", None)
+    is_ours = path is not None and Path(path).is_relative_to(result)
+    if isinstance(error, SourceError) and not is_ours:
         raise error
     raise_storage_trouble(error, getattr(error, "path", None) or result)
-    return unreadable_metadata(result, error, expected)
+    place = Path(path).relative_to(result).as_posix() if path and is_ours else "meta/"
+    said = str(error) if isinstance(error, LeconvertError | OSError) else repr(error)
+    return Difference("readable metadata", place, expected, said)
 
 
 def was_repaired(result: Path) -> bool:

@@ -63,7 +63,7 @@ from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version
 from leconvert.run.proof.difference import Difference, differing_keys, same_json
 from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
-from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
+from leconvert.support.errors import UnreadableSourceError, UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
 from leconvert.tables.schemas import feature_of_type, stored_entries
@@ -433,15 +433,6 @@ def compare_provenance(result: Path, expected: Expected) -> Iterator[Difference]
         if wanted_digest != digest:
             what = "what the source's tables say of the episode (SHA-256)"
             yield Difference(what, PROVENANCE_PATH, wanted_digest, digest, episode)
-
-
-def unreadable_metadata(result: Path, error: Exception, expected: str = "its tables") -> Difference:
-    """Return the difference of a table without which nothing can be compared."""
-    path = getattr(error, "path", None) or getattr(error, "filename", None)
-    inside = path is not None and Path(path).is_relative_to(result)
-    place = Path(path).relative_to(result).as_posix() if path and inside else "meta/"
-    said = str(error) if isinstance(error, LeconvertError | OSError) else repr(error)
-    return Difference("readable metadata", place, expected, said)
 
 
 # The conversion may choose these values; the source does not give them.

@@ -220,20 +220,18 @@ def verify_pair(
             tables, sources, told, read_bytes=reads_bytes, keeps_further=keeps_further
         )
         pa.default_memory_pool().release_unused()  # memory for reading the tables of all episodes
-        expected, routes, differences = found.expected, found.routes, found.differences
-        if expected is None or routes is None:
-            return VerificationReport(depth, differences, 0, 0, 0, 0)
-        files, of_routes = _files(tables, routes)
-        differences += [*of_routes, *_left_over(tree, files)]
+        if found.content is None:
+            return VerificationReport(depth, [*found.of_info, *found.of_others], 0, 0, 0, 0)
+        expected, routes = found.content
+        files, of_files = _files(tables, routes)
+        of_files += _left_over(tree, files)
         chosen = sampling.episodes(len(expected))
         compare = Comparer(tables, expected, routes, reads_bytes, clip_digests, chosen, read_rows)
         frames, streams = int(compare.compared_lengths.sum()), len(expected.streams)
         with progress.stage("verify", frames * streams, "rows and camera frames") as stage:
             of_pieces, cameras = _compare_pieces(compare, stage, spread, max_workers, stop)
-        differences += of_pieces
-        differences[found.num_of_info : found.num_of_info] = compare_cameras(
-            expected.sources.features, cameras, expected.sources.fps
-        )
+        of_cameras = compare_cameras(expected.sources.features, cameras, expected.sources.fps)
+        differences = [*found.of_info, *of_cameras, *found.of_others, *of_files, *of_pieces]
         pictures = samples = 0
         if not differences:
             pictures, samples, differences = _look_closer(compare, sampling, progress, stop)

@@ -16,9 +16,12 @@ import pytest
 from mutation import DATA, TOP, WRIST
 from tests.dataset_damage import Damage, rewrite, set_cells
 
+import leconvert
 from leconvert import media
+from leconvert.model.values import IntArray
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.difference import first_differing_row, same_values
+from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.metadata import Routes
 from leconvert.run.proof.pair import cut_pieces
 from leconvert.support.errors import InterruptedRunError
@@ -153,3 +156,22 @@ def test_small_files_share_a_piece_and_large_ones_are_cut() -> None:
             assert is_whole or len(set(numbers[file_first:file_stop])) == 1
             assert file_first in (0, *(np.flatnonzero(np.diff(numbers)) + 1))
     assert [(piece.first, piece.stop) for piece in pieces[:3]] == [(0, 28), (28, 31), (31, 59)]
+
+
+def test_a_piece_does_not_look_at_the_whole_of_a_large_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, result, episodes = tmp_path / "source", tmp_path / "result", 40
+    make_dataset(source, DatasetSpec(episodes=episodes, frames=2, distinct_clips=1))
+    leconvert.convert(source, output=result)
+    asked = [0]
+
+    def noting(self: Expected, stream: str, positions: IntArray) -> IntArray:
+        asked[0] += len(positions)
+        return samples(self, stream, positions)
+
+    samples = Expected.samples
+    monkeypatch.setattr(Expected, "samples", noting)
+    report = verify_pair(result, source, spread=Spread())
+    assert (report.ok, report.files) == (True, 2), "all episodes are in one file a stream"
+    assert asked[0] == 3 * episodes  # once for each stream, and once for the clips
