@@ -117,14 +117,11 @@ def reading_of_v3(
         said = v3.said_of_version(raw)
         remarks.append(Observation("codebase-version", said, path=v3.INFO_PATH, helps=helps))
     declared, _ = v3.declaration(raw)
-    streams = [] if declared is None else [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
-    if declared is not None and not declared.templates.keys() >= set(streams):
-        nameless = set(streams) - declared.templates.keys()
-        templates = v3.locate_templates(root, declared, nameless)
+    if templates := v3.nameless_templates(root, declared):
         reading = replace(reading, path_templates=templates)
-        for key, template in templates.items():
-            said = v3.said_of_template(raw, key, template)
-            remarks.append(Observation("path-template", said, path=v3.INFO_PATH))
+    for key, template in templates.items():
+        said = v3.said_of_template(raw, key, template)
+        remarks.append(Observation("path-template", said, path=v3.INFO_PATH))
     return reading, remarks
 
 
