@@ -769,10 +769,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
     for name, feature in features.items():
         if feature["dtype"] != "image" or name not in schema.names:
             continue
-        kind = schema.field(name).type
-        while isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        held = kind
+        held = kind = _plain(schema.field(name).type)
         if pa.types.is_struct(kind):
             place = kind.get_field_index("bytes")
             held = kind.field(place).type if place >= 0 else pa.null()
@@ -809,8 +806,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 def _holds_paths(kind: pa.DataType) -> bool:
     """Return whether a column of images can contain only paths."""
-    while isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
+    kind = _plain(kind)
     if pa.types.is_struct(kind):
         return bool(kind.get_field_index("bytes") < 0 <= kind.get_field_index("path"))
     return is_text(kind)

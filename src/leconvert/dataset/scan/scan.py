@@ -14,7 +14,6 @@ import numpy as np
 from leconvert import tables
 from leconvert.dataset.files import EPISODE_FOLDERS, files_below
 from leconvert.dataset.findings import (
-    SOURCE_CATALOGUE,
     Observation,
     ResolvedRepairs,
     SourceFacts,
@@ -24,6 +23,7 @@ from leconvert.dataset.findings import (
     computes_all_stats,
     redeclared,
     resolve_repairs,
+    source_finding,
     task_map_of,
     whole_frames_of,
 )
@@ -70,7 +70,7 @@ from leconvert.dataset.scan.modality import (
     stale_extensions,
     task_columns,
 )
-from leconvert.dataset.scan.trimming import salvaged_intervals, trimmed_before, trimmed_slices
+from leconvert.dataset.scan.trimming import Trimming
 from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source, reading_of_v3
 from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
@@ -245,21 +245,14 @@ def _resolved(
     )
     intervals = selection.kept_frames(episodes.index, episodes.length)
     salvaged: dict[int, tuple[int, int]] = {}
+    trimming = Trimming(dataset, gathered.slices, episodes.index, episodes.length, to)
     if options.on_bad_episode == "trim":
         whole = whole_frames_of(remarks)
-        salvaged = salvaged_intervals(
-            dataset, gathered.slices, episodes.index, whole, intervals, to
-        )
+        salvaged = trimming.salvaged_intervals(whole, intervals)
         chosen = {each: intervals[each] for each in intervals.keys() - whole.keys()}
         intervals = {**chosen, **salvaged}
-    cut, uncut = trimmed_slices(
-        dataset, gathered.slices, episodes.index, episodes.length, intervals, to
-    )
-    remarks += uncut
-    if to == "v2.1":
-        remarks += trimmed_before(
-            dataset, gathered.slices, episodes.index, episodes.length, intervals
-        )
+    cut, uncut = trimming.trimmed_slices(intervals)
+    remarks += [*uncut, *trimming.trimmed_before(intervals)]
     facts = replace(
         facts,
         corrected=corrected,
@@ -380,13 +373,8 @@ def _quantile_bounds(
             continue
         said = f"{shown(name)}: pictures are not decoded, so {v3.STATS_PATH} has bounds of their "
         said += "quantiles."
-        yield Finding(
-            "quantile-bounds",
-            SOURCE_CATALOGUE["quantile-bounds"].severity,
-            said,
-            stream=name,
-            path=v3.STATS_PATH,
-            remedy="--quantiles",
+        yield source_finding(
+            "quantile-bounds", said, stream=name, path=v3.STATS_PATH, remedy="--quantiles"
         )
 
 
