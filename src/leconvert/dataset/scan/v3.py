@@ -343,14 +343,12 @@ def _check_stats(
     row = 0
     for block in dataset.episodes_reader.blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
         stats = v3.stats_of_rows(block)
-        if check.finds_nothing(stats):
-            row += len(stats)
-            continue
-        for record in stats.rows:
-            log.episode = row
-            for name in check({"stats": record}, 0, {}, log)[0] if wanted[row] else ():
-                missing.setdefault(name, []).append(row)
-            row += 1
+        chosen = wanted[row : row + len(stats)]
+        episodes = (row + np.flatnonzero(chosen)).tolist()
+        if episodes:
+            for name, found in check(stats[chosen], episodes, log)[0].items():
+                missing.setdefault(name, []).extend(found)
+        row += len(stats)
     if not row:  # no column at all
         said = f"{v3.EPISODES_DIR} has no statistics of episodes."
         remarks.append(Observation("missing-stats", said, path=v3.EPISODES_DIR))
