@@ -541,7 +541,7 @@ class EpisodeScanner(Scanner):
             for name in self._check_stats.features:
                 look.missing_stats.setdefault(name, []).append(indices[place])
         if rows:
-            episodes, known = ([each[place] for place in among] for each in (indices, seen))
+            episodes, known = [indices[n] for n in among], [seen[n] for n in among]
             missing, stale = self._check_stats(StatsBlock(rows), episodes, notes, known)
             for names, all_of_it in (missing, look.missing_stats), (stale, look.stale_stats):
                 for name, of_name in names.items():

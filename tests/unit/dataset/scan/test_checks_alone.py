@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from sound_dataset import LENGTHS, TOP, WRIST, Only, Severities
+from sound_dataset import LENGTHS, TOP, WRIST, only, severities
 
 import leconvert.dataset.scan as sources
 from leconvert import media, tables
@@ -27,13 +27,11 @@ from leconvert.dataset.scan import (
     file_checks,
     scan_source,
 )
-from leconvert.dataset.scan.dataset_checks import DataColumns, check_columns
 from leconvert.dataset.scan.file_checks import ClipCheck, StatsCheck, pixel_format
 from leconvert.dataset.scan.v2 import EpisodeScanner
 from leconvert.model.values import DATA_STREAM, stream_of_camera
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import SourceChangedError
-from leconvert.tables import list_sizes
 from leconvert.testing import (
     DatasetSpec,
     edit_info,
@@ -45,91 +43,6 @@ from leconvert.testing import (
 from leconvert.workdir.run import OpenedRun
 
 CLIP = f"videos/chunk-000/{TOP}/episode_000000.mp4"
-
-
-# --- columns against declarations -----------------------------------------------------------------
-
-
-def schema_with(name: str, kind: pa.DataType) -> pa.Schema:
-    defaults = [("timestamp", pa.float32())]
-    defaults += [
-        (column, pa.int64()) for column in ("frame_index", "episode_index", "index", "task_index")
-    ]
-    return pa.schema([*defaults, (name, kind)])
-
-
-def said_of(name: str, kind: pa.DataType, dtype: str) -> list[tuple[str, str]]:
-    schema = schema_with(name, kind)
-    declared = {field.name: {"dtype": str(field.type)} for field in schema}
-    declared["timestamp"] = {"dtype": "float32"}
-    declared[name] = {"dtype": dtype}
-    declared = {name: feature | {"shape": [1]} for name, feature in declared.items()}
-    if list_sizes(kind):
-        declared[name]["shape"] = [2, 3][: len(list_sizes(kind))]
-    columns = DataColumns(schema, {}, np.ones(1, np.bool_))
-    found = check_columns(declared, columns, num_tasks=1, one_text_each=True, left_out=())
-    return [(remark.code, remark.message) for remark in found]
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype", "stored"),
-    [
-        (pa.list_(pa.float32(), 2), "float32", None),
-        (pa.list_(pa.float32(), 2), "float64", "float32"),
-        (pa.list_(pa.list_(pa.bool_(), 3), 2), "int64", "bool"),
-        (pa.large_list(pa.float16()), "float16", None),
-        (pa.large_string(), "float32", "string"),
-        (pa.struct([("bytes", pa.binary()), ("path", pa.string())]), "image", None),
-        (pa.large_binary(), "image", None),
-        (pa.string(), "string", None),
-    ],
-    ids=str,
-)
-def test_a_columns_type_is_told_by_its_numbers_however_they_are_nested(
-    kind: pa.DataType, dtype: str, stored: str | None
-) -> None:
-    expected = []
-    if stored is not None:
-        said = f"x is stored as {stored}, but declared as {dtype}."
-        expected.append(("dtype-mismatch", said))
-    assert said_of("x", kind, dtype) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype", "why"),
-    [
-        (pa.binary(), "binary", "LeRobot cannot make a tensor from"),
-        (pa.binary(), "float32", "LeRobot cannot make a tensor from"),
-        (
-            pa.timestamp("us"),
-            "timestamp[us]",
-            "LeRobot cannot make a tensor from",
-        ),
-        (pa.list_(pa.string(), 2), "string", "list of texts"),
-        (pa.null(), "float32", "LeRobot cannot make a tensor from"),
-        (pa.list_(pa.null(), 2), "int64", "empty values"),
-        (pa.struct([("a", pa.int64())]), "image", "neither files nor paths"),
-        (
-            pa.struct([("a", pa.int64())]),
-            "int64",
-            "LeRobot cannot make a tensor from",
-        ),
-    ],
-    ids=str,
-)
-def test_what_no_declaration_makes_loadable_is_an_error(
-    kind: pa.DataType, dtype: str, why: str
-) -> None:
-    [(code, said)] = said_of("x", kind, dtype)
-    assert code == "unloadable-feature"
-    assert f"x is stored as {kind}, which LeRobot cannot load: " in said
-    assert why in said
-
-
-def test_a_column_of_a_camera_is_not_declared_as_a_column() -> None:
-    [(code, said)] = said_of("top", pa.binary(), "video")
-    assert code == "undeclared-column"
-    assert said == "The tables have a column top, which is declared as a camera."
 
 
 # --- headers of clips -----------------------------------------------------------------------------
@@ -254,7 +167,7 @@ def test_extremes_are_compared_with_those_of_a_footer_that_has_them(
     ids=["a gap", "halves", "a NaN", "beyond int64", "huge"],
 )
 def test_an_index_that_does_not_count_its_rows_is_told(
-    source: Path, severities: Severities, kind: pa.DataType, change: Callable[[int, int], float]
+    source: Path, kind: pa.DataType, change: Callable[[int, int], float]
 ) -> None:
     first = 0
     for episode, rows in enumerate(LENGTHS):
@@ -297,7 +210,7 @@ def test_times_beyond_those_that_are_kept_are_compared_again(
 
 
 def test_columns_are_compared_where_footers_have_nothing_in_common(
-    source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
+    source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables.DataFile, "schema_key", property(lambda file: file.path))
     assert scan_source(source).findings == ()
@@ -388,8 +301,3 @@ def test_of_many_changes_twenty_are_shown_and_all_are_counted(tmp_path: Path) ->
     error = sources.source_changed(tmp_path, [f"file {n}" for n in range(23)])
     assert error.message == f"{tmp_path} changed after the conversion was planned, in 23 places."
     assert error.details == (*(f"file {n}" for n in range(20)), "... and 3 more")
-
-
-def test_the_package_has_no_other_names_than_its_own() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'scan_sources'"):
-        sources.scan_sources  # noqa: B018
