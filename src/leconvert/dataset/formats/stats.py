@@ -115,6 +115,12 @@ class StatsBlock:
         return StatsBlock.of_columns(changed(columns), self._length)
 
 
+def blocks_of_nothing(episodes: int) -> Iterator[StatsBlock]:
+    """Yield blocks of episodes without statistics."""
+    for first in range(0, episodes, BLOCK_EPISODES):
+        yield StatsBlock([{}] * min(BLOCK_EPISODES, episodes - first))
+
+
 def rows_of(blocks: Iterable[StatsBlock]) -> Iterator[Row]:
     """Yield what each episode of some blocks has."""
     return chain.from_iterable(block.rows for block in blocks)
