@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -78,6 +77,7 @@ from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
     TARGET_VERSIONS,
+    BoolArray,
     FileTable,
     Finding,
     IntArray,
@@ -92,8 +92,6 @@ from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count, shown
 from leconvert.workdir.swap import is_converted
-
-NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 def scan_source(
@@ -119,7 +117,7 @@ def scan_source(
     read = read_v3_source if reads_as_v3(root, options) else read_v2_source
     source: ScannedSource | UnnamedFiles = read(root, options, selection, to, progress, spread)
     if isinstance(source, UnnamedFiles):
-        return _without_files(source, options, selection)
+        return _without_files(source, options)
     return _resolved(source, options, selection, to)
 
 
@@ -146,18 +144,18 @@ def reads_as_v3(root: Path, options: RepairOptions) -> bool:
     return is_v3
 
 
-def _without_files(
-    source: UnnamedFiles, options: RepairOptions, selection: EpisodeSelection
-) -> SourceScan:
+def _without_files(source: UnnamedFiles, options: RepairOptions) -> SourceScan:
     """Return the scan of a source with files that no template names."""
     dataset, episodes = source.dataset, source.episodes
-    facts = _facts(
-        dataset,
-        episodes,
-        source.tasks.listed,
-        source.remarks,
-        selection,
-        takes_tasks=options.tasks_from is not None,
+    facts = SourceFacts(
+        episode_index=episodes.index,
+        length=episodes.length,
+        features=dataset.stored_features,
+        tasks=source.tasks.listed,
+        missing_columns=(),
+        has_episode_stats=dataset.has_episode_stats,
+        codebase_version=dataset.version,
+        reading=dataset.reading,
     )
     settled = resolve_repairs(source.remarks, options, facts)
     nothing = [_nothing(stream, episodes.index) for stream in source.streams]
@@ -233,16 +231,6 @@ def _resolved(
         if remark.code not in ("missing-stats", "stale-stats")
         or features.get(remark.feature or "", {}).get("dtype") not in TEXT_DTYPES
     ]
-    facts = _facts(
-        dataset,
-        episodes,
-        load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
-        remarks,
-        selection,
-        declarations,
-        takes_tasks=takes_tasks,
-        indices=indices,
-    )
     intervals = selection.kept_frames(episodes.index, episodes.length)
     salvaged: dict[int, tuple[int, int]] = {}
     trimming = Trimming(dataset, gathered.slices, episodes.index, episodes.length, to)
@@ -253,17 +241,40 @@ def _resolved(
         intervals = {**chosen, **salvaged}
     cut, uncut = trimming.trimmed_slices(intervals)
     remarks += [*uncut, *trimming.trimmed_before(intervals)]
-    facts = replace(
-        facts,
+    stated = frame_rate(dataset.stored_info.get("fps"))
+    facts = SourceFacts(
+        episode_index=episodes.index,
+        length=episodes.length,
+        selected=EpisodeRanges.of_episodes(episodes.index) if selection.takes_some else None,
+        features=declared,
+        tasks=load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
+        missing_columns=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "missing-column" and remark.feature
+            if remark.severity != "error" or (remark.helps and takes_tasks)
+        ],
+        has_episode_stats=dataset.has_episode_stats,
+        undeclared=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "undeclared-column" and remark.feature
+        ],
+        declarations=declarations,
         corrected=corrected,
         unsound_stats=unsound,
+        codebase_version=dataset.version,
+        reading=dataset.reading,
+        task_columns=indices,
+        assumed_fps=None if stated == dataset.fps else f"{float(dataset.fps)!r}",
         trimmed=intervals,
         has_quantiles=dataset.has_quantiles,
         floating_indices=columns.floating,
     )
-    settled = _with_right_declarations(resolve_repairs(remarks, options, facts), declared, columns)
-    settled = _with_right_cameras(settled, dataset, gathered)
-    settled = _with_new_names(settled, options.renames)
+    settled = resolve_repairs(remarks, options, facts)
+    repairs = _with_right_declarations(settled.repairs, declared, columns)
+    repairs = _with_right_cameras(repairs, settled.kept, dataset, gathered)
+    settled = replace(settled, repairs=_with_new_names(repairs, options.renames))
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
     kept_frames = settled.repairs.trimmed_episodes
@@ -310,27 +321,22 @@ def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) 
     return survey_folder(dataset.root, slice_of, episodes.lists, dataset.camera_keys)
 
 
-def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> ResolvedRepairs:
+def _with_new_names(repairs: Repairs, renames: Mapping[str, str]) -> Repairs:
     """Rename the features in repairs as in the result."""
     if not renames:
-        return settled
-    repairs = settled.repairs
+        return repairs
 
     def new(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(renames.get(name, name) for name in names))
 
     return replace(
-        settled,
-        repairs=replace(
-            repairs,
-            renamed_features=dict(renames),
-            computed_stats=new(repairs.computed_stats),
-            stats_episodes={
-                renames.get(name, name): episodes
-                for name, episodes in repairs.stats_episodes.items()
-            },
-            unwrapped_columns=new(repairs.unwrapped_columns),
-        ),
+        repairs,
+        renamed_features=dict(renames),
+        computed_stats=new(repairs.computed_stats),
+        stats_episodes={
+            renames.get(name, name): episodes for name, episodes in repairs.stats_episodes.items()
+        },
+        unwrapped_columns=new(repairs.unwrapped_columns),
     )
 
 
@@ -453,44 +459,6 @@ def _whole_remarks(
     return remarks
 
 
-def _facts(
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    tasks: Sequence[tuple[int, str]],
-    remarks: list[Observation],
-    selection: EpisodeSelection,
-    declarations: Mapping[str, Mapping[str, Any]] = NOTHING_DECLARED,
-    *,
-    takes_tasks: bool,
-    indices: Sequence[str] = (),
-) -> SourceFacts:
-    stated = frame_rate(dataset.stored_info.get("fps"))
-    return SourceFacts(
-        episode_index=episodes.index,
-        length=episodes.length,
-        selected=EpisodeRanges.of_episodes(episodes.index) if selection.takes_some else None,
-        features=dataset.stored_features,
-        tasks=tasks,
-        missing_columns=[
-            remark.feature
-            for remark in remarks
-            if remark.code == "missing-column" and remark.feature
-            if remark.severity != "error" or (remark.helps and takes_tasks)
-        ],
-        has_episode_stats=dataset.has_episode_stats,
-        undeclared=[
-            remark.feature
-            for remark in remarks
-            if remark.code == "undeclared-column" and remark.feature
-        ],
-        declarations=declarations,
-        codebase_version=dataset.version,
-        reading=dataset.reading,
-        task_columns=indices,
-        assumed_fps=None if stated == dataset.fps else f"{float(dataset.fps)!r}",
-    )
-
-
 def _undeclared_remark(
     remark: Observation, declarations: Mapping[str, object], refused: Mapping[str, str]
 ) -> Observation:
@@ -543,13 +511,12 @@ def _is_of_computed(remark: Observation, missing: Mapping[str, Set[int]], anew: 
 
 
 def _with_right_declarations(
-    settled: ResolvedRepairs, source: Mapping[str, Mapping[str, Any]], columns: DataColumns
-) -> ResolvedRepairs:
+    repairs: Repairs, source: Mapping[str, Mapping[str, Any]], columns: DataColumns
+) -> Repairs:
     """Return repairs with the right declarations of computed columns."""
-    repairs = settled.repairs
     computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
     if columns.schema is None or not computed:
-        return settled
+        return repairs
     changed = {*computed, *repairs.unwrapped_columns}
     stored = replace(
         columns,
@@ -566,27 +533,22 @@ def _with_right_declarations(
         for name, feature in {**repairs.declared_features, **corrected}.items()
         if name not in computed or name in corrected or name in added
     }
-    return replace(
-        settled, repairs=replace(repairs, declared_features=dict(sorted(declared.items())))
-    )
+    return replace(repairs, declared_features=dict(sorted(declared.items())))
 
 
 def _with_right_cameras(
-    settled: ResolvedRepairs, dataset: Dataset, gathered: Gathered
-) -> ResolvedRepairs:
+    repairs: Repairs, kept: BoolArray, dataset: Dataset, gathered: Gathered
+) -> Repairs:
     """Return repairs with the right declarations of cameras: those of most of their clips."""
-    declared = dict(settled.repairs.declared_features)
+    declared = dict(repairs.declared_features)
     for slices in gathered.slices[1:]:
         camera = str(camera_of(slices.stream))
-        facts = gathered.usual_clip(slices, settled.kept)
+        facts = gathered.usual_clip(slices, kept)
         if facts is not None:
             feature = declared_as_encoded(dataset.stored_features[camera], facts, dataset.fps)
             if feature != dataset.stored_features[camera]:
                 declared[camera] = feature
-    if declared == settled.repairs.declared_features:
-        return settled
-    repairs = replace(settled.repairs, declared_features=dict(sorted(declared.items())))
-    return replace(settled, repairs=repairs)
+    return replace(repairs, declared_features=dict(sorted(declared.items())))
 
 
 def _result_schema(
