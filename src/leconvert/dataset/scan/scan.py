@@ -289,8 +289,7 @@ def _resolved(
     streams = [settled_slices(slices, settled.kept) for slices in cut]
     if schema:
         streams[0] = _with_row_misfits(streams[0], dataset, episodes, gathered, schema, settled)
-    found = _scan(dataset, episodes, streams, survey, schema, settled)
-    return _renamed(found, options.renames)
+    return _scan(dataset, episodes, streams, survey, schema, settled)
 
 
 def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) -> SourceFiles:
@@ -337,18 +336,6 @@ def _with_new_names(repairs: Repairs, renames: Mapping[str, str]) -> Repairs:
             renames.get(name, name): episodes for name, episodes in repairs.stats_episodes.items()
         },
         unwrapped_columns=new(repairs.unwrapped_columns),
-    )
-
-
-def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
-    """Return the scan with the stream names of the result."""
-    if not renames:
-        return scan
-    return replace(
-        scan,
-        streams=[
-            replace(each, stream=renamed_stream(each.stream, renames)) for each in scan.streams
-        ],
     )
 
 
@@ -573,6 +560,8 @@ def _scan(
     data_schema: bytes,
     settled: ResolvedRepairs,
 ) -> SourceScan:
+    """Return the scan, with the stream names of the result."""
+    renames = settled.repairs.renamed_features
     source = Source(
         root=str(dataset.root),
         codebase_version=dataset.version,
@@ -585,7 +574,7 @@ def _scan(
         fps=dataset.fps,
         episode_index=episodes.index[settled.kept],
         length=episodes.length[settled.kept],
-        streams=streams,
+        streams=[replace(each, stream=renamed_stream(each.stream, renames)) for each in streams],
         data_schema=data_schema,
         findings=settled.findings,
         features=settled.repairs.features(dataset.stored_features),
