@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert import media, tables
+from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES
 from leconvert.model.values import is_depth_map
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
@@ -505,10 +506,6 @@ def _channel_stats(
 # Statistics of the features of one episode, from its table and its clips.
 
 
-# Kinds of features without statistics in LeRobot.
-_WITHOUT_STATS = ("string", "language")
-
-
 def table_stats(
     table: pa.Table,
     features: Mapping[str, Mapping[str, Any]],
@@ -528,7 +525,7 @@ def table_stats(
     found: dict[str, dict[str, Any]] = {}
     for name, feature in features.items():
         kind = feature.get("dtype")
-        if name not in names or kind == "video" or kind in _WITHOUT_STATS:
+        if name not in names or kind == "video" or kind in TEXT_DTYPES:
             continue
         try:
             if table.schema.get_field_index(name) < 0:
@@ -594,7 +591,7 @@ def columns_with_quantiles(
     stats: Mapping[str, Mapping[str, Any]], features: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     """Return the columns of numbers among the features whose statistics have quantiles."""
-    others = ("image", "video", *_WITHOUT_STATS)
+    others = VISUAL_DTYPES | TEXT_DTYPES
     return [
         name
         for name, found in stats.items()

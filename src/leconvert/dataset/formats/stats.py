@@ -243,7 +243,7 @@ REQUIRED_STATS = ("min", "max", "mean", "std", "count")
 _QUANTILE = re.compile(r"q\d+")
 _MEDIAN = 50
 # Statistics of an image have one value per colour channel.
-_IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
+IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
 # Number of episodes that are added at once. More arrays than that, each of one episode, become one.
 _RUN_EPISODES = 64
 
@@ -461,7 +461,7 @@ class FeatureStats:
     def _shape_problem(self, key: str, shape: tuple[int, ...]) -> str | None:
         if key == "count":
             return None if shape == (1,) else f"count has shape {shape} instead of (1,)"
-        if self.is_image and shape not in _IMAGE_SHAPES:
+        if self.is_image and shape not in IMAGE_SHAPES:
             return f"{key} has shape {shape} instead of (3, 1, 1) or (1, 1, 1)"
         return None
 

@@ -21,8 +21,8 @@ from leconvert.dataset.findings import DROP, ObservationLog, said_of_paths
 from leconvert.dataset.formats import StatsBlock
 from leconvert.dataset.formats.stats import REQUIRED_STATS, FeatureStats, adds_up
 from leconvert.dataset.formats.v2 import STATS_PATH
-from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
-from leconvert.model.values import camera_of
+from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES, VISUAL_DTYPES
+from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, camera_of
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
 from leconvert.tables import DataFile
@@ -35,8 +35,6 @@ _LAST_NAMES = ("channel", "channels")
 Extremes = Mapping[str, tuple[float, float]]
 Times = npt.NDArray[np.floating[Any]]
 
-# How far a frame may be from its timestamp in LeRobot.
-_LEROBOT_TOLERANCE_SECONDS = 1e-4
 _FIRST_FRAMES = 2048
 _NO_TENSOR_FROM = 2**63
 _BROADCAST_RATES = ("23.976", "29.97", "59.94")
@@ -44,7 +42,6 @@ _KEPT_TIMES = 256
 # No index or task has these numbers: an unknown one, and an impossible one, such as NaN or 1.5.
 NOT_KNOWN = -(2**62)
 NO_INDEX = NOT_KNOWN + 1
-_VISUAL_DTYPES = frozenset({"video", "image"})
 # Columns that count rows. For floating-point numbers, the least and the greatest do not prove that.
 _COUNTED = frozenset({"frame_index", "index"})
 
@@ -367,7 +364,7 @@ class TableCheck:
         self._computed = [
             name
             for name, feature in features.items()
-            if feature["dtype"] not in _VISUAL_DTYPES and name not in DEFAULT_COLUMNS
+            if feature["dtype"] not in VISUAL_DTYPES and name not in DEFAULT_COLUMNS
         ]
 
     def __call__(self, file: DataFile, extremes: Extremes, notes: ObservationLog) -> RowFacts:
@@ -459,7 +456,7 @@ class TableCheck:
                 self._right_times.add(raw)
             return
         offsets = np.abs(times - expected.astype(np.float64))
-        right = offsets < _LEROBOT_TOLERANCE_SECONDS
+        right = offsets < LEROBOT_TOLERANCE_SECONDS
         if right.all():
             return
         wrong = np.flatnonzero(~right)
@@ -497,7 +494,7 @@ def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64
     timestamps are float32 there, and so are their differences.
     """
     steps = np.diff(times.astype(np.float32))
-    is_even = np.abs(steps - np.float32(1 / float(fps))) <= np.float32(_LEROBOT_TOLERANCE_SECONDS)
+    is_even = np.abs(steps - np.float32(1 / float(fps))) <= np.float32(LEROBOT_TOLERANCE_SECONDS)
     return np.flatnonzero(~is_even)
 
 
@@ -529,7 +526,7 @@ def _steady_rate(times: npt.NDArray[Any]) -> str | None:
     rate = next((text for text in _BROADCAST_RATES if abs(found - float(text)) < 1e-3), None)
     rate = rate or f"{found:.4g}"
     expected = np.arange(len(times)) / float(rate)
-    return rate if (np.abs(times - expected) < _LEROBOT_TOLERANCE_SECONDS).all() else None
+    return rate if (np.abs(times - expected) < LEROBOT_TOLERANCE_SECONDS).all() else None
 
 
 @contextmanager
@@ -595,7 +592,7 @@ class StatsCheck:
     def __init__(self, features: Mapping[str, Mapping[str, Any]], path: str = STATS_PATH) -> None:
         self._path = path
         declared = {name: ft for name, ft in features.items() if ft["dtype"] not in TEXT_DTYPES}
-        self._visual = [name for name, ft in declared.items() if ft["dtype"] in _VISUAL_DTYPES]
+        self._visual = [name for name, ft in declared.items() if ft["dtype"] in VISUAL_DTYPES]
         self.features = [*(name for name in declared if name not in self._visual), *self._visual]
         # Number of values in a statistic, where it is known.
         self._sizes = {

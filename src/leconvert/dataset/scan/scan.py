@@ -72,7 +72,7 @@ from leconvert.dataset.scan.modality import (
 from leconvert.dataset.scan.trimming import Trimming
 from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source, reading_of_v3
-from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
+from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
@@ -360,7 +360,7 @@ def _quantile_bounds(
 ) -> Iterator[Finding]:
     """Report images whose quantiles are copied for episodes, but unknown for the whole dataset."""
     for name, feature in repairs.features(features).items():
-        if feature["dtype"] not in ("image", "video") or (
+        if feature["dtype"] not in VISUAL_DTYPES or (
             name in repairs.computed_stats and name not in repairs.stats_episodes
         ):
             continue

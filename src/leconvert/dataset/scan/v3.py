@@ -52,6 +52,7 @@ from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
+    LEROBOT_TOLERANCE_SECONDS,
     NO_FILE,
     BoolArray,
     Finding,
@@ -70,7 +71,6 @@ from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
 from leconvert.workdir.fs import forget_old_names, status_now
 
-_TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
 
 
@@ -681,7 +681,7 @@ def _say_drift(
     ):
         wanted = from_seconds + np.arange(length) / float(fps)
         distance = np.abs(seconds[begin : begin + length] - wanted)
-        far = distance >= _TOLERANCE_SECONDS
+        far = distance >= LEROBOT_TOLERANCE_SECONDS
         off += int(np.count_nonzero(far))
         worst = max(worst, float(distance.max(initial=0.0)))
     if off:
