@@ -601,7 +601,7 @@ class StatsCheck:
             if name not in self._visual and isinstance(shape := ft.get("shape"), list)
             if len(shape) == 1 and type(shape[0]) is int and shape[0]
         }
-        # A footer has the extremes of these.
+        # Features whose extremes are in a footer.
         self._compared = [
             name
             for name, ft in declared.items()
