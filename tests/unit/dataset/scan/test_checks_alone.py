@@ -133,6 +133,8 @@ def test_one_statistic_that_cannot_be_added_up_makes_all_of_a_feature_missing(
     for value in unsound:
         assert stats_codes(feature, SOUND[kind] | {key: value}) == ["missing-stats"], value
     assert stats_codes(feature, None) == stats_codes(feature, []) == ["missing-stats"]
+    if feature is NUMBERS:
+        assert stats_codes({**feature, "shape": [3]}, SOUND[kind]) == ["missing-stats"]
 
 
 @pytest.mark.parametrize(
