@@ -70,7 +70,7 @@ from leconvert.dataset.scan.modality import (
     task_columns,
 )
 from leconvert.dataset.scan.trimming import Trimming
-from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
+from leconvert.dataset.scan.v2 import read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source, reading_of_v3
 from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
@@ -85,6 +85,7 @@ from leconvert.model.values import (
     SourceScan,
     StreamScan,
     camera_of,
+    stream_of_camera,
 )
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UsageError
@@ -115,10 +116,10 @@ def scan_source(
     options = options or RepairOptions()
     check_accepted(options.accept)
     read = read_v3_source if reads_as_v3(root, options) else read_v2_source
-    source: ScannedSource | UnnamedFiles = read(root, options, selection, to, progress, spread)
-    if isinstance(source, UnnamedFiles):
+    source = read(root, options, selection, to, progress, spread)
+    if source.gathered is None:
         return _without_files(source, options)
-    return _resolved(source, options, selection, to)
+    return _resolved(source, source.gathered, options, selection, to)
 
 
 def source_reading(root: Path, options: RepairOptions) -> Repairs:
@@ -144,7 +145,7 @@ def reads_as_v3(root: Path, options: RepairOptions) -> bool:
     return is_v3
 
 
-def _without_files(source: UnnamedFiles, options: RepairOptions) -> SourceScan:
+def _without_files(source: ScannedSource, options: RepairOptions) -> SourceScan:
     """Return the scan of a source with files that no template names."""
     dataset, episodes = source.dataset, source.episodes
     facts = SourceFacts(
@@ -158,12 +159,16 @@ def _without_files(source: UnnamedFiles, options: RepairOptions) -> SourceScan:
         reading=dataset.reading,
     )
     settled = resolve_repairs(source.remarks, options, facts)
-    nothing = [_nothing(stream, episodes.index) for stream in source.streams]
-    return _scan(dataset, episodes, nothing, source.survey, b"", settled)
+    cameras = [key for key in dataset.camera_keys if key not in options.drop_features]
+    streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
+    nothing = [_nothing(stream, episodes.index) for stream in streams]
+    survey = survey_folder(dataset.root, lambda _: None, lambda _: True, ())
+    return _scan(dataset, episodes, nothing, survey, b"", settled)
 
 
 def _resolved(
     source: ScannedSource,
+    gathered: Gathered,
     options: RepairOptions,
     selection: EpisodeSelection,
     to: str,
@@ -171,7 +176,7 @@ def _resolved(
     """Run the checks that need all files, and decide about repairs."""
     dataset, episodes = source.dataset, source.episodes
     root, declared = dataset.root, dataset.stored_features
-    tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
+    tasks, remarks = source.tasks, source.remarks
     remarks += beyond_target(declared, to)
     takes_tasks = options.tasks_from is not None
     computes_stats = computes_all_stats(options, has_episode_stats=dataset.has_episode_stats)

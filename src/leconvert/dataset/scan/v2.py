@@ -42,7 +42,7 @@ from leconvert.dataset.formats.v2 import (
     read_lines,
     refuse_pointers,
 )
-from leconvert.dataset.scan.changes import SourceFiles, facts_of_opened, survey_folder
+from leconvert.dataset.scan.changes import facts_of_opened, survey_folder
 from leconvert.dataset.scan.dataset_checks import check_declarations, located_remarks
 from leconvert.dataset.scan.file_checks import (
     ClipFacts,
@@ -94,26 +94,6 @@ _MOST_EPISODES_PER_BLOCK = 64
 _BLOCKS = 32
 
 
-class UnnamedFiles(NamedTuple):
-    """A source with templates that name no files.
-
-    Attributes:
-        dataset: The dataset as stored.
-        episodes: Its episodes.
-        tasks: Its tasks.
-        streams: The streams to look at.
-        remarks: Observations about its tables.
-        survey: The files in its folder.
-    """
-
-    dataset: Dataset
-    episodes: EpisodeTable
-    tasks: TaskTable
-    streams: Sequence[str]
-    remarks: list[Observation]
-    survey: SourceFiles
-
-
 def read_v2_source(
     root: Path,
     options: RepairOptions,
@@ -121,7 +101,7 @@ def read_v2_source(
     to: str,
     progress: Progress,
     spread: Spread | None,
-) -> ScannedSource | UnnamedFiles:
+) -> ScannedSource:
     """Read the tables of a v2.x dataset, and look at all files that its templates name."""
     dataset = Dataset(root, options.reading)
     info = dataset.declared
@@ -152,7 +132,7 @@ def read_v2_source(
         said = error.message.removesuffix(".")
         said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
         remarks.append(Observation("path-template", said, path=INFO_PATH, helps=()))
-        return UnnamedFiles(dataset, episodes, tasks, streams, remarks, survey)
+        return ScannedSource(dataset, episodes, tasks, None, remarks, reads_stats=False)
     if options.locate_files:
         located = _located(root, paths, episodes, info, options.drop_features)
         dataset = Dataset(root, replace(options.reading, located_files=located))
