@@ -122,6 +122,12 @@ DERIVED: dict[str, Damage] = {
     "tasks are lines": _tasks_as_lines,
     "there is no table of episodes": _no_episodes,
     "there is no table of episodes, and tasks have no index": _all(_no_episodes, _without_index),
+    "there is no table of episodes, tasks are lines, and both templates are of v2.1": _all(
+        _no_episodes,
+        _tasks_as_lines,
+        LOCATED["the template of videos is of v2.1"],
+        LOCATED["the template of tables is of v2.1"],
+    ),
     "files of v3.0 under the version of v2.1": edit_info(codebase_version="v2.1"),
     "files of v3.0 under the description of v2.1": edit_info(**_OF_V2),
     "files of v3.0 without a version": edit_info(codebase_version=None),

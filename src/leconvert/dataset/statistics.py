@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert import media, tables
+from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES
 from leconvert.model.values import is_depth_map
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
@@ -109,9 +110,13 @@ def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict
     if quantiles:
         found |= _quantiles_of(rows)
     stats: dict[str, Any] = {name: value.reshape(shape).tolist() for name, value in found.items()}
-    # The order of keys in LeRobot's files: count comes before the quantiles.
+    return _with_count(stats, len(rows))
+
+
+def _with_count(stats: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return statistics in the order of LeRobot's files: the count comes before the quantiles."""
     first = {name: stats.pop(name) for name in ("min", "max", "mean", "std")}
-    return first | {"count": [len(rows)]} | stats
+    return first | {"count": [count]} | stats
 
 
 def _mean_and_std(rows: npt.NDArray[np.float64]) -> tuple[Array, Array]:
@@ -463,62 +468,42 @@ class ImageStats:
         """
         if self._counts is None:
             raise ValueError("there are no frames")
-        channels = [_Channel(counts, self._scale) for counts in self._counts]
-
-        def each(statistic: Callable[[_Channel], float]) -> list[list[list[float]]]:
-            return [[[statistic(channel)]] for channel in channels]
-
-        stats: dict[str, Any] = {
-            "min": each(_Channel.minimum),
-            "max": each(_Channel.maximum),
-            "mean": each(_Channel.mean),
-            "std": each(_Channel.std),
-            "count": [self._frames],
-        }
-        if self._quantiles:
-            for name, level in QUANTILES.items():
-                stats[name] = [[[channel.quantile(level)]] for channel in channels]
-        return stats
+        channels = [
+            _channel_stats(counts, self._scale, quantiles=self._quantiles)
+            for counts in self._counts
+        ]
+        stats = {name: [[[found[name]]] for found in channels] for name in channels[0]}
+        return _with_count(stats, self._frames)
 
 
-class _Channel:
-    """The values of one channel and how often each occurs, as integers of any size."""
+def _channel_stats(
+    counts: npt.NDArray[np.int64], scale: int, *, quantiles: bool
+) -> dict[str, float]:
+    """Return the statistics of one channel, from how often it has each value.
 
-    def __init__(self, counts: npt.NDArray[np.int64], scale: int) -> None:
-        present = np.flatnonzero(counts)
-        self._scale = scale
-        self._levels: list[int] = present.tolist()
-        self._cumulated = np.cumsum(counts[present])
-        self._pixels = int(self._cumulated[-1])
-        pairs = list(zip(self._levels, counts[present].tolist(), strict=True))
-        self._sum: int = sum(level * count for level, count in pairs)
-        self._sum_of_squares: int = sum(level * level * count for level, count in pairs)
-
-    def minimum(self) -> float:
-        return self._levels[0] / self._scale
-
-    def maximum(self) -> float:
-        return self._levels[-1] / self._scale
-
-    def mean(self) -> float:
-        return self._sum / (self._pixels * self._scale)
-
-    def std(self) -> float:
+    Everything is an integer of any size up to the last division.
+    """
+    present = np.flatnonzero(counts)
+    levels: list[int] = present.tolist()
+    cumulated = np.cumsum(counts[present])
+    pixels = int(cumulated[-1])
+    pairs = list(zip(levels, counts[present].tolist(), strict=True))
+    total: int = sum(level * count for level, count in pairs)
+    squares: int = sum(level * level * count for level, count in pairs)
+    found = {
+        "min": levels[0] / scale,
+        "max": levels[-1] / scale,
+        "mean": total / (pixels * scale),
         # √(n Σx² − (Σx)²) / n; the difference is exact.
-        spread = self._pixels * self._sum_of_squares - self._sum**2
-        return math.sqrt(spread / (self._pixels * self._scale) ** 2)
-
-    def quantile(self, level: float) -> float:
-        rank = rank_of(level, self._pixels)
-        place = int(np.searchsorted(self._cumulated, rank, side="right"))
-        return self._levels[place] / self._scale
+        "std": math.sqrt((pixels * squares - total**2) / (pixels * scale) ** 2),
+    }
+    for name, level in QUANTILES.items() if quantiles else ():
+        rank = rank_of(level, pixels)
+        found[name] = levels[int(np.searchsorted(cumulated, rank, side="right"))] / scale
+    return found
 
 
 # Statistics of the features of one episode, from its table and its clips.
-
-
-# Kinds of features without statistics in LeRobot.
-_WITHOUT_STATS = ("string", "language")
 
 
 def table_stats(
@@ -540,7 +525,7 @@ def table_stats(
     found: dict[str, dict[str, Any]] = {}
     for name, feature in features.items():
         kind = feature.get("dtype")
-        if name not in names or kind == "video" or kind in _WITHOUT_STATS:
+        if name not in names or kind == "video" or kind in TEXT_DTYPES:
             continue
         try:
             if table.schema.get_field_index(name) < 0:
@@ -606,7 +591,7 @@ def columns_with_quantiles(
     stats: Mapping[str, Mapping[str, Any]], features: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     """Return the columns of numbers among the features whose statistics have quantiles."""
-    others = ("image", "video", *_WITHOUT_STATS)
+    others = VISUAL_DTYPES | TEXT_DTYPES
     return [
         name
         for name, found in stats.items()

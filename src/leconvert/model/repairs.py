@@ -37,6 +37,7 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
 }
 # Features without statistics in LeRobot.
 TEXT_DTYPES = frozenset({"string", "language"})
+VISUAL_DTYPES = frozenset({"image", "video"})
 # Names that LeRobot adds to every frame beside the columns of `DEFAULT_COLUMNS`.
 _OF_FRAMES = frozenset({"task", "subtask"})
 _TRIMMED_SHOWN = 10

@@ -44,6 +44,9 @@ OVERLAY = "overlay"
 KEEPING_LAYOUTS = ("episode-files", OVERLAY)
 """The layouts that reuse source files unchanged, if they fit."""
 
+LEROBOT_TOLERANCE_SECONDS = 1e-4
+"""How far a frame may be from its timestamp in LeRobot."""
+
 type BoolArray = npt.NDArray[np.bool_]
 type IntArray = npt.NDArray[np.int64]
 type FloatArray = npt.NDArray[np.float64]

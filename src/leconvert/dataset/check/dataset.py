@@ -428,7 +428,7 @@ def checked(
         if derived is not None:
             check = DatasetCheck(derived.root, derived.raw, progress)
             check.derived = derived
-            told = [found("derivable", message, path=path) for path, message in derived.said]
+            told = [found(code, message, path=path) for code, path, message in derived.said]
             check.misplaced += told
             check.findings += told
         assert check is not None

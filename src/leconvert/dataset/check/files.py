@@ -25,7 +25,14 @@ from leconvert.dataset.formats.v3 import (
     place_rows,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray, camera_of
+from leconvert.model.values import (
+    DATA_STREAM,
+    LEROBOT_TOLERANCE_SECONDS,
+    Finding,
+    FloatArray,
+    IntArray,
+    camera_of,
+)
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.schemas import (
@@ -194,8 +201,7 @@ def _row_group_findings(
 # The lookup with torchcodec uses frame numbers, and refuses more frames if times drift.
 
 
-_TOLERANCE_SECONDS = 1e-4
-_TOLERANCE = np.float32(_TOLERANCE_SECONDS)
+_TOLERANCE = np.float32(LEROBOT_TOLERANCE_SECONDS)
 _FRAMES_AT_A_TIME = 1 << 16
 
 
@@ -392,7 +398,7 @@ def _off_their_times(
         asked = begin + (frame / float(fps)).astype(np.float32)
         refused = np.abs(asked.astype(np.float32) - stored.astype(np.float32)) >= _TOLERANCE
         distance = np.abs(begin + frame / float(fps) - stored)
-        off = refused & (distance >= _TOLERANCE_SECONDS)
+        off = refused & (distance >= LEROBOT_TOLERANCE_SECONDS)
         if off.any():
             worst = max(worst, float(distance[off].max()))
         owner = np.repeat(block, length)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from leconvert.dataset.files import Spelling
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats import PROVENANCE_PATH, read_provenance
+from leconvert.dataset.formats.stats import IMAGE_SHAPES
 from leconvert.dataset.formats.v2 import left_over_tables
 from leconvert.dataset.formats.v3 import (
     EPISODES_DIR,
@@ -31,7 +32,7 @@ from leconvert.dataset.formats.v3 import (
     read_json_object,
     routed_files,
 )
-from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, camera_of, is_depth_map
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
@@ -104,7 +105,6 @@ class EpisodeStats:
 # ``meta/stats.json``: complete, possible, of the right shapes, and equal to the episodes' sum?
 
 
-_IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
 # Recorders aggregate in single and double precision. Stale statistics differ by more than that.
 _RELATIVE_TO_RANGE = 1e-3
 _RELATIVE_TO_SIZE = 1e-6
@@ -118,7 +118,7 @@ _MAY_BE_RELATIVE = "action"
 def has_stats(feature: Feature) -> bool:
     """Return whether policies normalise a feature, so that it needs statistics."""
     return (
-        feature.dtype in ("image", "video") or feature.is_number
+        feature.dtype in VISUAL_DTYPES or feature.is_number
     ) and feature.key not in DEFAULT_COLUMNS
 
 
@@ -193,8 +193,8 @@ def _array(value: Any) -> FloatArray | None:
 
 
 def _shapes(feature: Feature) -> tuple[tuple[int, ...], ...]:
-    if feature.dtype in ("image", "video"):
-        return _IMAGE_SHAPES
+    if feature.dtype in VISUAL_DTYPES:
+        return IMAGE_SHAPES
     # LeRobot's recorder reduces all axes of a matrix except the last.
     return (feature.shape, feature.shape[-1:]) if len(feature.shape) > 1 else (feature.shape,)
 
@@ -214,7 +214,7 @@ def _impossible(feature: Feature, values: Mapping[str, FloatArray], longest: int
         return "std is below 0"
     if values["count"][0] < 1:
         return "count is 0"
-    if feature.dtype in ("image", "video") and not is_depth_map(feature.raw):
+    if feature.dtype in VISUAL_DTYPES and not is_depth_map(feature.raw):
         low, high = float(values["min"].min()), float(values["max"].max())
         if low < -_RELATIVE_TO_RANGE or high > 1 + _RELATIVE_TO_RANGE:
             return f"values go from {low:g} to {high:g}, not from 0 to 1"

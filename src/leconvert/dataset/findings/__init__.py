@@ -14,6 +14,7 @@ from leconvert.dataset.findings.catalogue import (
     grouped,
     lossless_remedy,
     named,
+    source_finding,
 )
 from leconvert.dataset.findings.resolve import (
     Observation,
@@ -56,6 +57,7 @@ __all__ = [
     "redeclared",
     "resolve_repairs",
     "said_of_paths",
+    "source_finding",
     "task_map_of",
     "whole_frames_of",
 ]

@@ -128,6 +128,20 @@ def found(
     )
 
 
+def source_finding(
+    code: str,
+    message: str,
+    *,
+    stream: str | None = None,
+    path: str | None = None,
+    severity: str | None = None,
+    remedy: str | None = None,
+) -> Finding:
+    """Return a finding in a source that no option decides about."""
+    severity = severity or SOURCE_CATALOGUE[code].severity
+    return Finding(code, severity, message, stream=stream, path=path, remedy=remedy)
+
+
 def lossless_remedy(code: str, remedy: str | None = None) -> str | None:
     """Return the remedy that loses nothing, which is told before any flag; None if there is none.
 

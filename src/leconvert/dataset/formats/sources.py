@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from leconvert.dataset.formats import v2, v3
 from leconvert.dataset.formats.dataset import Dataset, Slices
-from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock
+from leconvert.dataset.formats.stats import StatsBlock, blocks_of_nothing
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import (
     DATA_STREAM,
@@ -158,8 +158,7 @@ class SourceView:
         If none of them are kept, nothing is read.
         """
         if self.repairs.replaces_stats(self.dataset.features):
-            for first in range(0, len(self), BLOCK_EPISODES):
-                yield StatsBlock([{}] * min(BLOCK_EPISODES, len(self) - first))
+            yield from blocks_of_nothing(len(self))
             return
         is_kept, first = self._is_kept, 0
         for block in self.dataset.stats_blocks():

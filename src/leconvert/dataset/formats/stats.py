@@ -115,6 +115,12 @@ class StatsBlock:
         return StatsBlock.of_columns(changed(columns), self._length)
 
 
+def blocks_of_nothing(episodes: int) -> Iterator[StatsBlock]:
+    """Yield blocks of episodes without statistics."""
+    for first in range(0, episodes, BLOCK_EPISODES):
+        yield StatsBlock([{}] * min(BLOCK_EPISODES, episodes - first))
+
+
 def rows_of(blocks: Iterable[StatsBlock]) -> Iterator[Row]:
     """Yield what each episode of some blocks has."""
     return chain.from_iterable(block.rows for block in blocks)
@@ -237,7 +243,7 @@ REQUIRED_STATS = ("min", "max", "mean", "std", "count")
 _QUANTILE = re.compile(r"q\d+")
 _MEDIAN = 50
 # Statistics of an image have one value per colour channel.
-_IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
+IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
 # Number of episodes that are added at once. More arrays than that, each of one episode, become one.
 _RUN_EPISODES = 64
 
@@ -378,7 +384,7 @@ class FeatureStats:
         return (
             self._shape_problem("count", count.shape[1:]) is None
             and self._shape_problem("min", shape) is None
-            and not (count < 0).any()
+            and bool((count >= 0).all())
             and all(
                 columns[key].shape[1:] == shape
                 for key in self.keys or _keys_of(columns)
@@ -442,8 +448,8 @@ class FeatureStats:
         if array.dtype.kind not in "biuf":
             raise _malformed(self.name, episode, f"{key} does not consist of numbers")
         problem = self._shape_problem(key, array.shape)
-        if key == "count" and not problem and array[0] < 0:
-            problem = "count is negative"
+        if key == "count" and not problem and not array[0] >= 0:
+            problem = "count is not a number from 0 on"
         elif key != "count" and not problem:
             self.shape = self.shape or array.shape
             if array.shape != self.shape:
@@ -455,9 +461,19 @@ class FeatureStats:
     def _shape_problem(self, key: str, shape: tuple[int, ...]) -> str | None:
         if key == "count":
             return None if shape == (1,) else f"count has shape {shape} instead of (1,)"
-        if self.is_image and shape not in _IMAGE_SHAPES:
+        if self.is_image and shape not in IMAGE_SHAPES:
             return f"{key} has shape {shape} instead of (3, 1, 1) or (1, 1, 1)"
         return None
+
+
+def adds_up(feature: str, values: Any, *, is_image: bool) -> bool:
+    """Return whether a feature's statistics of an episode can be added up with those of others."""
+    try:
+        for name, found in _features_of({feature: values}, "", 0):
+            FeatureStats(name, is_image).add(0, found)
+    except SourceError:
+        return False
+    return True
 
 
 def _keys_of(stats: Mapping[str, Any]) -> tuple[str, ...]:

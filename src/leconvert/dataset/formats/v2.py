@@ -38,7 +38,7 @@ from leconvert.dataset.formats.dataset import (
     renamed_stream,
     written_features,
 )
-from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock
+from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, blocks_of_nothing
 from leconvert.dataset.formats.stats import STATS_PATH as TOTAL_STATS_PATH
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import (
@@ -591,7 +591,7 @@ def _listed_tasks(path: Path) -> list[tuple[int, str]]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            record = _parse(path, number, line)
+            record = parse_line(path, line, number)
             index, task = record.get("task_index"), record.get("task")
             if type(index) is not int or abs(index) > _LARGEST_INDEX or not isinstance(task, str):
                 raise _malformed(path, number, "needs an integer task_index and a text task")
@@ -660,18 +660,13 @@ class EpisodeLines:
         with _open(self.path) as file:
             for line in _lines_at(file, self._offsets.tolist()):
                 assert line is not None
-                yield _parse(self.path, None, line)
+                yield parse_line(self.path, line)
 
 
 def read_lines(path: Path, offsets: Sequence[int]) -> list[bytes | None]:
     """Return the lines at some positions of a JSON-lines table; None for a position of -1."""
     with _open(path) as file:
         return list(_lines_at(file, offsets))
-
-
-def parse_line(path: Path, line: bytes) -> dict[str, Any]:
-    """Return the record of a line."""
-    return _parse(path, None, line)
 
 
 def _lines_at(file: BinaryIO, offsets: Sequence[int]) -> Iterator[bytes | None]:
@@ -688,7 +683,7 @@ def _lines_at(file: BinaryIO, offsets: Sequence[int]) -> Iterator[bytes | None]:
 
 
 def _episode_index(path: Path, number: int, line: bytes) -> int:
-    index = _parse(path, number, line).get("episode_index")
+    index = parse_line(path, line, number).get("episode_index")
     if type(index) is not int or not 0 <= index <= _LARGEST_INDEX:
         raise _malformed(path, number, "needs an integer episode_index of 0 or more")
     return index
@@ -706,7 +701,8 @@ def _open(path: Path) -> Iterator[BinaryIO]:
         raise _unread(path, error, "Restore the table from another copy of the dataset.") from error
 
 
-def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
+def parse_line(path: Path, line: bytes, number: int | None = None) -> dict[str, Any]:
+    """Return the record of a line, whose number is found for an error."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -906,8 +902,7 @@ class Dataset(AnyDataset):
         """Yield the statistics of the episodes; None for values of another type."""
         path, index = self.root / STATS_PATH, self.table.episode_index
         if not self.has_episode_stats or not path.exists():
-            for first in range(0, len(index), BLOCK_EPISODES):
-                yield StatsBlock([{}] * min(BLOCK_EPISODES, len(index) - first))
+            yield from blocks_of_nothing(len(index))
             return
         offsets = EpisodeLines(path, validated=True).offsets_of(index).tolist()
         with _open(path) as file:
@@ -917,7 +912,7 @@ class Dataset(AnyDataset):
 
 
 def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:
-    stats = None if line is None else _parse(path, None, line).get("stats")
+    stats = None if line is None else parse_line(path, line).get("stats")
     if stats is None:
         return {}
     return stats if isinstance(stats, dict) else None

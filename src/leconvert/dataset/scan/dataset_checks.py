@@ -35,7 +35,7 @@ from leconvert.dataset.scan.gathering import (
     TaskTable,
     tasks_helps,
 )
-from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
 from leconvert.model.values import (
     DATA_STREAM,
     BoolArray,
@@ -66,7 +66,6 @@ COMPUTED_BY = dict.fromkeys(DEFAULT_COLUMNS, "") | {
 }
 """The flag that computes a default column whatever is stored; "" if there is none."""
 
-_VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5
 
 Features = Mapping[str, Mapping[str, Any]]
@@ -554,7 +553,7 @@ def beyond_target(features: Features, to: str) -> Iterator[Observation]:
     for name, feature in features.items():
         if feature["dtype"] == "language" or name in tables.LANGUAGE_COLUMNS:
             what = "a column of annotations, which LeRobot 0.3.3 cannot load"
-        elif feature["dtype"] in _VISUAL_DTYPES and is_depth_map(feature):
+        elif feature["dtype"] in VISUAL_DTYPES and is_depth_map(feature):
             what = "a depth map, which LeRobot 0.3.3 would read as colours"
         elif feature["dtype"] == "audio":
             what = "sound"
@@ -583,7 +582,7 @@ def check_declarations(features: Features) -> Iterator[Observation]:
             names in (None, [], {})
             and len(sizes) == 1
             and sizes[0] != 1
-            and dtype not in _VISUAL_DTYPES
+            and dtype not in VISUAL_DTYPES
         ):
             unnamed.append(name)
         if dtype == "video" and "video_info" in feature and "info" not in feature:
@@ -608,7 +607,7 @@ def check_names(features: Features) -> Iterator[Observation]:
     """
     for name, feature in features.items():
         shape: Any = feature.get("shape")
-        if not _is_shape(shape) or len(shape) != 1 or feature["dtype"] in _VISUAL_DTYPES:
+        if not _is_shape(shape) or len(shape) != 1 or feature["dtype"] in VISUAL_DTYPES:
             continue
         groups = _name_groups(feature.get("names"))
         num_names = sum(map(len, groups))
@@ -769,10 +768,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
     for name, feature in features.items():
         if feature["dtype"] != "image" or name not in schema.names:
             continue
-        kind = schema.field(name).type
-        while isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        held = kind
+        held = kind = _plain(schema.field(name).type)
         if pa.types.is_struct(kind):
             place = kind.get_field_index("bytes")
             held = kind.field(place).type if place >= 0 else pa.null()
@@ -809,8 +805,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 def _holds_paths(kind: pa.DataType) -> bool:
     """Return whether a column of images can contain only paths."""
-    while isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
+    kind = _plain(kind)
     if pa.types.is_struct(kind):
         return bool(kind.get_field_index("bytes") < 0 <= kind.get_field_index("path"))
     return is_text(kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -19,9 +19,10 @@ import numpy.typing as npt
 from leconvert import media
 from leconvert.dataset.findings import DROP, ObservationLog, said_of_paths
 from leconvert.dataset.formats import StatsBlock
+from leconvert.dataset.formats.stats import REQUIRED_STATS, FeatureStats, adds_up
 from leconvert.dataset.formats.v2 import STATS_PATH
-from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
-from leconvert.model.values import camera_of
+from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES, VISUAL_DTYPES
+from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, camera_of
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
 from leconvert.tables import DataFile
@@ -34,8 +35,6 @@ _LAST_NAMES = ("channel", "channels")
 Extremes = Mapping[str, tuple[float, float]]
 Times = npt.NDArray[np.floating[Any]]
 
-# How far a frame may be from its timestamp in LeRobot.
-_LEROBOT_TOLERANCE_SECONDS = 1e-4
 _FIRST_FRAMES = 2048
 _NO_TENSOR_FROM = 2**63
 _BROADCAST_RATES = ("23.976", "29.97", "59.94")
@@ -43,7 +42,6 @@ _KEPT_TIMES = 256
 # No index or task has these numbers: an unknown one, and an impossible one, such as NaN or 1.5.
 NOT_KNOWN = -(2**62)
 NO_INDEX = NOT_KNOWN + 1
-_VISUAL_DTYPES = frozenset({"video", "image"})
 # Columns that count rows. For floating-point numbers, the least and the greatest do not prove that.
 _COUNTED = frozenset({"frame_index", "index"})
 
@@ -52,9 +50,6 @@ _UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
 # Statistics are often computed and stored in single precision.
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
 _MAX_DEPTH = 8
-_VALUES = ("min", "max", "mean", "std")
-_PICTURE_SHAPES = {(3, 1, 1), (1, 1, 1)}
-_NUMBER = (int, float)
 
 
 class ClipFacts(NamedTuple):
@@ -369,7 +364,7 @@ class TableCheck:
         self._computed = [
             name
             for name, feature in features.items()
-            if feature["dtype"] not in _VISUAL_DTYPES and name not in DEFAULT_COLUMNS
+            if feature["dtype"] not in VISUAL_DTYPES and name not in DEFAULT_COLUMNS
         ]
 
     def __call__(self, file: DataFile, extremes: Extremes, notes: ObservationLog) -> RowFacts:
@@ -461,7 +456,7 @@ class TableCheck:
                 self._right_times.add(raw)
             return
         offsets = np.abs(times - expected.astype(np.float64))
-        right = offsets < _LEROBOT_TOLERANCE_SECONDS
+        right = offsets < LEROBOT_TOLERANCE_SECONDS
         if right.all():
             return
         wrong = np.flatnonzero(~right)
@@ -499,7 +494,7 @@ def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64
     timestamps are float32 there, and so are their differences.
     """
     steps = np.diff(times.astype(np.float32))
-    is_even = np.abs(steps - np.float32(1 / float(fps))) <= np.float32(_LEROBOT_TOLERANCE_SECONDS)
+    is_even = np.abs(steps - np.float32(1 / float(fps))) <= np.float32(LEROBOT_TOLERANCE_SECONDS)
     return np.flatnonzero(~is_even)
 
 
@@ -531,7 +526,7 @@ def _steady_rate(times: npt.NDArray[Any]) -> str | None:
     rate = next((text for text in _BROADCAST_RATES if abs(found - float(text)) < 1e-3), None)
     rate = rate or f"{found:.4g}"
     expected = np.arange(len(times)) / float(rate)
-    return rate if (np.abs(times - expected) < _LEROBOT_TOLERANCE_SECONDS).all() else None
+    return rate if (np.abs(times - expected) < LEROBOT_TOLERANCE_SECONDS).all() else None
 
 
 @contextmanager
@@ -588,92 +583,70 @@ def _span(least: float, greatest: float) -> str:
 
 
 class StatsCheck:
-    """Checks the statistics of episodes."""
+    """Checks the statistics of episodes: whether they add up, and whether they fit the data.
+
+    Attributes:
+        features: The declared features that have statistics.
+    """
 
     def __init__(self, features: Mapping[str, Mapping[str, Any]], path: str = STATS_PATH) -> None:
         self._path = path
-        # Name, number of values in a statistic (0: any), and whether a footer has their extremes.
-        self._numeric: list[tuple[str, int, bool]] = []
-        self._visual: list[str] = []
-        self._known = {
-            name for name, feature in features.items() if feature["dtype"] not in TEXT_DTYPES
+        declared = {name: ft for name, ft in features.items() if ft["dtype"] not in TEXT_DTYPES}
+        self._visual = [name for name, ft in declared.items() if ft["dtype"] in VISUAL_DTYPES]
+        self.features = [*(name for name in declared if name not in self._visual), *self._visual]
+        # Number of values in a statistic, where it is known.
+        self._sizes = {
+            name: shape[0]
+            for name, ft in declared.items()
+            if name not in self._visual and isinstance(shape := ft.get("shape"), list)
+            if len(shape) == 1 and type(shape[0]) is int and shape[0]
         }
-        for name, feature in features.items():
-            dtype, shape = feature["dtype"], feature.get("shape")
-            if dtype in TEXT_DTYPES:
-                continue
-            if dtype in _VISUAL_DTYPES:
-                self._visual.append(name)
-            else:
-                is_vector = isinstance(shape, list) and len(shape) == 1
-                size = shape[0] if is_vector and shape and type(shape[0]) is int else 0
-                self._numeric.append((name, size, dtype not in _UNSIGNED_DTYPES))
-
-    @property
-    def features(self) -> list[str]:
-        """Features that have statistics."""
-        return [*(name for name, *_ in self._numeric), *self._visual]
+        # Features whose extremes are in a footer.
+        self._compared = [
+            name
+            for name, ft in declared.items()
+            if name not in self._visual and ft["dtype"] not in _UNSIGNED_DTYPES
+        ]
 
     def __call__(
-        self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: ObservationLog
-    ) -> tuple[list[str], list[str]]:
-        """Check one line; return the features with missing, and with stale statistics."""
-        stats = None if line is None else line.get("stats")
-        if not isinstance(stats, dict):
-            what = "no statistics" if line is None else "a line without statistics"
-            notes.sight(
-                "missing-stats",
-                f"{self._path} has {what} of episode {notes.episode}.",
-                path=self._path,
-            )
-            return self.features, []
-        missing: list[str] = []
-        stale: list[str] = []
-        for name, size, is_compared in self._numeric:
-            try:
-                entry = stats[name]
-                low, high, mean, std = entry["min"], entry["max"], entry["mean"], entry["std"]
-                (counted,) = entry["count"]
-                sound = (
-                    len(low) == len(high) == len(mean) == len(std) == (size or len(low)) > 0
-                    and isinstance(counted, _NUMBER)
-                    and counted >= 0
-                    and _are_of_numbers(low, high, mean, std)
-                )
-            except (KeyError, TypeError, ValueError):
-                sound = False
-            if not sound:
-                self._say_unsound(stats, name, notes)
-                missing.append(name)
-                continue
-            extremes = found.get(name)
-            if extremes is None or not is_compared:
-                continue
-            try:
-                if min(low) == extremes[0] and max(high) == extremes[1] and counted == rows:
+        self,
+        block: StatsBlock,
+        episodes: Sequence[int],
+        notes: ObservationLog,
+        found: Sequence[tuple[int, Extremes]] = (),
+    ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Check the statistics of some episodes.
+
+        Args:
+            block: The statistics.
+            episodes: The episodes.
+            notes: Receives the observations.
+            found: The number of rows of each, and the extremes of its columns, as far as known.
+
+        Returns:
+            The features with missing, and those with stale statistics, with the episodes.
+        """
+        missing: dict[str, list[int]] = {}
+        stale: dict[str, list[int]] = {}
+        is_sound = self.finds_nothing(block)
+        for episode, stats in zip(episodes, () if is_sound else block.rows, strict=not is_sound):
+            notes.episode = episode
+            for name in self.features:
+                if not self._is_sound(name, (stats or {}).get(name)):
+                    self._say_unsound(stats or {}, name, notes)
+                    missing.setdefault(name, []).append(episode)
+            # Statistics of undeclared columns are copied, too.
+            for name, values in (stats or {}).items():
+                if name not in self.features and not adds_up(name, values, is_image=False):
+                    self._say_unsound(stats or {}, name, notes, helps=("--recompute-stats",))
+        stated = block.rows if found else ()
+        for (rows, extremes), episode, stats in zip(found, episodes, stated, strict=False):
+            notes.episode = episode
+            for name in self._compared if extremes else ():
+                if name not in extremes or episode in missing.get(name, ()):
                     continue
-            except TypeError:
-                pass  # nested
-            if self._compare(name, entry, extremes, rows, notes):
-                stale.append(name)
-        for name in self._visual:
-            try:
-                entry = stats[name]
-                (counted,) = entry["count"]
-                sound = (
-                    isinstance(counted, _NUMBER)
-                    and counted >= 0
-                    and _are_of_channels(entry["min"], entry["max"], entry["mean"], entry["std"])
-                )
-            except (KeyError, TypeError, ValueError):
-                sound = False
-            if not sound:
-                self._say_unsound(stats, name, notes)
-                missing.append(name)
-        # Statistics of undeclared columns are copied, too.
-        for name in stats.keys() - self._known:
-            if not _can_be_copied(stats[name]):
-                self._say_unsound(stats, name, notes, helps=("--recompute-stats",))
+                if self._compare(name, (stats or {})[name], extremes[name], rows, notes):
+                    stale.setdefault(name, []).append(episode)
         return missing, stale
 
     def finds_nothing(self, block: StatsBlock) -> bool:
@@ -681,13 +654,20 @@ class StatsCheck:
         columns = block.columns
         if columns is None or not columns.keys() >= set(self.features):
             return False
-        if not all(map(_can_be_added_up, columns.values())):
-            return False
-        shapes = {name: {columns[name][key].shape[1:] for key in _VALUES} for name in self.features}
         return all(
-            len(shapes[name]) == 1 and size in (0, *(shape[0] for shape in shapes[name]))
-            for name, size, _ in self._numeric
-        ) and all(shapes[name] <= _PICTURE_SHAPES for name in self._visual)
+            FeatureStats(name, name in self._visual).takes(own)
+            and self._sizes.get(name) in (None, *own["min"].shape[1:2])
+            for name, own in columns.items()
+        )
+
+    def _is_sound(self, name: str, values: Any) -> bool:
+        is_table = isinstance(values, dict)
+        if not is_table or not all(type(values.get(key)) is list for key in REQUIRED_STATS):
+            return False
+        size = len(values["min"])
+        return size == self._sizes.get(name, size) > 0 and adds_up(
+            name, values, is_image=name in self._visual
+        )
 
     def _say_unsound(
         self,
@@ -715,14 +695,20 @@ class StatsCheck:
         notes: ObservationLog,
     ) -> bool:
         """Report stale statistics; return whether they are stale."""
+        counted = entry["count"][0]
+        try:
+            if (min(entry["min"]), max(entry["max"]), counted) == (*extremes, rows):
+                return False
+        except TypeError:
+            pass  # nested
         lows = [value for value in _numbers(entry["min"]) if math.isfinite(value)]
         highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
         least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
         if _differ(least, extremes[0]) or _differ(greatest, extremes[1]):
             said = f"from {least:g} to {greatest:g}, but the data goes from {extremes[0]:g} to "
             said += f"{extremes[1]:g}"
-        elif entry["count"][0] != rows:
-            said = f"of {shown(entry['count'][0])} frames, but the table has {rows}"
+        elif counted != rows:
+            said = f"of {shown(counted)} frames, but the table has {rows}"
         else:
             return False
         notes.sight(
@@ -733,14 +719,6 @@ class StatsCheck:
             path=self._path,
         )
         return True
-
-
-def _can_be_added_up(own: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Return whether a feature's statistics can be aggregated from these columns."""
-    count = own.get("count")
-    if count is None or count.shape[1:] != (1,) or not (count >= 0).all():
-        return False
-    return own.keys() >= set(_VALUES)
 
 
 def _differ(stated: float, found: float) -> bool:
@@ -761,74 +739,3 @@ def _numbers(value: object, depth: int = 0) -> Iterator[float]:
         items: Iterable[object] = value
         for item in items:
             yield from _numbers(item, depth + 1)
-
-
-def _are_of_channels(low: Any, high: Any, mean: Any, std: Any) -> bool:
-    """Return whether `_is_of_channels` holds for each value; it looks at three channels at once."""
-    try:
-        ((a,),), ((b,),), ((c,),) = low
-        ((d,),), ((e,),), ((f,),) = high
-        ((g,),), ((h,),), ((i,),) = mean
-        ((j,),), ((k,),), ((m,),) = std
-        sum((a, b, c, d, e, f, g, h, i, j, k, m))
-    except (TypeError, ValueError, OverflowError):
-        return all(map(_is_of_channels, (low, high, mean, std)))
-    return True
-
-
-def _is_of_channels(value: Any) -> bool:
-    """Return whether a value looks like numbers of shape (3, 1, 1) or (1, 1, 1), by its end."""
-    try:
-        sum([number for ((number,),) in value])
-    except (TypeError, ValueError, OverflowError):
-        return (
-            len(value) in (1, 3)
-            and len(value[-1]) == 1 == len(value[-1][0])
-            and _is_of_numbers(value)
-        )
-    return len(value) in (1, 3)
-
-
-def _can_be_copied(values: object) -> bool:
-    """Return whether a feature's statistics can be aggregated from these values.
-
-    Mappings among them are statistics of a name with a slash, which is rare. They are not checked.
-    """
-    if not isinstance(values, dict):
-        return False
-    found: Mapping[str, object] = values
-    if any(isinstance(value, dict) for value in found.values()):
-        return True
-    return all(
-        isinstance(found.get(key), int | float) or _is_of_numbers(found.get(key))
-        for key in ("min", "max", "mean", "std", "count")
-    ) and _is_count(found["count"] if isinstance(found["count"], list) else [found["count"]])
-
-
-def _is_count(value: Any) -> bool:
-    """Return whether a value is a list of one number that can count frames."""
-    return len(value) == 1 and isinstance(value[0], int | float) and value[0] >= 0
-
-
-def _are_of_numbers(low: Any, high: Any, mean: Any, std: Any) -> bool:
-    """Return whether `_is_of_numbers` holds for each value; no value is empty."""
-    try:
-        sum([*low, *high, *mean, *std])
-    except (TypeError, OverflowError):
-        return all(map(_is_of_numbers, (low, high, mean, std)))
-    # A byte string also consists of numbers.
-    return type(low) is type(high) is type(mean) is type(std) is list
-
-
-def _is_of_numbers(value: object, depth: int = 0) -> bool:
-    """Return whether a value is a list, nested or not, that contains only numbers."""
-    if not isinstance(value, list) or depth > _MAX_DEPTH:
-        return False
-    items: list[Any] = value
-    try:
-        sum(items)  # a fast way to tell numbers from anything else: most lists contain only these
-    except TypeError:
-        return all(_is_of_numbers(item, depth + 1) for item in items)
-    except OverflowError:  # an integer that no float can hold, and floats
-        return all(isinstance(item, int | float) for item in items)
-    return True

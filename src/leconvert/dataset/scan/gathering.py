@@ -212,7 +212,7 @@ class ScannedSource(NamedTuple):
         dataset: The unchanged source.
         episodes: Its episodes.
         tasks: Its tasks.
-        gathered: The results of looking at its files.
+        gathered: The results of looking at its files; None if its templates can name none.
         remarks: Observations about its tables.
         reads_stats: Whether it has statistics of episodes that were looked at.
     """
@@ -220,7 +220,7 @@ class ScannedSource(NamedTuple):
     dataset: Dataset
     episodes: EpisodeTable
     tasks: TaskTable
-    gathered: Gathered
+    gathered: Gathered | None
     remarks: list[Observation]
     reads_stats: bool
 

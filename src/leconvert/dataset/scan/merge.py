@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from leconvert import tables
 from leconvert.dataset.files import GIT_FILES
-from leconvert.dataset.findings import SOURCE_CATALOGUE
+from leconvert.dataset.findings import source_finding
 from leconvert.dataset.formats import (
     Sources,
     SourceView,
@@ -246,11 +246,11 @@ def _findings_of_all(scans: Sequence[SourceScan], joined: Sources) -> Iterator[F
             said = f"{scan.only.root}: {count(len(left), 'file')} left behind, since an earlier "
             said += f"source has a file of the same name: {', '.join(left[:3])}"
             said += ", ..." if len(left) > 3 else ""
-            yield _finding("merged-file", f"{said}; taken from {taken}.", path=left[0])
+            yield source_finding("merged-file", f"{said}; taken from {taken}.", path=left[0])
     robots = {_told(scan.robot_type): None for scan in scans}
     if len(robots) > 1:
         said = f"The robot types are {', '.join(robots)}. The result has the first."
-        yield _finding(ROBOT_TYPE, said, severity="repaired")
+        yield source_finding(ROBOT_TYPE, said, severity="repaired")
     lacking = [str(view.root) for view in joined if not view.has_quantiles]
     if 0 < len(lacking) < len(joined):
         said = (
@@ -258,16 +258,10 @@ def _findings_of_all(scans: Sequence[SourceScan], joined: Sources) -> Iterator[F
             "other datasets do. The "
         )
         said += "result has no quantiles for the dataset as a whole."
-        yield replace(_finding("merged-quantiles", said), remedy="--quantiles")
+        yield source_finding("merged-quantiles", said, remedy="--quantiles")
     for view in joined:
         splits = view.dataset.info.get("splits")
         whole = {"train": f"0:{len(view.dataset.episodes)}"}
         if splits not in (None, {}, whole):
             said = f"The splits of {view.root} are not in the result. Its only split is train."
-            yield _finding("merged-splits", said, path="meta/info.json")
-
-
-def _finding(
-    code: str, message: str, *, path: str | None = None, severity: str | None = None
-) -> Finding:
-    return Finding(code, severity or SOURCE_CATALOGUE[code].severity, message, path=path)
+            yield source_finding("merged-splits", said, path="meta/info.json")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from leconvert.dataset.findings import SOURCE_CATALOGUE, Observation
+from leconvert.dataset.findings import Observation, source_finding
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import Finding
 from leconvert.support.text import shown
@@ -125,7 +125,7 @@ def stale_extensions(extra_files: Sequence[str], num_episodes: int, kept: int) -
         if path == _GR00T_STATS_PATH or _RELATIVE_STATS.fullmatch(path):
             said = f"{path} describes all episodes of the source, but {dropped} are left out. "
             said += "GR00T computes the file again if it does not exist."
-            yield Finding("gr00t-stats", SOURCE_CATALOGUE["gr00t-stats"].severity, said, path=path)
+            yield source_finding("gr00t-stats", said, path=path)
 
 
 def extension_files(extra_files: Sequence[str], repairs: Repairs) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from leconvert import tables
 from leconvert.dataset.files import EPISODE_FOLDERS, files_below
 from leconvert.dataset.findings import (
-    SOURCE_CATALOGUE,
     Observation,
     ResolvedRepairs,
     SourceFacts,
@@ -24,6 +22,7 @@ from leconvert.dataset.findings import (
     computes_all_stats,
     redeclared,
     resolve_repairs,
+    source_finding,
     task_map_of,
     whole_frames_of,
 )
@@ -70,14 +69,15 @@ from leconvert.dataset.scan.modality import (
     stale_extensions,
     task_columns,
 )
-from leconvert.dataset.scan.trimming import salvaged_intervals, trimmed_before, trimmed_slices
-from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
+from leconvert.dataset.scan.trimming import Trimming
+from leconvert.dataset.scan.v2 import read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source, reading_of_v3
-from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
+from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
     TARGET_VERSIONS,
+    BoolArray,
     FileTable,
     Finding,
     IntArray,
@@ -85,6 +85,7 @@ from leconvert.model.values import (
     SourceScan,
     StreamScan,
     camera_of,
+    stream_of_camera,
 )
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UsageError
@@ -92,8 +93,6 @@ from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count, shown
 from leconvert.workdir.swap import is_converted
-
-NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 def scan_source(
@@ -117,10 +116,10 @@ def scan_source(
     options = options or RepairOptions()
     check_accepted(options.accept)
     read = read_v3_source if reads_as_v3(root, options) else read_v2_source
-    source: ScannedSource | UnnamedFiles = read(root, options, selection, to, progress, spread)
-    if isinstance(source, UnnamedFiles):
-        return _without_files(source, options, selection)
-    return _resolved(source, options, selection, to)
+    source = read(root, options, selection, to, progress, spread)
+    if source.gathered is None:
+        return _without_files(source, options)
+    return _resolved(source, source.gathered, options, selection, to)
 
 
 def source_reading(root: Path, options: RepairOptions) -> Repairs:
@@ -146,26 +145,30 @@ def reads_as_v3(root: Path, options: RepairOptions) -> bool:
     return is_v3
 
 
-def _without_files(
-    source: UnnamedFiles, options: RepairOptions, selection: EpisodeSelection
-) -> SourceScan:
+def _without_files(source: ScannedSource, options: RepairOptions) -> SourceScan:
     """Return the scan of a source with files that no template names."""
     dataset, episodes = source.dataset, source.episodes
-    facts = _facts(
-        dataset,
-        episodes,
-        source.tasks.listed,
-        source.remarks,
-        selection,
-        takes_tasks=options.tasks_from is not None,
+    facts = SourceFacts(
+        episode_index=episodes.index,
+        length=episodes.length,
+        features=dataset.stored_features,
+        tasks=source.tasks.listed,
+        missing_columns=(),
+        has_episode_stats=dataset.has_episode_stats,
+        codebase_version=dataset.version,
+        reading=dataset.reading,
     )
     settled = resolve_repairs(source.remarks, options, facts)
-    nothing = [_nothing(stream, episodes.index) for stream in source.streams]
-    return _scan(dataset, episodes, nothing, source.survey, b"", settled)
+    cameras = [key for key in dataset.camera_keys if key not in options.drop_features]
+    streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
+    nothing = [_nothing(stream, episodes.index) for stream in streams]
+    survey = survey_folder(dataset.root, lambda _: None, lambda _: True, ())
+    return _scan(dataset, episodes, nothing, survey, b"", settled)
 
 
 def _resolved(
     source: ScannedSource,
+    gathered: Gathered,
     options: RepairOptions,
     selection: EpisodeSelection,
     to: str,
@@ -173,7 +176,7 @@ def _resolved(
     """Run the checks that need all files, and decide about repairs."""
     dataset, episodes = source.dataset, source.episodes
     root, declared = dataset.root, dataset.stored_features
-    tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
+    tasks, remarks = source.tasks, source.remarks
     remarks += beyond_target(declared, to)
     takes_tasks = options.tasks_from is not None
     computes_stats = computes_all_stats(options, has_episode_stats=dataset.has_episode_stats)
@@ -233,44 +236,50 @@ def _resolved(
         if remark.code not in ("missing-stats", "stale-stats")
         or features.get(remark.feature or "", {}).get("dtype") not in TEXT_DTYPES
     ]
-    facts = _facts(
-        dataset,
-        episodes,
-        load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
-        remarks,
-        selection,
-        declarations,
-        takes_tasks=takes_tasks,
-        indices=indices,
-    )
     intervals = selection.kept_frames(episodes.index, episodes.length)
     salvaged: dict[int, tuple[int, int]] = {}
+    trimming = Trimming(dataset, gathered.slices, episodes.index, episodes.length, to)
     if options.on_bad_episode == "trim":
         whole = whole_frames_of(remarks)
-        salvaged = salvaged_intervals(
-            dataset, gathered.slices, episodes.index, whole, intervals, to
-        )
+        salvaged = trimming.salvaged_intervals(whole, intervals)
         chosen = {each: intervals[each] for each in intervals.keys() - whole.keys()}
         intervals = {**chosen, **salvaged}
-    cut, uncut = trimmed_slices(
-        dataset, gathered.slices, episodes.index, episodes.length, intervals, to
-    )
-    remarks += uncut
-    if to == "v2.1":
-        remarks += trimmed_before(
-            dataset, gathered.slices, episodes.index, episodes.length, intervals
-        )
-    facts = replace(
-        facts,
+    cut, uncut = trimming.trimmed_slices(intervals)
+    remarks += [*uncut, *trimming.trimmed_before(intervals)]
+    stated = frame_rate(dataset.stored_info.get("fps"))
+    facts = SourceFacts(
+        episode_index=episodes.index,
+        length=episodes.length,
+        selected=EpisodeRanges.of_episodes(episodes.index) if selection.takes_some else None,
+        features=declared,
+        tasks=load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
+        missing_columns=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "missing-column" and remark.feature
+            if remark.severity != "error" or (remark.helps and takes_tasks)
+        ],
+        has_episode_stats=dataset.has_episode_stats,
+        undeclared=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "undeclared-column" and remark.feature
+        ],
+        declarations=declarations,
         corrected=corrected,
         unsound_stats=unsound,
+        codebase_version=dataset.version,
+        reading=dataset.reading,
+        task_columns=indices,
+        assumed_fps=None if stated == dataset.fps else f"{float(dataset.fps)!r}",
         trimmed=intervals,
         has_quantiles=dataset.has_quantiles,
         floating_indices=columns.floating,
     )
-    settled = _with_right_declarations(resolve_repairs(remarks, options, facts), declared, columns)
-    settled = _with_right_cameras(settled, dataset, gathered)
-    settled = _with_new_names(settled, options.renames)
+    settled = resolve_repairs(remarks, options, facts)
+    repairs = _with_right_declarations(settled.repairs, declared, columns)
+    repairs = _with_right_cameras(repairs, settled.kept, dataset, gathered)
+    settled = replace(settled, repairs=_with_new_names(repairs, options.renames))
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
     kept_frames = settled.repairs.trimmed_episodes
@@ -285,8 +294,7 @@ def _resolved(
     streams = [settled_slices(slices, settled.kept) for slices in cut]
     if schema:
         streams[0] = _with_row_misfits(streams[0], dataset, episodes, gathered, schema, settled)
-    found = _scan(dataset, episodes, streams, survey, schema, settled)
-    return _renamed(found, options.renames)
+    return _scan(dataset, episodes, streams, survey, schema, settled)
 
 
 def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) -> SourceFiles:
@@ -317,39 +325,22 @@ def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) 
     return survey_folder(dataset.root, slice_of, episodes.lists, dataset.camera_keys)
 
 
-def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> ResolvedRepairs:
+def _with_new_names(repairs: Repairs, renames: Mapping[str, str]) -> Repairs:
     """Rename the features in repairs as in the result."""
     if not renames:
-        return settled
-    repairs = settled.repairs
+        return repairs
 
     def new(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(renames.get(name, name) for name in names))
 
     return replace(
-        settled,
-        repairs=replace(
-            repairs,
-            renamed_features=dict(renames),
-            computed_stats=new(repairs.computed_stats),
-            stats_episodes={
-                renames.get(name, name): episodes
-                for name, episodes in repairs.stats_episodes.items()
-            },
-            unwrapped_columns=new(repairs.unwrapped_columns),
-        ),
-    )
-
-
-def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
-    """Return the scan with the stream names of the result."""
-    if not renames:
-        return scan
-    return replace(
-        scan,
-        streams=[
-            replace(each, stream=renamed_stream(each.stream, renames)) for each in scan.streams
-        ],
+        repairs,
+        renamed_features=dict(renames),
+        computed_stats=new(repairs.computed_stats),
+        stats_episodes={
+            renames.get(name, name): episodes for name, episodes in repairs.stats_episodes.items()
+        },
+        unwrapped_columns=new(repairs.unwrapped_columns),
     )
 
 
@@ -374,19 +365,14 @@ def _quantile_bounds(
 ) -> Iterator[Finding]:
     """Report images whose quantiles are copied for episodes, but unknown for the whole dataset."""
     for name, feature in repairs.features(features).items():
-        if feature["dtype"] not in ("image", "video") or (
+        if feature["dtype"] not in VISUAL_DTYPES or (
             name in repairs.computed_stats and name not in repairs.stats_episodes
         ):
             continue
         said = f"{shown(name)}: pictures are not decoded, so {v3.STATS_PATH} has bounds of their "
         said += "quantiles."
-        yield Finding(
-            "quantile-bounds",
-            SOURCE_CATALOGUE["quantile-bounds"].severity,
-            said,
-            stream=name,
-            path=v3.STATS_PATH,
-            remedy="--quantiles",
+        yield source_finding(
+            "quantile-bounds", said, stream=name, path=v3.STATS_PATH, remedy="--quantiles"
         )
 
 
@@ -465,44 +451,6 @@ def _whole_remarks(
     return remarks
 
 
-def _facts(
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    tasks: Sequence[tuple[int, str]],
-    remarks: list[Observation],
-    selection: EpisodeSelection,
-    declarations: Mapping[str, Mapping[str, Any]] = NOTHING_DECLARED,
-    *,
-    takes_tasks: bool,
-    indices: Sequence[str] = (),
-) -> SourceFacts:
-    stated = frame_rate(dataset.stored_info.get("fps"))
-    return SourceFacts(
-        episode_index=episodes.index,
-        length=episodes.length,
-        selected=EpisodeRanges.of_episodes(episodes.index) if selection.takes_some else None,
-        features=dataset.stored_features,
-        tasks=tasks,
-        missing_columns=[
-            remark.feature
-            for remark in remarks
-            if remark.code == "missing-column" and remark.feature
-            if remark.severity != "error" or (remark.helps and takes_tasks)
-        ],
-        has_episode_stats=dataset.has_episode_stats,
-        undeclared=[
-            remark.feature
-            for remark in remarks
-            if remark.code == "undeclared-column" and remark.feature
-        ],
-        declarations=declarations,
-        codebase_version=dataset.version,
-        reading=dataset.reading,
-        task_columns=indices,
-        assumed_fps=None if stated == dataset.fps else f"{float(dataset.fps)!r}",
-    )
-
-
 def _undeclared_remark(
     remark: Observation, declarations: Mapping[str, object], refused: Mapping[str, str]
 ) -> Observation:
@@ -555,13 +503,12 @@ def _is_of_computed(remark: Observation, missing: Mapping[str, Set[int]], anew: 
 
 
 def _with_right_declarations(
-    settled: ResolvedRepairs, source: Mapping[str, Mapping[str, Any]], columns: DataColumns
-) -> ResolvedRepairs:
+    repairs: Repairs, source: Mapping[str, Mapping[str, Any]], columns: DataColumns
+) -> Repairs:
     """Return repairs with the right declarations of computed columns."""
-    repairs = settled.repairs
     computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
     if columns.schema is None or not computed:
-        return settled
+        return repairs
     changed = {*computed, *repairs.unwrapped_columns}
     stored = replace(
         columns,
@@ -578,27 +525,22 @@ def _with_right_declarations(
         for name, feature in {**repairs.declared_features, **corrected}.items()
         if name not in computed or name in corrected or name in added
     }
-    return replace(
-        settled, repairs=replace(repairs, declared_features=dict(sorted(declared.items())))
-    )
+    return replace(repairs, declared_features=dict(sorted(declared.items())))
 
 
 def _with_right_cameras(
-    settled: ResolvedRepairs, dataset: Dataset, gathered: Gathered
-) -> ResolvedRepairs:
+    repairs: Repairs, kept: BoolArray, dataset: Dataset, gathered: Gathered
+) -> Repairs:
     """Return repairs with the right declarations of cameras: those of most of their clips."""
-    declared = dict(settled.repairs.declared_features)
+    declared = dict(repairs.declared_features)
     for slices in gathered.slices[1:]:
         camera = str(camera_of(slices.stream))
-        facts = gathered.usual_clip(slices, settled.kept)
+        facts = gathered.usual_clip(slices, kept)
         if facts is not None:
             feature = declared_as_encoded(dataset.stored_features[camera], facts, dataset.fps)
             if feature != dataset.stored_features[camera]:
                 declared[camera] = feature
-    if declared == settled.repairs.declared_features:
-        return settled
-    repairs = replace(settled.repairs, declared_features=dict(sorted(declared.items())))
-    return replace(settled, repairs=repairs)
+    return replace(repairs, declared_features=dict(sorted(declared.items())))
 
 
 def _result_schema(
@@ -623,6 +565,8 @@ def _scan(
     data_schema: bytes,
     settled: ResolvedRepairs,
 ) -> SourceScan:
+    """Return the scan, with the stream names of the result."""
+    renames = settled.repairs.renamed_features
     source = Source(
         root=str(dataset.root),
         codebase_version=dataset.version,
@@ -635,7 +579,7 @@ def _scan(
         fps=dataset.fps,
         episode_index=episodes.index[settled.kept],
         length=episodes.length[settled.kept],
-        streams=streams,
+        streams=[replace(each, stream=renamed_stream(each.stream, renames)) for each in streams],
         data_schema=data_schema,
         findings=settled.findings,
         features=settled.repairs.features(dataset.stored_features),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -24,154 +24,145 @@ from leconvert.support.text import count, shown
 Intervals = Mapping[int, tuple[int, int]]
 
 
-def trimmed_slices(
-    dataset: Dataset,
-    slices: Sequence[StreamScan],
-    episode_index: IntArray,
-    length: IntArray,
-    intervals: Intervals,
-    to: str,
-) -> tuple[list[StreamScan], list[Observation]]:
-    """Return the slices of all streams after a trim, and the cuts that are impossible.
+@dataclass(frozen=True, slots=True, eq=False)
+class Trimming:
+    """The whole episodes of a source, of which some are trimmed.
 
-    The index of each clip of these episodes is read again. Unreadable clips have findings already.
+    Intervals are the first kept frame and the frame after the last kept one, by episode.
 
-    Args:
+    Attributes:
         dataset: The source.
-        slices: The slices of whole episodes.
-        episode_index: Index of each episode, ascending, shape (E,).
-        length: Number of frames of each, shape (E,).
-        intervals: The first kept frame and the frame after the last kept one, by episode.
+        slices: Their slices.
+        episode_index: Their indices, ascending, shape (E,).
+        length: Their numbers of frames, shape (E,).
         to: The version to write.
     """
-    if not intervals:
-        return list(slices), []
-    found, remarks = [], []
-    clips: dict[int, list[_Clip]] = {}
-    for each in slices:
-        names = ("first", "frames", "size_bytes", "roll_bytes", "lead", "misfit")
-        columns = {name: getattr(each, name).copy() for name in names}
-        first, frames, size_bytes, roll_bytes, lead, misfit = columns.values()
-        readable, keys = each.is_readable & ~each.is_missing, each.key
-        for episode, (begin, stop) in intervals.items():
-            at = int(np.searchsorted(episode_index, episode))
-            samples = int(frames[at])
-            misfit[at] |= int(Misfit.SHARED)
-            if not readable[at] or samples < stop:
-                continue  # the finding says why
-            if each.stream == DATA_STREAM:
-                first[at] += begin
-                roll_bytes[at] = roll_bytes[at] * (stop - begin) // samples
-                size_bytes[at] = size_bytes[at] * (stop - begin) // samples
-                frames[at] = stop - begin
-                continue
-            relative = dataset.relative(each.stream, int(keys[at]))
-            path = f"{dataset.root}/{relative}"
-            clip = _clip(path, dataset.fps, each, at)
-            clips.setdefault(episode, []).append(clip)
-            cut = clip.cut(begin, stop)
-            what = f"frames {begin}:{stop} of episode {episode}"
-            said = f"{what} cannot be cut out without encoding: no keyframe comes before them."
-            if cut is None or (said := clip.doubt(path, cut, what)):
-                said = f"{shown(relative)}: {said}"
-                remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
-                continue
-            first[at], lead[at] = clip.own + cut[0], begin - cut[0]
-            frames[at] = cut[1] - cut[0]
-            size_bytes[at] = roll_bytes[at] = clip.size_bytes(*cut)
-        found.append(replace(each, **columns))
-    if to == "v2.1":
-        for episode in clips.keys() - {remark.episode for remark in remarks}:
-            at = int(np.searchsorted(episode_index, episode))
-            _check_held_by_v21(episode, clips[episode], *intervals[episode], int(length[at]))
-    return found, remarks
 
+    dataset: Dataset
+    slices: Sequence[StreamScan]
+    episode_index: IntArray
+    length: IntArray
+    to: str
 
-def salvaged_intervals(
-    dataset: Dataset,
-    slices: Sequence[StreamScan],
-    episode_index: IntArray,
-    whole_frames: Mapping[int, int],
-    chosen: Intervals,
-    to: str,
-) -> dict[int, tuple[int, int]]:
-    """Return the kept frames of damaged episodes whose first frames have rows and pictures.
+    def trimmed_slices(self, intervals: Intervals) -> tuple[list[StreamScan], list[Observation]]:
+        """Return the slices of all streams after a trim, and the cuts that are impossible.
 
-    Args:
-        dataset: The source.
-        slices: The slices of whole episodes.
-        episode_index: Index of each episode, ascending, shape (E,).
-        whole_frames: The number of first frames of damaged episodes that agree.
-        chosen: The frames that the user wants, for some episodes.
-        to: The version to write. A clip of v2.1 ends where no later frame is needed.
-    """
-    found = {}
-    for episode, whole in whole_frames.items():
-        first, stop = chosen.get(episode, (0, whole))
-        stop = min(stop, whole)
-        if to == "v2.1" and first < stop:
-            at = int(np.searchsorted(episode_index, episode))
-            clips = [
-                _clip(path, dataset.fps, each, at)
-                for each in slices
-                if each.stream != DATA_STREAM
-                for path in dataset.absolute(each.stream, [int(each.key[at])])
-            ]
-            first, stop = _held_by_v21(clips, first, stop) or (first, first)
-        if first < stop and (episode in chosen or first == 0):
-            found[episode] = first, stop
-    return found
+        The index of each clip of these episodes is read again. Unreadable clips have findings
+        already.
+        """
+        if not intervals:
+            return list(self.slices), []
+        found, remarks = [], []
+        clips: dict[int, list[_Clip]] = {}
+        for each in self.slices:
+            names = ("first", "frames", "size_bytes", "roll_bytes", "lead", "misfit")
+            columns = {name: getattr(each, name).copy() for name in names}
+            first, frames, size_bytes, roll_bytes, lead, misfit = columns.values()
+            readable, keys = each.is_readable & ~each.is_missing, each.key
+            for episode, (begin, stop) in intervals.items():
+                at = int(np.searchsorted(self.episode_index, episode))
+                samples = int(frames[at])
+                misfit[at] |= int(Misfit.SHARED)
+                if not readable[at] or samples < stop:
+                    continue  # the finding says why
+                if each.stream == DATA_STREAM:
+                    first[at] += begin
+                    roll_bytes[at] = roll_bytes[at] * (stop - begin) // samples
+                    size_bytes[at] = size_bytes[at] * (stop - begin) // samples
+                    frames[at] = stop - begin
+                    continue
+                relative = self.dataset.relative(each.stream, int(keys[at]))
+                path = f"{self.dataset.root}/{relative}"
+                clip = _clip(path, self.dataset.fps, each, at)
+                clips.setdefault(episode, []).append(clip)
+                cut = clip.cut(begin, stop)
+                what = f"frames {begin}:{stop} of episode {episode}"
+                said = f"{what} cannot be cut out without encoding: no keyframe comes before them."
+                if cut is None or (said := clip.doubt(path, cut, what)):
+                    said = f"{shown(relative)}: {said}"
+                    remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
+                    continue
+                first[at], lead[at] = clip.own + cut[0], begin - cut[0]
+                frames[at] = cut[1] - cut[0]
+                size_bytes[at] = roll_bytes[at] = clip.size_bytes(*cut)
+            found.append(replace(each, **columns))
+        if self.to == "v2.1":
+            for episode in clips.keys() - {remark.episode for remark in remarks}:
+                at = int(np.searchsorted(self.episode_index, episode))
+                _check_held_by_v21(
+                    episode, clips[episode], *intervals[episode], int(self.length[at])
+                )
+        return found, remarks
 
+    def salvaged_intervals(
+        self, whole_frames: Mapping[int, int], chosen: Intervals
+    ) -> dict[int, tuple[int, int]]:
+        """Return the kept frames of damaged episodes whose first frames have rows and pictures.
 
-def trimmed_before(
-    dataset: Dataset,
-    slices: Sequence[StreamScan],
-    episode_index: IntArray,
-    length: IntArray,
-    intervals: Intervals,
-) -> Iterator[Observation]:
-    """Yield the episodes that v2.1 cannot hold, since they were trimmed between keyframes.
+        A clip of v2.1 ends where no later frame is needed.
 
-    Args:
-        dataset: The source.
-        slices: The slices of whole episodes.
-        episode_index: Index of each episode, ascending, shape (E,).
-        length: Number of frames of each, shape (E,).
-        intervals: The episodes that are trimmed now. They get no finding.
-    """
-    videos = [each for each in slices if each.stream != DATA_STREAM]
-    wider: dict[int, list[StreamScan]] = {}
-    for each in videos:
-        is_part = (each.misfit & int(Misfit.SHARED)) != 0
-        for at in np.flatnonzero(is_part & (each.frames > length)).tolist():
-            if int(episode_index[at]) not in intervals:
-                wider.setdefault(at, []).append(each)
-    within: dict[int, tuple[int, int]] = {}
-    for at in wider:
-        if any(each.frames[at] < length[at] for each in videos):
-            continue  # that camera has a finding already
-        clips = []
+        Args:
+            whole_frames: The number of first frames of damaged episodes that agree.
+            chosen: The frames that the user wants, for some episodes.
+        """
+        found = {}
+        for episode, whole in whole_frames.items():
+            first, stop = chosen.get(episode, (0, whole))
+            stop = min(stop, whole)
+            if self.to == "v2.1" and first < stop:
+                at = int(np.searchsorted(self.episode_index, episode))
+                first, stop = _held_by_v21(self._clips(at), first, stop) or (first, first)
+            if first < stop and (episode in chosen or first == 0):
+                found[episode] = first, stop
+        return found
+
+    def _clips(self, at: int) -> list[_Clip]:
+        """Return the clips of the episode at a position."""
+        return [
+            _clip(path, self.dataset.fps, each, at)
+            for each in self.slices
+            if each.stream != DATA_STREAM
+            for path in self.dataset.absolute(each.stream, [int(each.key[at])])
+        ]
+
+    def trimmed_before(self, intervals: Intervals) -> Iterator[Observation]:
+        """Yield the episodes that v2.1 cannot hold, since they were trimmed between keyframes.
+
+        Episodes that are trimmed now get no finding.
+        """
+        if self.to != "v2.1":
+            return
+        videos = [each for each in self.slices if each.stream != DATA_STREAM]
+        wider: dict[int, list[StreamScan]] = {}
         for each in videos:
-            (path,) = dataset.absolute(each.stream, [int(each.key[at])])
-            clips.append(_clip(path, dataset.fps, each, at))
-        if (found := _held_by_v21(clips, 0, int(length[at]))) is not None:
-            within[at] = found
-    words = ["leconvert", "trim", str(dataset.root), "-o", "NEW"]
-    for at, (first, stop) in sorted(within.items()):
-        words += ["--episode", str(episode_index[at]), "--frames", f"{first}:{stop}"]
-    command = f"{shlex.join(words)} --to v2.1"
-    for at, found_slices in sorted(wider.items()):
-        episode, stream = int(episode_index[at]), found_slices[0].stream
-        relative = dataset.relative(stream, int(found_slices[0].key[at]))
-        said = f"{shown(relative)}: episode {episode} was trimmed and needs "
-        said += (
-            "frames beside the kept ones, but a clip of v2.1 contains only the frames of "
-            "its episode."
-        )
-        if at in within:
-            first, stop = within[at]
-            said += f" Frames {first}:{stop} of its {length[at]} need no others: `{command}`."
-        yield Observation("no-keyframe", said, episode, stream, relative)
+            is_part = (each.misfit & int(Misfit.SHARED)) != 0
+            for at in np.flatnonzero(is_part & (each.frames > self.length)).tolist():
+                if int(self.episode_index[at]) not in intervals:
+                    wider.setdefault(at, []).append(each)
+        within: dict[int, tuple[int, int]] = {}
+        for at in wider:
+            if any(each.frames[at] < self.length[at] for each in videos):
+                continue  # that camera has a finding already
+            if (found := _held_by_v21(self._clips(at), 0, int(self.length[at]))) is not None:
+                within[at] = found
+        words = ["leconvert", "trim", str(self.dataset.root), "-o", "NEW"]
+        for at, (first, stop) in sorted(within.items()):
+            words += ["--episode", str(self.episode_index[at]), "--frames", f"{first}:{stop}"]
+        command = f"{shlex.join(words)} --to v2.1"
+        for at, found_slices in sorted(wider.items()):
+            episode, stream = int(self.episode_index[at]), found_slices[0].stream
+            relative = self.dataset.relative(stream, int(found_slices[0].key[at]))
+            said = f"{shown(relative)}: episode {episode} was trimmed and needs "
+            said += (
+                "frames beside the kept ones, but a clip of v2.1 contains only the frames of "
+                "its episode."
+            )
+            if at in within:
+                first, stop = within[at]
+                said += (
+                    f" Frames {first}:{stop} of its {self.length[at]} need no others: `{command}`."
+                )
+            yield Observation("no-keyframe", said, episode, stream, relative)
 
 
 def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, int] | None:

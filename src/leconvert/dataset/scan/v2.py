@@ -24,7 +24,7 @@ from leconvert.dataset.findings import (
     RepeatedObservations,
     check_dropped_features,
 )
-from leconvert.dataset.formats import frame_rate
+from leconvert.dataset.formats import StatsBlock, frame_rate
 from leconvert.dataset.formats.v2 import (
     EPISODES_PATH,
     INFO_PATH,
@@ -42,7 +42,7 @@ from leconvert.dataset.formats.v2 import (
     read_lines,
     refuse_pointers,
 )
-from leconvert.dataset.scan.changes import SourceFiles, facts_of_opened, survey_folder
+from leconvert.dataset.scan.changes import facts_of_opened, survey_folder
 from leconvert.dataset.scan.dataset_checks import check_declarations, located_remarks
 from leconvert.dataset.scan.file_checks import (
     ClipFacts,
@@ -94,26 +94,6 @@ _MOST_EPISODES_PER_BLOCK = 64
 _BLOCKS = 32
 
 
-class UnnamedFiles(NamedTuple):
-    """A source with templates that name no files.
-
-    Attributes:
-        dataset: The dataset as stored.
-        episodes: Its episodes.
-        tasks: Its tasks.
-        streams: The streams to look at.
-        remarks: Observations about its tables.
-        survey: The files in its folder.
-    """
-
-    dataset: Dataset
-    episodes: EpisodeTable
-    tasks: TaskTable
-    streams: Sequence[str]
-    remarks: list[Observation]
-    survey: SourceFiles
-
-
 def read_v2_source(
     root: Path,
     options: RepairOptions,
@@ -121,7 +101,7 @@ def read_v2_source(
     to: str,
     progress: Progress,
     spread: Spread | None,
-) -> ScannedSource | UnnamedFiles:
+) -> ScannedSource:
     """Read the tables of a v2.x dataset, and look at all files that its templates name."""
     dataset = Dataset(root, options.reading)
     info = dataset.declared
@@ -152,7 +132,7 @@ def read_v2_source(
         said = error.message.removesuffix(".")
         said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
         remarks.append(Observation("path-template", said, path=INFO_PATH, helps=()))
-        return UnnamedFiles(dataset, episodes, tasks, streams, remarks, survey)
+        return ScannedSource(dataset, episodes, tasks, None, remarks, reads_stats=False)
     if options.locate_files:
         located = _located(root, paths, episodes, info, options.drop_features)
         dataset = Dataset(root, replace(options.reading, located_files=located))
@@ -487,9 +467,8 @@ class EpisodeScanner(Scanner):
         look: Look,
     ) -> list[_Facts]:
         found: list[_Facts] = []
-        for path, index, length, line in zip(
-            paths, indices, lengths, self._stats_lines(first, len(paths)), strict=True
-        ):
+        seen: list[tuple[int, Extremes]] = []
+        for path, index, length in zip(paths, indices, lengths, strict=True):
             notes.episode, notes.file = index, path
             row_facts = RowFacts()
             extremes: Extremes = {}
@@ -504,33 +483,49 @@ class EpisodeScanner(Scanner):
                         extremes = {}
             except (OSError, UnreadableSourceError) as error:
                 facts = _unread(error, notes)
-            # Nobody expects statistics of an episode without frames.
-            if self.stats is not None and length:
-                missing, stale = self._check_line(line, length, extremes, notes)
-                for names, episodes in (missing, look.missing_stats), (stale, look.stale_stats):
-                    for name in names:
-                        episodes.setdefault(name, []).append(index)
             found.append(facts)
             look.rows.append(row_facts)
+            seen.append((length, extremes))
+        if self.stats is not None:
+            self._look_at_stats(*self.stats, first, indices, seen, notes, look)
         return found
 
-    def _check_line(
-        self, line: bytes | None, length: int, extremes: Extremes, notes: ObservationLog
-    ) -> tuple[list[str], list[str]]:
-        """Check an episode's line of statistics: one at a time, for a parsed line is large."""
-        assert self.stats is not None
-        try:
-            record = None if line is None else parse_line(self.stats[0], line)
-        except UnreadableSourceError as error:
-            notes.sight("missing-stats", shown(error.message), path=STATS_PATH)
-            return self._check_stats.features, []
-        return self._check_stats(record, length, extremes, notes)
-
-    def _stats_lines(self, first: int, number: int) -> list[bytes | None]:
-        if self.stats is None:
-            return [None] * number
-        path, offsets = self.stats
-        return read_lines(path, offsets[first : first + number].tolist())
+    def _look_at_stats(
+        self,
+        path: Path,
+        offsets: IntArray,
+        first: int,
+        indices: Sequence[int],
+        seen: Sequence[tuple[int, Extremes]],
+        notes: ObservationLog,
+        look: Look,
+    ) -> None:
+        """Check the lines of statistics of a block of episodes, given the rows of each."""
+        rows, among = [], []
+        lines = read_lines(path, offsets[first : first + len(indices)].tolist())
+        for place, line in enumerate(lines):
+            if not seen[place][0]:
+                continue  # nobody expects statistics of an episode without frames
+            what = "no statistics" if line is None else "a line without statistics"
+            said = f"{STATS_PATH} has {what} of episode {indices[place]}."
+            try:
+                stats = None if line is None else parse_line(path, line).get("stats")
+            except UnreadableSourceError as error:
+                stats, said = None, shown(error.message)
+            if isinstance(stats, dict):
+                rows.append(stats)
+                among.append(place)
+                continue
+            notes.episode = indices[place]
+            notes.sight("missing-stats", said, path=STATS_PATH)
+            for name in self._check_stats.features:
+                look.missing_stats.setdefault(name, []).append(indices[place])
+        if rows:
+            episodes, known = [indices[n] for n in among], [seen[n] for n in among]
+            missing, stale = self._check_stats(StatsBlock(rows), episodes, notes, known)
+            for names, all_of_it in (missing, look.missing_stats), (stale, look.stale_stats):
+                for name, of_name in names.items():
+                    all_of_it.setdefault(name, []).extend(of_name)
 
     def _opened_table(self, path: str) -> tables.DataFile:
         try:

@@ -52,6 +52,7 @@ from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
+    LEROBOT_TOLERANCE_SECONDS,
     NO_FILE,
     BoolArray,
     Finding,
@@ -70,7 +71,6 @@ from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
 from leconvert.workdir.fs import forget_old_names, status_now
 
-_TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
 
 
@@ -117,14 +117,11 @@ def reading_of_v3(
         said = v3.said_of_version(raw)
         remarks.append(Observation("codebase-version", said, path=v3.INFO_PATH, helps=helps))
     declared, _ = v3.declaration(raw)
-    streams = [] if declared is None else [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
-    if declared is not None and not declared.templates.keys() >= set(streams):
-        nameless = set(streams) - declared.templates.keys()
-        templates = v3.locate_templates(root, declared, nameless)
+    if templates := v3.nameless_templates(root, declared):
         reading = replace(reading, path_templates=templates)
-        for key, template in templates.items():
-            said = v3.said_of_template(raw, key, template)
-            remarks.append(Observation("path-template", said, path=v3.INFO_PATH))
+    for key, template in templates.items():
+        said = v3.said_of_template(raw, key, template)
+        remarks.append(Observation("path-template", said, path=v3.INFO_PATH))
     return reading, remarks
 
 
@@ -346,14 +343,12 @@ def _check_stats(
     row = 0
     for block in dataset.episodes_reader.blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
         stats = v3.stats_of_rows(block)
-        if check.finds_nothing(stats):
-            row += len(stats)
-            continue
-        for record in stats.rows:
-            log.episode = row
-            for name in check({"stats": record}, 0, {}, log)[0] if wanted[row] else ():
-                missing.setdefault(name, []).append(row)
-            row += 1
+        chosen = wanted[row : row + len(stats)]
+        episodes = (row + np.flatnonzero(chosen)).tolist()
+        if episodes:
+            for name, found in check(stats[chosen], episodes, log)[0].items():
+                missing.setdefault(name, []).extend(found)
+        row += len(stats)
     if not row:  # no column at all
         said = f"{v3.EPISODES_DIR} has no statistics of episodes."
         remarks.append(Observation("missing-stats", said, path=v3.EPISODES_DIR))
@@ -686,7 +681,7 @@ def _say_drift(
     ):
         wanted = from_seconds + np.arange(length) / float(fps)
         distance = np.abs(seconds[begin : begin + length] - wanted)
-        far = distance >= _TOLERANCE_SECONDS
+        far = distance >= LEROBOT_TOLERANCE_SECONDS
         off += int(np.count_nonzero(far))
         worst = max(worst, float(distance.max(initial=0.0)))
     if off:

@@ -405,6 +405,10 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a wrong first row": (
         "error episode-range", rewrite(EPISODES, set_cells("dataset_from_index", r3=21)),
     ),
+    "a length of nothing": ("error episode-range", rewrite(EPISODES, set_cells("length", r1=0))),
+    "ranges with gaps": (
+        "error episode-range", rewrite(EPISODES, set_cells("dataset_to_index", r1=18, r2=21)),
+    ),
     "a wrong length": ("error episode-range", rewrite(EPISODES, set_cells("length", r1=8))),
     "files out of order": ("error file-order", split_data),
     "a row in another file": (
@@ -423,9 +427,12 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a lost column": (
         "error phantom-feature", rewrite(DATA, lambda table: table.drop_columns(["action"])),
     ),
-    "no column that all have": (
-        "error missing-column", rewrite(DATA, lambda table: table.drop_columns(["frame_index"])),
-    ),
+    **{
+        f"no column {name}": (
+            "error missing-column", rewrite(DATA, lambda table, n=name: table.drop_columns([n])),
+        )
+        for name in ("frame_index", "timestamp", "index")
+    },
     "a column too many": (
         "error undeclared-column",
         rewrite(DATA, lambda table: table.append_column("more", table.column("index"))),
@@ -451,6 +458,10 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "images that do not say so": (
         "warning image-metadata", rewrite(DATA, lambda table: table.replace_schema_metadata()),
     ),
+    "images that say so in a list": (
+        "warning image-metadata",
+        rewrite(DATA, lambda table: table.replace_schema_metadata({b"huggingface": b"[1]"})),
+    ),
     "one row group": ("warning row-groups", rewrite(DATA, lambda table: table, row_groups=False)),
     "a row of nobody": ("error stray-rows", rewrite(DATA, too_many_rows, row_groups=False)),
     "a row too few": (
@@ -466,6 +477,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a time that is no number": (
         "error timestamps", rewrite(DATA, set_cells("timestamp", r1=float("nan"))),
     ),
+    "a time that is missing": ("error timestamps", rewrite(DATA, set_cells("timestamp", r13=None))),
     "a task beyond the table": ("error task-index", rewrite(DATA, set_cells("task_index", r3=2))),
     "a video without its last frame": ("error frame-count", drop_last_frame),
     "an episode between two frames": (
@@ -580,6 +592,14 @@ def test_one_defect_gives_the_one_finding_that_names_it(broken: Path, defect: st
     ("defect", "episode", "said"),
     [
         ("a wrong length", 1, "length 8, rows 12 to 19"),
+        ("a length of nothing", 1, "but the lengths before it add up to"),
+        (
+            "a time that is missing",
+            0,
+            "44 rows, first frame 0 of episode 0, where values are missing",
+        ),
+        ("images that say so in a list", None, f"metadata of column {IMAGE!r} is None."),
+        ("no column timestamp", None, "The column 'timestamp' is missing."),
         ("a wrong index", 3, "1 rows, first frame 0 of episode 3, where it is 21 instead of 20"),
         ("a row too few", 4, "has 14 rows of episode 4, but meta/episodes says 15"),
         ("an episode a frame late", 2, "episodes 1 and 2 share 1 frame (1 such place)"),
@@ -592,7 +612,9 @@ def test_one_defect_gives_the_one_finding_that_names_it(broken: Path, defect: st
         ("a frame more than its episodes have", 4, "belong to no episode"),
     ],
 )
-def test_a_finding_says_where_and_what(broken: Path, defect: str, episode: int, said: str) -> None:
+def test_a_finding_says_where_and_what(
+    broken: Path, defect: str, episode: int | None, said: str
+) -> None:
     DEFECTS[defect][1](broken)
     (finding,) = check_dataset(broken).findings
     assert finding.episode == episode
@@ -631,20 +653,6 @@ def test_wrong_rows_are_counted_over_blocks_and_the_first_is_told(
     assert "2 rows, first frame 1 of episode 1, where it is 0 instead of 1" in finding.message
 
 
-@pytest.mark.parametrize("column", ["timestamp", "index"])
-def test_a_column_that_is_gone_is_told_once(broken: Path, column: str) -> None:
-    rewrite(DATA, lambda table: table.drop_columns([column]))(broken)
-    (finding,) = check_dataset(broken).findings
-    assert finding.message == f"The column {column!r} is missing."
-
-
-def test_times_that_are_missing_say_nothing_of_the_video(broken: Path) -> None:
-    rewrite(DATA, set_cells("timestamp", r13=None))(broken)
-    (finding,) = check_dataset(broken).findings
-    assert (finding.code, finding.severity) == ("timestamps", "error")
-    assert "44 rows, first frame 0 of episode 0, where values are missing" in finding.message
-
-
 def test_a_second_file_of_episodes_lacks_columns_and_places_too(broken: Path) -> None:
     """What was said of the first file is not said again."""
     first = pq.read_table(broken / EPISODES)
@@ -671,19 +679,6 @@ def test_statistics_of_one_shape_here_and_another_there_cannot_be_used(broken: P
     assert "its statistics have several shapes, (6,) and (2,)" in finding.message
 
 
-def test_ranges_are_believed_where_lengths_do_not_add_up(broken: Path) -> None:
-    rewrite(EPISODES, set_cells("length", r1=0))(broken)
-    (finding,) = check_dataset(broken).findings
-    assert finding.code == "episode-range"
-    assert "but the lengths before it add up to" in finding.message
-
-
-def test_lengths_are_believed_where_ranges_leave_gaps(broken: Path) -> None:
-    rewrite(EPISODES, set_cells("dataset_to_index", r1=18, r2=21))(broken)
-    (finding,) = check_dataset(broken).findings
-    assert finding.code == "episode-range"
-
-
 def test_a_depth_map_by_either_name_may_have_any_range(broken: Path) -> None:
     for name in ("info", "video_info"):
         edit_feature("observation.images.top", **{name: {"is_depth_map": True}})(broken)
@@ -691,19 +686,6 @@ def test_a_depth_map_by_either_name_may_have_any_range(broken: Path) -> None:
         wide(broken)
         assert {finding.code for finding in check_dataset(broken).findings} == {"stats-aggregate"}
         edit_feature("observation.images.top", info=None)(broken)
-
-
-def test_an_image_without_a_bracket_of_types_is_no_image(broken: Path) -> None:
-    def forget(table: pa.Table) -> pa.Table:
-        told = table.schema.metadata | {b"huggingface": b"[1]"}
-        return table.replace_schema_metadata(told)
-
-    rewrite(DATA, forget)(broken)
-    (finding,) = check_dataset(broken).findings
-    assert (finding.code, finding.message) == (
-        "image-metadata",
-        (f"The `huggingface` metadata of column {IMAGE!r} is None."),
-    )
 
 
 def test_frames_beyond_single_precision_are_those_that_the_plan_reckons(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from sound_dataset import SOUND, Only, Severities
+from sound_dataset import SOUND
 
-from leconvert.model.values import Finding, SourceScan
 from leconvert.testing import DatasetSpec, make_dataset
 
 
@@ -75,27 +74,3 @@ def make_clip() -> Callable[..., None]:
                 output.mux(sound.encode())
 
     return make
-
-
-@pytest.fixture
-def severities() -> Severities:
-    """Return a scan's codes, each with its severities."""
-
-    def collect(scan: SourceScan) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        for finding in scan.findings:
-            found.setdefault(finding.code, set()).add(finding.severity)
-        return found
-
-    return collect
-
-
-@pytest.fixture
-def only() -> Only:
-    """Return a scan's only finding, which must have a code."""
-
-    def find(scan: SourceScan, code: str) -> Finding:
-        assert [finding.code for finding in scan.findings] == [code], scan.findings
-        return scan.findings[0]
-
-    return find

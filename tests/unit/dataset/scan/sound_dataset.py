@@ -1,8 +1,6 @@
-"""What the tiny dataset that tests damage is made of."""
+"""What the tiny dataset that tests damage is made of, and what a scan says of it."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 
 from leconvert.model.values import Finding, SourceScan
 from leconvert.testing import CameraSpec, DatasetSpec
@@ -22,5 +20,16 @@ SOUND = DatasetSpec(
     matrix_shape=(2, 3),
 )
 
-Only = Callable[[SourceScan, str], Finding]
-Severities = Callable[[SourceScan], Mapping[str, set[str]]]
+
+def severities(scan: SourceScan) -> dict[str, set[str]]:
+    """Return a scan's codes, each with its severities."""
+    found: dict[str, set[str]] = {}
+    for finding in scan.findings:
+        found.setdefault(finding.code, set()).add(finding.severity)
+    return found
+
+
+def only(scan: SourceScan, code: str) -> Finding:
+    """Return a scan's only finding, which must have a code."""
+    assert [finding.code for finding in scan.findings] == [code], scan.findings
+    return scan.findings[0]

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from sound_dataset import LENGTHS, TOP, WRIST, Only, Severities
+from sound_dataset import LENGTHS, TOP, WRIST, only, severities
 
 import leconvert.dataset.scan as sources
 from leconvert import media, tables
 from leconvert.dataset.findings import ObservationLog
+from leconvert.dataset.formats import StatsBlock
 from leconvert.dataset.formats.v2 import PathTemplateError, SourcePaths, load_info
 from leconvert.dataset.scan import (
     changes,
@@ -26,13 +27,11 @@ from leconvert.dataset.scan import (
     file_checks,
     scan_source,
 )
-from leconvert.dataset.scan.dataset_checks import DataColumns, check_columns
 from leconvert.dataset.scan.file_checks import ClipCheck, StatsCheck, pixel_format
 from leconvert.dataset.scan.v2 import EpisodeScanner
 from leconvert.model.values import DATA_STREAM, stream_of_camera
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import SourceChangedError
-from leconvert.tables import list_sizes
 from leconvert.testing import (
     DatasetSpec,
     edit_info,
@@ -44,91 +43,6 @@ from leconvert.testing import (
 from leconvert.workdir.run import OpenedRun
 
 CLIP = f"videos/chunk-000/{TOP}/episode_000000.mp4"
-
-
-# --- columns against declarations -----------------------------------------------------------------
-
-
-def schema_with(name: str, kind: pa.DataType) -> pa.Schema:
-    defaults = [("timestamp", pa.float32())]
-    defaults += [
-        (column, pa.int64()) for column in ("frame_index", "episode_index", "index", "task_index")
-    ]
-    return pa.schema([*defaults, (name, kind)])
-
-
-def said_of(name: str, kind: pa.DataType, dtype: str) -> list[tuple[str, str]]:
-    schema = schema_with(name, kind)
-    declared = {field.name: {"dtype": str(field.type)} for field in schema}
-    declared["timestamp"] = {"dtype": "float32"}
-    declared[name] = {"dtype": dtype}
-    declared = {name: feature | {"shape": [1]} for name, feature in declared.items()}
-    if list_sizes(kind):
-        declared[name]["shape"] = [2, 3][: len(list_sizes(kind))]
-    columns = DataColumns(schema, {}, np.ones(1, np.bool_))
-    found = check_columns(declared, columns, num_tasks=1, one_text_each=True, left_out=())
-    return [(remark.code, remark.message) for remark in found]
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype", "stored"),
-    [
-        (pa.list_(pa.float32(), 2), "float32", None),
-        (pa.list_(pa.float32(), 2), "float64", "float32"),
-        (pa.list_(pa.list_(pa.bool_(), 3), 2), "int64", "bool"),
-        (pa.large_list(pa.float16()), "float16", None),
-        (pa.large_string(), "float32", "string"),
-        (pa.struct([("bytes", pa.binary()), ("path", pa.string())]), "image", None),
-        (pa.large_binary(), "image", None),
-        (pa.string(), "string", None),
-    ],
-    ids=str,
-)
-def test_a_columns_type_is_told_by_its_numbers_however_they_are_nested(
-    kind: pa.DataType, dtype: str, stored: str | None
-) -> None:
-    expected = []
-    if stored is not None:
-        said = f"x is stored as {stored}, but declared as {dtype}."
-        expected.append(("dtype-mismatch", said))
-    assert said_of("x", kind, dtype) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype", "why"),
-    [
-        (pa.binary(), "binary", "LeRobot cannot make a tensor from"),
-        (pa.binary(), "float32", "LeRobot cannot make a tensor from"),
-        (
-            pa.timestamp("us"),
-            "timestamp[us]",
-            "LeRobot cannot make a tensor from",
-        ),
-        (pa.list_(pa.string(), 2), "string", "list of texts"),
-        (pa.null(), "float32", "LeRobot cannot make a tensor from"),
-        (pa.list_(pa.null(), 2), "int64", "empty values"),
-        (pa.struct([("a", pa.int64())]), "image", "neither files nor paths"),
-        (
-            pa.struct([("a", pa.int64())]),
-            "int64",
-            "LeRobot cannot make a tensor from",
-        ),
-    ],
-    ids=str,
-)
-def test_what_no_declaration_makes_loadable_is_an_error(
-    kind: pa.DataType, dtype: str, why: str
-) -> None:
-    [(code, said)] = said_of("x", kind, dtype)
-    assert code == "unloadable-feature"
-    assert f"x is stored as {kind}, which LeRobot cannot load: " in said
-    assert why in said
-
-
-def test_a_column_of_a_camera_is_not_declared_as_a_column() -> None:
-    [(code, said)] = said_of("top", pa.binary(), "video")
-    assert code == "undeclared-column"
-    assert said == "The tables have a column top, which is declared as a camera."
 
 
 # --- headers of clips -----------------------------------------------------------------------------
@@ -176,157 +90,68 @@ def test_a_header_that_does_not_say_the_pixel_format_says_none(
 # --- statistics -----------------------------------------------------------------------------------
 
 
-def stats_notes(
+def stats_codes(
     feature: dict[str, object], stats: object, extremes: tuple[float, float] = (0.0, 1.0)
-) -> list[tuple[str, str]]:
+) -> list[str]:
     notes = ObservationLog()
-    line = {"episode_index": 0, "stats": {"x": stats} if stats is not None else {}}
-    StatsCheck({"x": feature})(line, 5, {"x": extremes}, notes)
-    return [(remark.code, remark.message) for remark in notes.sightings.remarks()]
+    row = {} if stats is None else {"x": stats}
+    StatsCheck({"x": feature})(StatsBlock([row]), [0], notes, [(5, {"x": extremes})])
+    return [remark.code for remark in notes.sightings.remarks()]
 
 
-@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
-@pytest.mark.parametrize(
-    ("stats", "said"),
-    [
-        ({"min": [9], "max": [9], "mean": [9], "std": [0], "count": [3]}, None),
-        ({"min": [9]}, "shape"),
-        ([], "shape"),
-        (None, "not"),
-    ],
+NUMBERS = {"dtype": "uint32", "shape": [2]}  # unsigned: whether extremes are right plays no part
+PICTURES = {"dtype": "video", "shape": [4, 4, 3]}
+SOUND = {
+    "uint32": {"min": [0, 0.0], "max": [1, 1.0], "mean": [0.5, 1], "std": [0, 0], "count": [5]},
+    "video": {key: [[[0.5]], [[1]], [[0]]] for key in ("min", "max", "mean", "std")}
+    | {"count": [5]},
+}
+NOTHING = ([1], [], [{}, {}], [1, None], [1, "a"], "ab", b"ab", {"a": 1, "b": 2}, None, 5)
+VALUES = {
+    "uint32": ([[1, 0.5], [True, False]], [[1, [2]], [[1.0], [2]], [2**70, 1], *NOTHING]),
+    "video": (
+        [[[[1]], [[0.5]], [[True]]]],
+        [[[[1]]], [[[1]], [[1]]], [[[1]], [[1]], [["a"]]], [[[1]], [[1]], [[1, 2]]],
+         [[[[1]]]] * 3, [1, 1, 1], *NOTHING],
+    ),
+}  # fmt: skip
+COUNTS = (
+    [[5], [5.0], [0], [True]],
+    [[-1], [float("nan")], [Decimal(5)], ["5"], [None], [[5]], [5, 5], [], "5", {"5": 5}, None, 5],
 )
-def test_statistics_of_unsigned_numbers_are_not_compared_with_the_data(
-    dtype: str, stats: object, said: str | None
+
+
+@pytest.mark.parametrize("feature", [NUMBERS, PICTURES], ids=["column", "camera"])
+@pytest.mark.parametrize("key", ["min", "max", "mean", "std", "count"])
+def test_one_statistic_that_cannot_be_added_up_makes_all_of_a_feature_missing(
+    feature: dict[str, object], key: str
 ) -> None:
-    found = stats_notes({"dtype": dtype, "shape": [1]}, stats)
-    assert [code for code, _ in found] == ([] if said is None else ["missing-stats"])
-    assert all(str(said) in message for _, message in found)
+    kind = str(feature["dtype"])
+    sound, unsound = COUNTS if key == "count" else VALUES[kind]
+    for value in sound:
+        assert stats_codes(feature, SOUND[kind] | {key: value}) == [], value
+    for value in unsound:
+        assert stats_codes(feature, SOUND[kind] | {key: value}) == ["missing-stats"], value
+    assert stats_codes(feature, None) == stats_codes(feature, []) == ["missing-stats"]
+    if feature is NUMBERS:
+        assert stats_codes({**feature, "shape": [3]}, SOUND[kind]) == ["missing-stats"]
 
 
-SOUND_NUMBERS = {"min": [0, 0.0], "max": [1, 1.0], "mean": [0.5, 1], "std": [0, 0], "count": [5]}
-SOUND_CHANNELS = {
-    key: [[[0.5]], [[1]], [[0]]] for key in ("min", "max", "mean", "std")
-} | {"count": [5]}  # fmt: skip
-
-
-@pytest.mark.parametrize("key", ["min", "max", "mean", "std"])
 @pytest.mark.parametrize(
-    ("value", "is_sound"),
+    ("dtype", "low", "said"),
     [
-        ([1, 0.5], True),
-        ([True, False], True),
-        ([[1.0], [2]], True),
-        ([10**400, 1], True),
-        ([10**400, 0.5], True),
-        ([1, [2]], False),
-        ([[1], ["a"]], False),
-        ([1, "a"], False),
-        ([1, None], False),
-        ([{}, {}], False),
-        ([1], False),
-        ([], False),
-        ("ab", False),
-        (b"ab", False),
-        ({"a": 1, "b": 2}, False),
-        (None, False),
-        (5, False),
+        ("float32", [0.0], []),
+        ("float32", [0.5], ["stale-stats"]),
+        ("float32", [float("nan")], []),
+        ("uint32", [0.5], []),
+        ("uint64", [0.5], []),
     ],
-    ids=str,
 )
-def test_one_statistic_of_a_column_that_is_not_numbers_makes_all_of_it_missing(
-    key: str, value: object, is_sound: bool
-) -> None:
-    # Of an unsigned column, so that whether the extremes are right plays no part.
-    found = stats_notes({"dtype": "uint32", "shape": [2]}, SOUND_NUMBERS | {key: value})
-    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
-
-
-@pytest.mark.parametrize("key", ["min", "max", "mean", "std"])
-@pytest.mark.parametrize(
-    ("value", "is_sound"),
-    [
-        ([[[1]], [[0.5]], [[True]]], True),
-        ([[[1]]], True),
-        ([[[10**400]], [[0.5]], [[1]]], True),
-        ([[[[1]]], [[[1]]], [[[1]]]], True),
-        ([[[1]], [[1]]], False),
-        ([[[1]], [[1]], [["a"]]], False),
-        ([[[1]], [[None]], [[1]]], False),
-        ([[[1]], [[1]], [[1, 2]]], False),
-        ([1, 1, 1], False),
-        (["a", "b", "c"], False),
-        ({"a": 1, "b": 2, "c": 3}, False),
-        ("abc", False),
-        (b"abc", False),
-        ([], False),
-        (None, False),
-        (5, False),
-    ],
-    ids=str,
-)
-def test_one_statistic_of_a_camera_that_is_not_of_channels_makes_all_of_it_missing(
-    key: str, value: object, is_sound: bool
-) -> None:
-    found = stats_notes({"dtype": "video", "shape": [4, 4, 3]}, SOUND_CHANNELS | {key: value})
-    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
-
-
-@pytest.mark.parametrize(
-    ("counted", "is_sound"),
-    [
-        ([5], True),
-        ([5.0], True),
-        ([0], True),
-        ([True], True),
-        ([-1], False),
-        ([float("nan")], False),
-        ([Decimal(5)], False),
-        (["5"], False),
-        ([None], False),
-        ([[5]], False),
-        ([5, 5], False),
-        ([], False),
-        ("5", False),
-        ({"5": 5}, False),
-        (None, False),
-        (5, False),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    ("feature", "sound"),
-    [
-        ({"dtype": "uint32", "shape": [2]}, SOUND_NUMBERS),
-        ({"dtype": "video", "shape": [4, 4, 3]}, SOUND_CHANNELS),
-    ],
-    ids=["column", "camera"],
-)
-def test_statistics_without_a_number_of_frames_are_missing(
-    feature: dict[str, object], sound: dict[str, object], counted: object, is_sound: bool
-) -> None:
-    found = stats_notes(feature, sound | {"count": counted})
-    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
-
-
-@pytest.mark.parametrize(
-    ("low", "stale"), [([0.0], False), ([10**400], False), ([0.5], True), ([[0.5]], True)]
-)
-def test_numbers_that_no_float_holds_say_nothing_of_an_extreme(
-    low: list[object], stale: bool
+def test_extremes_are_compared_with_those_of_a_footer_that_has_them(
+    dtype: str, low: list[float], said: list[str]
 ) -> None:
     stats = {"min": low, "max": [1.0], "mean": [0.5], "std": [0.1], "count": [5]}
-    found = stats_notes({"dtype": "float32", "shape": [1]}, stats)
-    assert [code for code, _ in found] == (["stale-stats"] if stale else [])
-
-
-@pytest.mark.parametrize(("other", "said"), [(0.5, []), ("0.5", ["missing-stats"])])
-def test_a_number_that_no_float_holds_is_a_number_beside_floats(
-    other: object, said: list[str]
-) -> None:
-    stats = {"min": [0.5, 10**400, other], "count": [5]}
-    stats |= {"max": [1.0] * 3, "mean": [0.5] * 3, "std": [0.1] * 3}
-    found = stats_notes({"dtype": "float32", "shape": [3]}, stats, (0.5, 1.0))
-    assert [code for code, _ in found] == said
+    assert stats_codes({"dtype": dtype, "shape": [1]}, stats) == said
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -344,7 +169,7 @@ def test_a_number_that_no_float_holds_is_a_number_beside_floats(
     ids=["a gap", "halves", "a NaN", "beyond int64", "huge"],
 )
 def test_an_index_that_does_not_count_its_rows_is_told(
-    source: Path, severities: Severities, kind: pa.DataType, change: Callable[[int, int], float]
+    source: Path, kind: pa.DataType, change: Callable[[int, int], float]
 ) -> None:
     first = 0
     for episode, rows in enumerate(LENGTHS):
@@ -387,7 +212,7 @@ def test_times_beyond_those_that_are_kept_are_compared_again(
 
 
 def test_columns_are_compared_where_footers_have_nothing_in_common(
-    source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
+    source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables.DataFile, "schema_key", property(lambda file: file.path))
     assert scan_source(source).findings == ()
@@ -478,8 +303,3 @@ def test_of_many_changes_twenty_are_shown_and_all_are_counted(tmp_path: Path) ->
     error = sources.source_changed(tmp_path, [f"file {n}" for n in range(23)])
     assert error.message == f"{tmp_path} changed after the conversion was planned, in 23 places."
     assert error.details == (*(f"file {n}" for n in range(20)), "... and 3 more")
-
-
-def test_the_package_has_no_other_names_than_its_own() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'scan_sources'"):
-        sources.scan_sources  # noqa: B018

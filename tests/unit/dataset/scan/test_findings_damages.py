@@ -508,6 +508,11 @@ FEATURES = {
                 std=[[0.1, 0.1, 0.1], [0.1, None, 0.1]]
             ),
             lambda found: found["observation.matrix"].update({key: [] for key in NO_STAT}),
+            # These cannot be added up with those of other episodes.
+            lambda found: found[TOP].update(min=[[[[0.0]]]] * 3),
+            lambda found: found[TOP].update(min=[[[0.0]]]),
+            lambda found: found["action"].update(mean=[[0.0]] * 6),
+            lambda found: found["action"].update(min=[10**400] * 6),
         ))
     },
     "a line of statistics that is missing": damage(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sound_dataset import LENGTHS, SOUND, TOP, Only, Severities
+from sound_dataset import LENGTHS, SOUND, TOP, only, severities
 from tests.drift import start_late_in_fragments
 from tests.recordings import each
 
@@ -53,7 +53,7 @@ CLIP = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
     ],
 )
 def test_a_shape_that_does_not_fit_is_a_warning(
-    source: Path, severities: Severities, feature: str, shape: object, said: str
+    source: Path, feature: str, shape: object, said: str
 ) -> None:
     edit_info(source, lambda info: info["features"][feature].update(shape=shape))
     scan = scan_source(source, RepairOptions(recompute_stats=True))
@@ -74,7 +74,7 @@ def test_a_shape_that_does_not_fit_is_a_warning(
 )
 @pytest.mark.parametrize("place", ["info", "video_info"])
 def test_clips_that_are_not_as_declared_are_one_warning(
-    source: Path, severities: Severities, key: str, value: object, said: str, place: str
+    source: Path, key: str, value: object, said: str, place: str
 ) -> None:
     def declare(info: dict[str, dict[str, dict[str, dict[str, object]]]]) -> None:
         feature = info["features"][TOP]
@@ -92,7 +92,7 @@ def test_clips_that_are_not_as_declared_are_one_warning(
 
 
 @pytest.mark.parametrize("key", ["info", "video_info"])
-def test_a_description_that_is_no_table_is_left_out(source: Path, only: Only, key: str) -> None:
+def test_a_description_that_is_no_table_is_left_out(source: Path, key: str) -> None:
     edit_info(source, lambda info: info["features"]["action"].update({key: True}))
     assert only(scan_source(source), "video-info").severity == "info"
     result = source.with_name("result")
@@ -106,7 +106,9 @@ def test_another_name_of_the_same_codec_is_right(source: Path) -> None:
     assert scan_source(source).findings == ()
 
 
-def test_names_that_are_nested_or_missing_are_told(tmp_path: Path, severities: Severities) -> None:
+def test_names_that_are_nested_or_missing_are_told(
+    tmp_path: Path,
+) -> None:
     spec = DatasetSpec(episodes=1, frames=3, cameras=(), nested_names=True)
     source = make_dataset(tmp_path / "nested", spec)
     assert severities(scan_source(source)) == {"nested-names": {"info"}}
@@ -130,7 +132,7 @@ def test_names_that_are_nested_or_missing_are_told(tmp_path: Path, severities: S
     ids=str,
 )
 def test_names_that_are_not_one_for_each_value_warn_until_they_are_corrected(
-    source: Path, severities: Severities, names: object, said: str
+    source: Path, names: object, said: str
 ) -> None:
     edit_info(source, lambda info: info["features"]["action"].update(names=names))
     found = next(f for f in scan_source(source).findings if f.code == "feature-names")
@@ -172,7 +174,7 @@ def test_names_of_any_form_are_no_warning_where_there_is_one_for_each_value_or_n
 
 
 def test_names_are_counted_against_the_values_that_are_stored(
-    source: Path, severities: Severities
+    source: Path,
 ) -> None:
     edit_info(source, lambda info: info["features"]["action"].update(names=SIX, shape=[5]))
     assert "feature-names" not in severities(scan_source(source, RepairOptions(fill_stats=True)))
@@ -214,7 +216,9 @@ def test_quantiles_compute_the_statistics_of_every_feature(source: Path) -> None
     assert len(repairs.computed_stats) == 11
 
 
-def test_statistics_of_v20_are_computed_of_all_but_text(tmp_path: Path, only: Only) -> None:
+def test_statistics_of_v20_are_computed_of_all_but_text(
+    tmp_path: Path,
+) -> None:
     spec = replace(SOUND, codebase_version="v2.0", image_keys=("observation.images.still",))
     source = make_dataset(tmp_path / "old", spec)
     for episode, length in enumerate(LENGTHS):
@@ -242,8 +246,6 @@ def test_statistics_of_v20_are_computed_of_all_but_text(tmp_path: Path, only: On
 )
 def test_a_column_without_statistics_is_seen_before_they_are_computed(
     source_without_cameras: Path,
-    only: Only,
-    severities: Severities,
     values: list[list[float | None] | None],
     said: str,
 ) -> None:
@@ -275,7 +277,7 @@ def test_a_column_without_statistics_is_seen_before_they_are_computed(
 
 
 def test_empty_values_are_no_error_where_statistics_are_copied_or_there_are_none(
-    source_without_cameras: Path, severities: Severities
+    source_without_cameras: Path,
 ) -> None:
     def empty(table: pa.Table) -> pa.Table:
         table = with_column(table, "action", pa.array([None] * 4, pa.list_(pa.float32(), 6)))
@@ -360,9 +362,7 @@ def test_images_that_are_paths_are_no_images(
 # --- clips ------------------------------------------------------------------------------------
 
 
-def test_audio_is_left_out_with_a_warning(
-    source: Path, severities: Severities, make_clip: Callable[..., None]
-) -> None:
+def test_audio_is_left_out_with_a_warning(source: Path, make_clip: Callable[..., None]) -> None:
     make_clip(source / CLIP.format(2), 4, audio=True)
     found = severities(scan_source(source))
     assert found.pop("codec-change", {"info"}) == {"info"}  # other options of the same codec
@@ -390,9 +390,7 @@ def test_groups_are_numbered_anew_where_episodes_are_dropped(
     assert scan.streams[1].group.tolist() == [0, 0, 0]
 
 
-def test_a_fragmented_clip_will_be_remuxed(
-    source: Path, severities: Severities, make_clip: Callable[..., None]
-) -> None:
+def test_a_fragmented_clip_will_be_remuxed(source: Path, make_clip: Callable[..., None]) -> None:
     for episode, length in enumerate(LENGTHS):
         make_clip(
             source / CLIP.format(episode),
@@ -498,7 +496,8 @@ def test_unusual_but_sound_datasets_have_no_findings(tmp_path: Path, spec: Datas
     indirect=["recording"],
 )
 def test_recordings_have_exactly_what_is_known_of_them(
-    recording: Path, known: dict[str, set[str]], severities: Severities
+    recording: Path,
+    known: dict[str, set[str]],
 ) -> None:
     scan = scan_source(recording)
     assert severities(scan) == known
@@ -544,7 +543,7 @@ def add_column(root: Path, values: pa.Array, shape: list[int], dtype: str = "flo
     ids=str,
 )
 def test_lists_of_one_value_are_an_error_that_unwrapping_repairs(
-    source_without_cameras: Path, only: Only, kind: pa.DataType
+    source_without_cameras: Path, kind: pa.DataType
 ) -> None:
     add_column(source_without_cameras, pa.array([[0.0]] * 4, kind), [1])
     finding = only(scan_source(source_without_cameras), "wrapped-scalar")
@@ -560,7 +559,7 @@ def test_lists_of_one_value_are_an_error_that_unwrapping_repairs(
 
 
 def test_one_table_with_lists_of_one_value_among_others_is_unwrapped_too(
-    source_without_cameras: Path, only: Only
+    source_without_cameras: Path,
 ) -> None:
     add_column(source_without_cameras, pa.array([0.0] * 4), [1])
     wrapped = pa.array([[0.0]] * 4)
@@ -571,7 +570,7 @@ def test_one_table_with_lists_of_one_value_among_others_is_unwrapped_too(
 
 
 def test_lists_of_other_lengths_in_one_table_are_that_tables_error(
-    source_without_cameras: Path, severities: Severities
+    source_without_cameras: Path,
 ) -> None:
     add_column(source_without_cameras, pa.array([[0.0, 0.0]] * 4), [2])
     longer = pa.array([[0.0, 0.0]] * 3 + [[0.0] * 3])
@@ -598,6 +597,10 @@ def test_lists_of_other_lengths_in_one_table_are_that_tables_error(
         (pa.array([[0.0, None]] * 4, pa.list_(pa.float64(), 2)), "empty values"),
         (pa.array([b"x"] * 4), "LeRobot cannot make a tensor from binary"),
         (pa.array([2**63] * 4, pa.uint64()), "LeRobot cannot load numbers from 2^63 on"),
+        (pa.array([0] * 4, pa.timestamp("us")), "LeRobot cannot make a tensor from timestamp[us]"),
+        (pa.array([["x", "y"]] * 4, pa.list_(pa.string(), 2)), "LeRobot cannot load"),
+        (pa.array([[None, None]] * 4, pa.list_(pa.null(), 2)), "empty values"),
+        (pa.array([{"a": 1}] * 4), "LeRobot cannot make a tensor from"),
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value,
 )
@@ -607,10 +610,34 @@ def test_what_lerobot_cannot_load_is_an_error_before_any_work(
     add_column(source_without_cameras, values, [1], str(values.type))
     found = scan_source(source_without_cameras).findings
     errors = [finding for finding in found if finding.code == "unloadable-feature"]
+    assert all("x is stored as" in f.message or "x goes up to" in f.message for f in errors)
     assert all(why in finding.message for finding in errors)
     assert {(f.severity, f.remedy) for f in errors} == {("error", "--drop-feature x")}
     kept = scan_source(source_without_cameras, RepairOptions(drop_features=("x",)))
     assert all(finding.severity != "error" for finding in kept.findings)
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "dtype", "stored"),
+    [
+        (pa.array([[0.0] * 2] * 4, pa.list_(pa.float32(), 2)), [2], "float32", None),
+        (pa.array([[0.0] * 2] * 4, pa.list_(pa.float32(), 2)), [2], "float64", "float32"),
+        (pa.array([[[True] * 3] * 2] * 4), [2, 3], "int64", "bool"),
+        (pa.array(["x"] * 4, pa.large_string()), [1], "string", None),
+        (pa.array(["x"] * 4, pa.large_string()), [1], "float32", "string"),
+    ],
+    ids=str,
+)
+def test_a_columns_type_is_that_of_its_values_however_they_are_nested(
+    source_without_cameras: Path, values: pa.Array, shape: list[int], dtype: str, stored: str | None
+) -> None:
+    add_column(source_without_cameras, values, shape, dtype)
+    options = RepairOptions(recompute_stats=True)
+    found = [
+        f for f in scan_source(source_without_cameras, options).findings if "x is" in f.message
+    ]
+    said = [] if stored is None else [f"x is stored as {stored}, but declared as {dtype}."]
+    assert [f.message for f in found if f.code == "dtype-mismatch"] == said
 
 
 def test_the_result_declares_what_is_stored(source_without_cameras: Path) -> None:

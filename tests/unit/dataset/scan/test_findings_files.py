@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from sound_dataset import LENGTHS, TOP, WRIST, Only
+from sound_dataset import LENGTHS, TOP, WRIST, only
 from tests.mp4_boxes import changed, with_a_shorter_sample, with_bytes_over, with_zeros_over
 
 from leconvert import media, tables
@@ -31,7 +31,7 @@ def test_a_sound_dataset_has_no_findings(sound_source: Path) -> None:
 
 
 def test_a_clip_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_does_not(
-    source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
+    source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[str] = []
 
@@ -93,7 +93,7 @@ def test_trouble_of_the_machine_is_no_fault_of_an_episode(
 
 
 def test_an_input_output_error_is_a_damaged_file(
-    source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
+    source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = tables.DataFile
 
@@ -235,14 +235,18 @@ def test_a_camera_behind_a_link_that_is_left_out_is_no_phantom(
     assert scan_source(source, RepairOptions(drop_features=(WRIST,))).findings == ()
 
 
-def test_a_link_to_nothing_among_extra_files_is_left_behind(source: Path, only: Only) -> None:
+def test_a_link_to_nothing_among_extra_files_is_left_behind(
+    source: Path,
+) -> None:
     (source / "notes").symlink_to(source / "gone")
     scan = scan_source(source)
     assert only(scan, "stray-file").path == "notes"
     assert scan.only.extra_files == ()
 
 
-def test_a_column_of_a_camera_goes_with_the_camera(source: Path, only: Only) -> None:
+def test_a_column_of_a_camera_goes_with_the_camera(
+    source: Path,
+) -> None:
     for episode, rows in enumerate(LENGTHS):
         paths = pa.array(["clip.mp4"] * rows)
         edit_table(source, episode, lambda table, p=paths: with_column(table, TOP, p))
@@ -269,7 +273,9 @@ def test_a_misplaced_file_has_its_own_name_and_its_cameras_folder(source: Path) 
     assert [finding.severity for finding in scan.findings] == ["repaired"]
 
 
-def test_files_of_gr00t_are_told_where_they_do_not_fit(source: Path, only: Only) -> None:
+def test_files_of_gr00t_are_told_where_they_do_not_fit(
+    source: Path,
+) -> None:
     modality = source / "meta/modality.json"
     modality.write_text('{"annotation": {"a": {"original_key": "annotation.b"}}}')
     assert "annotation.b" in only(scan_source(source), "modality").message

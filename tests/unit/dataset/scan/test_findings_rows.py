@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sound_dataset import LENGTHS, Only, Severities
+from sound_dataset import LENGTHS, only, severities
 from tests.trees import read_episodes
 
 import leconvert
@@ -59,7 +59,7 @@ def test_timestamps_of_very_long_episodes_are_right_as_single_precision_has_them
 @pytest.mark.parametrize("groups", [10, 2])
 @pytest.mark.parametrize("statistics", [True, False])
 def test_timestamps_are_seen_however_a_file_is_written(
-    source: Path, only: Only, dictionary: bool, groups: int, statistics: bool
+    source: Path, dictionary: bool, groups: int, statistics: bool
 ) -> None:
     path = source / "data/chunk-000/episode_000000.parquet"
     rows = pq.read_table(path)
@@ -74,7 +74,9 @@ def test_timestamps_are_seen_however_a_file_is_written(
     assert "first is at frame 4" in only(scan_source(source), "timestamps").message
 
 
-def test_accepted_timestamps_are_a_warning(source: Path, only: Only) -> None:
+def test_accepted_timestamps_are_a_warning(
+    source: Path,
+) -> None:
     shift_times(source, 1, 0.05)
     scan = scan_source(source, RepairOptions(accept=("timestamps",)))
     assert only(scan, "timestamps").severity == "warning"
@@ -99,7 +101,7 @@ def test_default_columns_that_no_table_has_are_computed(source: Path, columns: l
 
 
 def test_an_episode_that_only_its_files_know_is_a_stray(
-    source: Path, severities: Severities
+    source: Path,
 ) -> None:
     edit_lines(source, "episodes", lambda lines: lines.pop())
     assert severities(scan_source(source)) == {
@@ -109,7 +111,9 @@ def test_an_episode_that_only_its_files_know_is_a_stray(
     }
 
 
-def test_a_bad_episode_is_dropped_from_every_stream(source: Path, only: Only) -> None:
+def test_a_bad_episode_is_dropped_from_every_stream(
+    source: Path,
+) -> None:
     (source / "data/chunk-000/episode_000002.parquet").unlink()
     scan = scan_source(source, RepairOptions(on_bad_episode="drop"))
     assert only(scan, "missing-file").severity == "repaired"
@@ -142,7 +146,7 @@ def test_an_episode_with_a_flag_of_its_own_is_not_dropped(source: Path) -> None:
 
 
 def test_one_index_of_two_texts_cannot_be_repaired(
-    source_without_cameras: Path, severities: Severities
+    source_without_cameras: Path,
 ) -> None:
     edit_lines(source_without_cameras, "tasks", lambda lines: lines[1].update(task_index=0))
     options = RepairOptions(remap_tasks=True)
@@ -150,7 +154,9 @@ def test_one_index_of_two_texts_cannot_be_repaired(
     assert found["task-conflict"] == {"error"}
 
 
-def test_several_tasks_an_episode_are_said_once(tmp_path: Path, only: Only) -> None:
+def test_several_tasks_an_episode_are_said_once(
+    tmp_path: Path,
+) -> None:
     spec = DatasetSpec(episodes=3, frames=6, cameras=(), tasks_per_episode=2)
     finding = only(scan_source(make_dataset(tmp_path / "two", spec)), "several-tasks")
     assert finding.severity == "info"
@@ -159,7 +165,7 @@ def test_several_tasks_an_episode_are_said_once(tmp_path: Path, only: Only) -> N
 
 @pytest.mark.parametrize("files", ["empty", "of frames", "none"])
 def test_an_episode_without_frames_can_be_left_out(
-    source: Path, tmp_path: Path, severities: Severities, files: str
+    source: Path, tmp_path: Path, files: str
 ) -> None:
     edit_lines(source, "episodes", lambda lines: lines[1].update(length=0))
     edit_lines(source, "episodes_stats", lambda lines: lines.pop(1))
@@ -229,7 +235,7 @@ def test_a_column_of_lists_or_texts_is_mended_by_computing_it(
 
 
 def test_rows_without_a_task_of_an_episode_with_several_can_only_go(
-    source: Path, only: Only
+    source: Path,
 ) -> None:
     def empty(table: pa.Table) -> pa.Table:
         return with_column(table, "task_index", pa.nulls(table.num_rows, pa.int64()))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
-from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from tests.dataset_damage import (
     EPISODES,
     TASKS,
     Damage,
+    edit_feature,
     edit_info,
     pipe_instead,
     remove,
@@ -165,12 +164,6 @@ def test_own_templates_and_other_files_are_known(split: Path) -> None:
     assert scan.only.extra_files == ("notes.txt",)
 
 
-def test_files_that_no_episode_has_are_told(broken: Path) -> None:
-    shutil.copy(broken / DATA, broken / "data/chunk-000/file-007.parquet")
-    finding = the_only(scan_source(broken), "stray-file")
-    assert "data/chunk-000/file-007.parquet" in finding.message
-
-
 @pytest.mark.parametrize("relative", [DATA, TOP_FILE])
 @pytest.mark.parametrize("damage", ["missing-file", "unreadable-file"])
 def test_each_episode_of_a_file_that_is_gone_or_damaged_can_be_dropped(
@@ -230,15 +223,76 @@ def test_a_camera_without_any_file_is_a_phantom(broken: Path) -> None:
     assert [s.stream for s in scan_source(broken, options).streams] == ["data", TOP]
 
 
-def test_frames_are_counted_although_from_timestamp_is_wrong(broken: Path) -> None:
-    rewrite(EPISODES, set_cells(FROM, r3=0.7))(broken)
+def with_drift(root: Path) -> None:
+    """Make every frame of a file one part in 3,000 too long."""
+    content = bytearray((root / TOP_FILE).read_bytes())
+    at = content.index(b"mdhd") + 4 + 12
+    timescale = int.from_bytes(content[at : at + 4], "big")
+    content[at : at + 4] = (timescale - timescale // 3000).to_bytes(4, "big")
+    (root / TOP_FILE).write_bytes(content)
+
+
+def late_in_fragments(root: Path) -> None:
+    start_late_in_fragments(root / TOP_FILE)
+
+
+def without(*columns: str) -> Damage:
+    return rewrite(EPISODES, lambda table: table.drop_columns(columns))
+
+
+ACTION = [f"stats/action/{name}" for name in ("min", "max", "mean", "std", "count")]
+TOLD: dict[str, tuple[Damage, list[tuple[str, str]], str]] = {
+    "a file of no episode": (
+        lambda root: shutil.copy(root / DATA, root / "data/chunk-000/file-007.parquet"),
+        [("warning", "stray-file")], "data/chunk-000/file-007.parquet",
+    ),
+    "a wrong from_timestamp": (
+        rewrite(EPISODES, set_cells(FROM, r3=0.7)), [("warning", "from-timestamp")],
+        "of 1 episode is wrong, the first is 0.700000, but counting frames gives 0.666667",
+    ),
+    "an index that does not count": (
+        rewrite(DATA, set_cells("index", r13=3, r20=3)), [("error", "global-index")],
+        "The same holds for 2 episodes",
+    ),
+    "wrong totals": (edit_info(total_frames=7), [("warning", "stale-total")], "total_frames"),
+    "ranges that do not go together": (
+        rewrite(EPISODES, set_cells("dataset_to_index", r2=25)), [("warning", "episode-range")], "",
+    ),
+    "times that drift": (
+        with_drift, [("info", "drifted-times")], "of 72 frames lie 0.1 ms or more",
+    ),
+    "times of a file that will be remuxed": (
+        late_in_fragments, [("info", "drifted-times"), ("info", "remux")],
+        "72 of 72 frames lie 0.1 ms or more from their time, by up to 1.",
+    ),
+    "statistics that are missing": (
+        without(*ACTION), [("error", "missing-stats")],
+        "action for episode 0 are not there in meta/episodes",
+    ),
+    "no table of episodes": (
+        remove(EPISODES), [("warning", "derivable"), ("error", "missing-stats")], "has no table",
+    ),
+    "another type than declared": (
+        edit_feature("action", dtype="float64"), [("warning", "dtype-mismatch")], "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_one_damage_is_told_with_what_becomes_of_it(broken: Path, name: str) -> None:
+    damage, findings, said = TOLD[name]
+    damage(broken)
     scan = scan_source(broken)
-    finding = the_only(scan, "from-timestamp")
-    assert finding.severity == "warning"
-    assert "of 1 episode is wrong, the first is 0.700000, but counting frames gives 0.666667" in (
-        finding.message
-    )
+    assert told(scan) == findings
+    assert said in scan.findings[0].message
+    assert scan.length.tolist() == LENGTHS
     assert scan.streams[1].first.tolist() == first_rows(LENGTHS)
+    assert (scan.repairs.derived_tables == ("meta/episodes",)) == (name == "no table of episodes")
+    declared = scan.repairs.declared_features.get("action", {}).get("dtype")
+    assert declared == ("float32" if name == "another type than declared" else None)
+    mended = scan_source(broken, RepairOptions(reindex=True, fill_stats=True))
+    assert "error" not in {each.severity for each in mended.findings}
+    assert set(mended.repairs.computed_stats) >= ({"action"} if "missing" in name else set())
 
 
 def without_episodes(*gone: int) -> Damage:
@@ -443,14 +497,6 @@ def test_two_columns_of_one_name_are_told(broken: Path, path: str, column: str, 
     assert "two columns have the same name" in messages[0]
 
 
-def test_an_index_that_does_not_count_is_told_once(broken: Path) -> None:
-    rewrite(DATA, set_cells("index", r13=3, r20=3))(broken)
-    scan = scan_source(broken)
-    assert told(scan) == [("error", "global-index")]
-    assert "The same holds for 2 episodes" in scan.findings[0].message
-    assert told(scan_source(broken, RepairOptions(reindex=True))) == [("repaired", "global-index")]
-
-
 def test_tasks_of_rows_are_compared_with_the_table(broken: Path) -> None:
     rewrite(DATA, set_cells("task_index", r0=1))(broken)
     finding = the_only(scan_source(broken), "task-mismatch")
@@ -459,61 +505,6 @@ def test_tasks_of_rows_are_compared_with_the_table(broken: Path) -> None:
     finding = the_only(scan_source(broken), "task-index")
     assert finding.episode == 0
     assert [remedy.flag for remedy in finding.remedies] == ["--on-bad-episode drop"]
-
-
-def test_a_text_that_is_listed_twice_is_a_warning(broken: Path) -> None:
-    def twice(table: pa.Table) -> pa.Table:
-        at = table.schema.get_field_index("task")
-        field = table.schema.field(at)
-        return table.set_column(at, field, pa.array(["Pick up the cube."] * 2, field.type))
-
-    rewrite(TASKS, twice)(broken)
-    assert ("warning", "task-duplicate") in told(scan_source(broken))
-
-
-def test_wrong_totals_are_a_warning(broken: Path) -> None:
-    edit_info(total_frames=7)(broken)
-    finding = the_only(scan_source(broken), "stale-total")
-    assert finding.severity == "warning"
-    assert "total_frames" in finding.message
-
-
-def test_ranges_that_do_not_go_together_are_a_warning(broken: Path) -> None:
-    rewrite(EPISODES, set_cells("dataset_to_index", r2=25))(broken)
-    scan = scan_source(broken)
-    assert told(scan) == [("warning", "episode-range")]
-    assert scan.length.tolist() == LENGTHS
-
-
-def test_drifted_times_are_told_with_what_becomes_of_them(
-    broken: Path, drift: Callable[[Path], None]
-) -> None:
-    drift(broken / TOP_FILE)
-    finding = the_only(scan_source(broken), "drifted-times")
-    assert finding.severity == "info"
-    assert "of 72 frames lie 0.1 ms or more" in finding.message
-
-
-def test_times_of_a_file_that_will_be_remuxed_are_told_as_they_are(broken: Path) -> None:
-    start_late_in_fragments(broken / TOP_FILE)
-    found = {finding.code: finding for finding in scan_source(broken).findings}
-    assert found.keys() == {"drifted-times", "remux"}
-    assert "72 of 72 frames lie 0.1 ms or more" in found["drifted-times"].message
-    assert "by up to 1." in found["drifted-times"].message
-
-
-@pytest.fixture
-def drift() -> Callable[[Path], None]:
-    """Make every frame of a file one part in 3,000 too long."""
-
-    def change(path: Path) -> None:
-        content = bytearray(path.read_bytes())
-        at = content.index(b"mdhd") + 4 + 12
-        timescale = int.from_bytes(content[at : at + 4], "big")
-        content[at : at + 4] = (timescale - timescale // 3000).to_bytes(4, "big")
-        path.write_bytes(content)
-
-    return change
 
 
 def test_files_of_episodes_may_have_different_columns(broken: Path) -> None:
@@ -533,20 +524,6 @@ def test_files_of_episodes_may_have_different_columns(broken: Path) -> None:
     digest = scan.only.meta_digest
     pq.write_table(second.drop_columns(["operator"]), broken / other)
     assert scan_source(broken).only.meta_digest != digest
-
-
-def test_missing_statistics_can_be_computed(broken: Path) -> None:
-    def without(table: pa.Table) -> pa.Table:
-        names = [n for n in table.column_names if n.startswith("stats/action/")]
-        return table.drop_columns(names)
-
-    rewrite(EPISODES, without)(broken)
-    scan = scan_source(broken)
-    assert told(scan) == [("error", "missing-stats")]
-    assert "action for episode 0 are not there in meta/episodes" in scan.findings[0].message
-    filled = scan_source(broken, RepairOptions(fill_stats=True))
-    assert told(filled) == [("repaired", "missing-stats")]
-    assert filled.repairs.computed_stats == ("action",)
 
 
 def test_files_in_one_row_group_have_lists_of_one_length(broken: Path) -> None:
@@ -594,23 +571,6 @@ def test_tables_that_do_not_lead_to_files_are_errors(
 def test_flags_for_other_versions_are_refused(sound_v3: Path) -> None:
     with pytest.raises(UsageError, match=r"only for v2\.x datasets"):
         scan_source(sound_v3, RepairOptions(tasks_from="episodes"))
-
-
-def test_a_table_of_episodes_that_is_gone_is_derived(broken: Path) -> None:
-    remove(EPISODES)(broken)
-    scan = scan_source(broken)
-    assert told(scan) == [("warning", "derivable"), ("error", "missing-stats")]
-    assert scan.repairs.derived_tables == ("meta/episodes",)
-    assert scan.length.tolist() == list(LENGTHS)
-
-
-def test_what_is_declared_differently_is_declared_as_it_is_stored(broken: Path) -> None:
-    info = json.loads((broken / "meta/info.json").read_bytes())
-    info["features"]["action"]["dtype"] = "float64"
-    (broken / "meta/info.json").write_text(json.dumps(info))
-    scan = scan_source(broken)
-    assert told(scan) == [("warning", "dtype-mismatch")]
-    assert scan.repairs.declared_features["action"]["dtype"] == "float32"
 
 
 def test_a_pipe_in_the_place_of_a_table_is_refused_and_not_opened(broken: Path) -> None:

@@ -272,6 +272,15 @@ def locate_templates(root: Path, declared: Declared, streams: Collection[str]) -
     return info
 
 
+def nameless_templates(root: Path, declared: Declared | None) -> dict[str, str]:
+    """Return the path templates that find the files of streams without a usable template."""
+    if declared is None:
+        return {}
+    streams = {DATA_STREAM, *map(stream_of_camera, declared.cameras)}
+    nameless = streams - declared.templates.keys()
+    return locate_templates(root, declared, nameless) if nameless else {}
+
+
 def with_templates(declared: Declared, info: Mapping[str, str]) -> Declared:
     """Return the declarations with other path templates, by their key in ``info.json``."""
     templates = dict(declared.templates)
@@ -486,14 +495,14 @@ class DerivedView(NamedTuple):
         raw: Its ``info.json``.
         info: Its changed keys.
         files: The files of derived tables, relative to the dataset.
-        said: The faults, one sentence each, by their file.
+        said: The faults: code, file, and one sentence.
     """
 
     root: Path
     raw: Mapping[str, Any]
     info: Mapping[str, Any]
     files: tuple[str, ...]
-    said: tuple[tuple[str, str], ...]
+    said: tuple[tuple[str, str, str], ...]
 
 
 @contextmanager
@@ -503,15 +512,22 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
     Nothing is written into the dataset; the folder is gone at the end.
     """
     info: dict[str, Any] = {}
-    said: tuple[tuple[str, str], ...] = ()
+    said: list[tuple[str, str, str]] = []
     if says_another_version(root, raw):
-        info = {"codebase_version": V3_VERSION}
-        said = ((INFO_PATH, said_of_version(raw)),)
-    declared, _ = declaration({**raw, **info})
-    derived = derive_tables(root, declared)
-    if not derived.said and (not said or lacking_tables(root)):
+        info["codebase_version"] = V3_VERSION
+        said.append(("derivable", INFO_PATH, said_of_version(raw)))
+    derived = NOTHING_DERIVED
+    if is_lacking := bool(lacking_tables(root)):
+        declared, _ = declaration({**raw, **info})
+        for key, template in nameless_templates(root, declared).items():
+            info[key] = template
+            said.append(("path-template", INFO_PATH, said_of_template(raw, key, template)))
+        declared, _ = declaration({**raw, **info})
+        derived = derive_tables(root, declared)
+    if not (derived.said if is_lacking else said):
         yield None
         return
+    said += (("derivable", path, message) for path, message in derived.said)
     with tempfile.TemporaryDirectory(prefix="leconvert-derived-") as folder:
         view = Path(folder) / root.name
         (view / "meta").mkdir(parents=True)
@@ -524,7 +540,7 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
         if info:
             (view / INFO_PATH).unlink()
             write_info(view, {**raw, **info})
-        yield DerivedView(view, {**raw, **info}, info, files, (*said, *derived.said))
+        yield DerivedView(view, {**raw, **info}, info, files, tuple(said))
 
 
 def _has_tasks(root: Path) -> bool:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats.dataset import Totals, fps_number, frame_rate, written_features
-from leconvert.model.repairs import DEFAULT_COLUMNS, NO_REPAIRS, Repairs
+from leconvert.model.repairs import DEFAULT_COLUMNS, NO_REPAIRS, TEXT_DTYPES, VISUAL_DTYPES, Repairs
 from leconvert.model.values import (
     DATA_STREAM,
     FILES_PER_CHUNK,
@@ -171,10 +171,9 @@ _GIVE_DTYPE = (
 )
 _NO_FOLDER_NAMES = {"", ".", ".."}
 _MAX_DIMENSIONS = 5
-_VISUAL = ("image", "video")
 # `datasets` has no type for any other; a misspelt type fails only when data is read.
 _NUMBER = re.compile(r"(bool|u?int(8|16|32|64)|float(16|32|64))")
-_OTHER_DTYPES = ("string", "language", *_VISUAL)
+_OTHER_DTYPES = TEXT_DTYPES | VISUAL_DTYPES
 # The format of a number in a template: none, or a few digits with leading zeros.
 _NUMBER_FORMAT = re.compile(r"(0?\d)?d?")
 
@@ -266,7 +265,7 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
             continue
         feature = Feature(key, entry["dtype"], tuple(entry["shape"]), entry)
         features[key] = feature
-        if feature.dtype in _VISUAL and not _has_axis_names(entry):
+        if feature.dtype in VISUAL_DTYPES and not _has_axis_names(entry):
             wrong("feature-names", f"The feature {key!r} has names {_shown(entry.get('names'))}.")
     for name in DEFAULT_COLUMNS:
         if name not in declared:
@@ -319,7 +318,7 @@ def _feature_problem(key: str, entry: object) -> str | None:
         return f"has the dtype {_shown(dtype)}, which LeRobot does not know"
     if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
         return f"has the shape {_shown(shape)}"
-    if dtype in _VISUAL and len(shape) != 3:
+    if dtype in VISUAL_DTYPES and len(shape) != 3:
         return f"is an image of shape {shape}, which does not have three axes"
     if dtype not in _OTHER_DTYPES and not 1 <= len(shape) <= _MAX_DIMENSIONS:
         return f"has {len(shape)} axes, but LeRobot stores one to five"

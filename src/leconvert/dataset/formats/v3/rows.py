@@ -21,7 +21,13 @@ from leconvert.dataset.formats.v3.episodes import EpisodeTable
 from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.media import ClipIndex
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
+from leconvert.model.values import (
+    DATA_STREAM,
+    LEROBOT_TOLERANCE_SECONDS,
+    Finding,
+    FloatArray,
+    IntArray,
+)
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats, integers
 
@@ -304,7 +310,6 @@ def place_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> P
 ROWS_AT_A_TIME = 1 << 16
 """Number of rows of five columns that are in memory at a time."""
 
-_TOLERANCE_SECONDS = 1e-4
 ROW_CODES = {
     "index": "global-index",
     "episode_index": "episode-index",
@@ -475,7 +480,7 @@ class RowCheck:
         # Single precision is coarser than the tolerance from 2,048 s on, so the time that it stores
         # for i / fps is always right.
         wanted = (frame / self._fps).astype(np.float32).astype(np.float64)
-        off = ~(np.abs(seconds - wanted) < _TOLERANCE_SECONDS)
+        off = ~(np.abs(seconds - wanted) < LEROBOT_TOLERANCE_SECONDS)
         if off.any():
             self._untimed.append(self._routed.episodes[np.unique(place[off])])
         self._note("timestamp", off, seconds, wanted, place, frame)
