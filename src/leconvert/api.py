@@ -967,61 +967,41 @@ def split_dataset(
         )
     reading = source_reading(source, conversion.repairs)
     episode_index = open_dataset(source, reading).episodes.episode_index
-    parts = [
-        SplitPart(name, folder / name, str(episodes))
-        for name, episodes in split_episodes(into, episode_index, seed=seed).items()
-    ]
-    conversions = {
-        part.name: replace(conversion, selection=EpisodeSelection(episodes=part.episodes))
-        for part in parts
-    }
-    work_dirs = {
-        part.name: work_dir_beside(part.output)
-        if work_dir is None
-        else work_dir.resolve() / part.name
-        for part in parts
-    }
-    finished: dict[str, str] = {}
-    for part in parts:
+    asked = []
+    for name, episodes in split_episodes(into, episode_index, seed=seed).items():
+        part = SplitPart(name, folder / name, str(episodes))
+        own = replace(conversion, selection=EpisodeSelection(episodes=part.episodes))
+        place = work_dir_beside(part.output) if work_dir is None else work_dir.resolve() / name
         if not dry_run and work_dir is None:
-            remove_leftovers(work_dirs[part.name])
-        run_id = WorkDir(work_dirs[part.name]).current_run_id()
-        if not conversion.plan.restart and run_id is not None:
-            continue  # its run knows its progress
-        verified = find_finished([source], part.output, conversions[part.name], control)
-        if verified is not None:
-            finished[part.name] = verified
-        elif is_there(part.output):
-            conversion.check_target(source, part.output)
+            remove_leftovers(place)
+        # A run under way knows its progress.
+        if conversion.plan.restart or WorkDir(place).current_run_id() is None:
+            part = replace(part, verified=find_finished([source], part.output, own, control))
+            if part.verified is None and is_there(part.output):
+                conversion.check_target(source, part.output)
+        asked.append((part, own, place))
     if not dry_run:
         folder.mkdir(parents=True, exist_ok=True)
     done, taken = [], Counter[str]()
-    for part in parts:
-        if part.name in finished:
+    for part, own, place in asked:
+        plan = report = None
+        if part.verified is not None:
             progress.say(f"{part.output} is finished. It has {numbered('episode', part.episodes)}.")
-            done.append(replace(part, verified=finished[part.name]))
         elif dry_run:
-            summary = preview_plan(
-                [source],
-                part.output,
-                work_dirs[part.name],
-                conversions[part.name],
-                progress=progress,
-            )
-            check_room(summary.space, part.output, taken)
-            for room in summary.space.rooms:
-                taken[room.folder] += room.bytes_needed - summary.space.twice_bytes
-            done.append(replace(part, plan=summary))
+            plan = preview_plan([source], part.output, place, own, progress=progress)
+            check_room(plan.space, part.output, taken)
+            for room in plan.space.rooms:
+                taken[room.folder] += room.bytes_needed - plan.space.twice_bytes
         else:
             report = run_conversion(
                 [source],
-                conversions[part.name],
+                own,
                 control,
                 output=part.output,
-                work_dir=None if work_dir is None else work_dirs[part.name],
+                work_dir=None if work_dir is None else place,
                 report=_page_beside(part.output) if reports else None,
             )
-            done.append(replace(part, report=report))
+        done.append(replace(part, plan=plan, report=report))
     return done
 
 
