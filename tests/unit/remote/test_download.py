@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.hub import Fault, StandIn
@@ -50,6 +50,10 @@ def put(target: Path, files: dict[str, bytes]) -> None:
         path = download_dir(target) / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+
+def leave_free(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size_bytes))
 
 
 def fetched(hub: StandIn) -> list[str]:
@@ -140,8 +144,7 @@ def test_names_that_changed_their_kind_since_an_earlier_commit_are_no_obstacle(
 def test_a_disk_without_room_is_told_before_anything_is_fetched(
     hub: StandIn, repo: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 0, 10))
+    leave_free(monkeypatch, 10)
     with pytest.raises(StorageError, match=f"10 bytes free, but {REPO} needs ") as caught:
         download_dataset(repo, tmp_path / "arm")
     assert caught.value.path == str(tmp_path)
@@ -154,8 +157,7 @@ def test_what_has_arrived_counts_as_room(
 ) -> None:
     target = tmp_path / "arm"
     put(target, FILES)
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, 100))
+    leave_free(monkeypatch, 100)
     download_dataset(repo, target)
     assert known_origin(target) == repo
 
@@ -169,8 +171,7 @@ def test_what_another_commit_left_is_no_room(
     begun.parent.mkdir(exist_ok=True)
     begun.write_bytes(b"b" * 150)
     begun.with_name("of another file").touch()
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, 100))
+    leave_free(monkeypatch, 100)
     with pytest.raises(StorageError, match="has only 100 bytes free"):
         download_dataset(repo, target)
     assert names(download_dir(target)) >= {f"begun/{begun.name}"}, "a part is gone on with"

@@ -7,7 +7,6 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,17 +106,6 @@ def test_one_commit_replaces_the_old_dataset_and_keeps_what_is_not_its_own(
     )
     for path in _files(result) - {"README.md"}:
         assert (Path(copy) / path).read_bytes() == (result / path).read_bytes()
-
-
-def test_a_second_push_finds_everything_there_and_writes_nothing(
-    hub: StandIn, repo: Repo, pushed: Push, result: Path
-) -> None:
-    first = pushed(result)
-    hub.log.clear()
-    second = pushed(result)
-    assert _writes(hub) == []
-    assert (second.commit, second.tag, second.card) == (first.commit, "kept", "kept")
-    assert (second.added, second.commits) == (0, 0)
 
 
 def test_after_an_appending_one_commit_sends_what_is_new_alone(
@@ -293,22 +281,6 @@ def test_a_repo_that_never_held_an_older_dataset_gets_no_tag_of_one(
     hub.break_requests()
     assert pushed(result, "tester/new").tag == "set"
     assert repo.tags == {"v3.0": repo.branches["main"]}
-
-
-def test_of_two_pushes_at_once_the_slower_finds_the_others_and_says_so(
-    hub: StandIn, repo: Repo, pushed: Push, result: Path
-) -> None:
-    slow = Fault("hold", path="/commit/")
-    hub.break_requests(slow)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(pushed, result)
-        assert slow.reached.wait(60)
-        second = pushed(result)
-        slow.release.set()
-        with pytest.raises(HubConflictError, match="changed during this command"):
-            first.result(60)
-    assert repo.branches["main"] == second.commit == repo.tags["v3.0"]
-    assert pushed(result).commit == second.commit
 
 
 def test_a_commit_whose_answer_got_lost_is_found_and_counted(
@@ -591,8 +563,10 @@ def test_a_card_is_brought_up_to_date_in_a_commit_of_its_own_and_the_tag_stays(
     assert repo.branches["main"] == second.commit != first.commit
     assert repo.tags["v3.0"] == first.commit
     assert b"from a local dataset by leconvert" in content(hub, str(second.commit), "README.md")
+    hub.log.clear()
     third = pushed(result)
     assert (third.card, third.tag, third.commit) == ("kept", "kept", second.commit)
+    assert (third.added, third.commits, _writes(hub)) == (0, 0, [])
 
 
 def test_a_main_that_changed_while_a_pull_request_was_filled_is_not_merged_into(

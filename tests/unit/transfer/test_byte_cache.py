@@ -22,11 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.hub import StandIn
-from tests.hub.fixtures import hub, lone_client, pauses
 from tests.s3 import S3Store, s3_store
 from tests.unit.loading.conftest import LENGTHS
-
-__all__ = ["hub", "lone_client", "pauses"]
 
 from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.support.file_calls import Mount
