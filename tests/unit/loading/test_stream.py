@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import pickle
-import shutil
 import subprocess
 import sys
 import threading
@@ -140,12 +139,6 @@ def test_only_needed_bytes_are_fetched(tmp_path: Path) -> None:
     assert 0.1 < alone.facts().fetched_bytes / size < 0.3
     # In whole blocks, so that others find them.
     assert shared.facts().fetched_bytes < alone.facts().fetched_bytes + 8 * BLOCK_BYTES
-
-
-def test_data_files_may_lie_elsewhere(v30: Path, tmp_path: Path) -> None:
-    shutil.copytree(v30 / "meta", tmp_path / "only-meta" / "meta")
-    stream = EpisodeStream(tmp_path / "only-meta", data_files_root=v30)
-    assert len(list(stream)) == FRAMES
 
 
 def test_fewer_batches_than_workers_leave_some_idle(v30: Path) -> None:
@@ -573,13 +566,6 @@ def test_a_description_that_makes_no_sense_is_refused(
     with pytest.raises(UnreadableSourceError, match=said) as error:
         EpisodeStream(v30_copy, delta_timestamps={"action": [0.0]})
     assert error.value.path == str(path)
-
-
-def test_a_version_to_come_is_named(v30_copy: Path) -> None:
-    path = v30_copy / "meta" / "info.json"
-    path.write_text(json.dumps({"codebase_version": "v4.0"}))
-    with pytest.raises(SourceError, match=r"has codebase_version 'v4\.0'"):
-        EpisodeStream(v30_copy)
 
 
 @pytest.mark.parametrize("content", ["{broken", "[1]", '{"action": {"mean": [[1], [1, 2]]}}'])
