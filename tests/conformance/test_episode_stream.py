@@ -152,18 +152,6 @@ def test_every_sample_equals_that_of_lerobot(dataset: Path, backend: Any, deltas
     assert_all_equal(stream, sum(LENGTHS))
 
 
-def test_keys_come_in_the_same_order(dataset: Path) -> None:
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    reference = LeRobotDataset("a/b", root=dataset, delta_timestamps=WINDOWS)
-    sample = next(iter(EpisodeStream(dataset, delta_timestamps=WINDOWS, shuffle=False)))
-    assert list(sample) == list(reference[0])
-
-
-def test_whole_numbers_of_pictures_equal_those_of_lerobot(dataset: Path) -> None:
-    assert_all_equal(EpisodeStream(dataset, return_uint8=True), sum(LENGTHS))
-
-
 def test_what_lerobots_code_asks_of_a_dataset_is_what_its_own_says(dataset: Path) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 

@@ -91,35 +91,27 @@ class SharedBatch:
 
     Attributes:
         piece: The block of memory that contains its tensors.
-        entries: Their positions in it; None for a key that is in ``others``.
-        others: Values that are not tensors, or are tensors elsewhere.
+        parts: By key: the tensor's position in the block, or a value that is not in the block.
     """
 
     def __init__(
-        self,
-        piece: torch.Tensor,
-        entries: Mapping[str, _Entry | None],
-        others: Mapping[str, Any],
-        sending: tuple[Any, ...] = (),
+        self, piece: torch.Tensor, parts: Mapping[str, Any], sending: tuple[Any, ...] = ()
     ) -> None:
         self.piece = piece
-        self.entries = entries
-        self.others = others
+        self.parts = parts
         self._sending = sending
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _receive, (*self._sending, self.entries, self.others)
+        return _receive, (*self._sending, self.parts)
 
     def batch(self) -> dict[str, Any]:
         """Return the batch; its tensors keep the memory alive."""
         found = {}
-        for key, entry in self.entries.items():
-            if entry is None:
-                found[key] = self.others[key]
-                continue
-            tensor = torch.empty(0, dtype=entry.dtype)
-            storage = self.piece.untyped_storage()
-            found[key] = tensor.set_(storage, entry.offset, entry.shape, entry.strides)
+        for key, part in self.parts.items():
+            found[key] = part
+            if isinstance(part, _Entry):
+                tensor, storage = torch.empty(0, dtype=part.dtype), self.piece.untyped_storage()
+                found[key] = tensor.set_(storage, part.offset, part.shape, part.strides)
         return found
 
     def pin_memory(self) -> dict[str, Any]:
@@ -198,20 +190,18 @@ class SharedBufferWriter:
         """Wrap the batch that is in the memory given last."""
         slot, piece = self._current
         place = piece.data_ptr()
-        entries: dict[str, _Entry | None] = {}
-        others = {}
+        parts = {}
         for key, value in batch.items():
+            parts[key] = value
             if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == place:
                 shape, strides = tuple(value.shape), value.stride()
-                entries[key] = _Entry(value.dtype, shape, strides, int(value.storage_offset()))
-            else:
-                entries[key], others[key] = None, value
+                parts[key] = _Entry(value.dtype, shape, strides, int(value.storage_offset()))
         sent: torch.Tensor | None = piece
         if slot is not None:
             self._states[slot] = _TAKEN
             sent = None if self._is_known[slot] else piece
             self._is_known[slot] = True
-        return SharedBatch(piece, entries, others, (self._number, self._worker, slot, sent))
+        return SharedBatch(piece, parts, (self._number, self._worker, slot, sent))
 
     def _free_slot(self, size_bytes: int) -> int | None:
         for slot, piece in enumerate(self._slots):
@@ -238,14 +228,13 @@ def _receive(
     worker: int,
     slot: int | None,
     piece: torch.Tensor | None,
-    entries: Mapping[str, _Entry | None],
-    others: Mapping[str, Any],
+    parts: Mapping[str, Any],
 ) -> SharedBatch:
     """Unpack a batch from a worker; called by pickle."""
     pool = _POOLS.get(number)
     if slot is not None and pool is not None:
         piece = pool.receive(worker, slot, piece)
-    return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
+    return SharedBatch(torch.empty(0) if piece is None else piece, parts)
 
 
 # Counters of loader workers, in memory that the training process also sees.

@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.unit.loading.conftest import (
-    CAMERAS,
-    LENGTHS,
-    Topology,
-    global_batches,
-    uploaded,
-)
+from tests.unit.loading.conftest import CAMERAS, LENGTHS, global_batches, uploaded
 
 from leconvert.api import convert
 from leconvert.loading import EpisodeStream, MixedStream, StreamLoader
@@ -243,42 +237,7 @@ def test_a_remote_dataset_beside_a_local_one(v30: Path, other: Path) -> None:
     assert stream.facts().episodes == sum(facts.episodes for facts in stream.worker_facts())
 
 
-# --- ranks, workers, resuming ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("topology", [(2, 1, 4), (4, 2, 2), (1, 2, 8)])
-def test_global_batches_do_not_depend_on_ranks_and_workers(
-    v30: Path, other: Path, topology: Topology
-) -> None:
-    def make(rank: int, ranks: int) -> MixedStream:
-        return mixed(v30, other, rank=rank, ranks=ranks)
-
-    expected, _ = global_batches(make, (1, 0, 8), steps=8, keys=WHICH)
-    found, _ = global_batches(make, topology, steps=8, keys=WHICH)
-    assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ((8, 0, 1), (4, 0, 2)),
-        ((4, 0, 2), (1, 0, 8)),
-        ((1, 0, 8), (8, 0, 1)),
-        ((1, 2, 8), (1, 1, 8)),
-    ],
-)
-# In an epoch of 6 batches.
-@pytest.mark.parametrize(("steps", "repeat"), [(3, True), (6, False), (7, True)])
-def test_resuming_repeats_nothing_and_misses_nothing(
-    v30: Path, other: Path, before: Topology, after: Topology, steps: int, repeat: bool
-) -> None:
-    def make(rank: int, ranks: int) -> MixedStream:
-        return mixed(v30, other, rank=rank, ranks=ranks, repeat=repeat)
-
-    expected, _ = global_batches(make, (1, 0, 8), steps=14, keys=WHICH)
-    first, state = global_batches(make, before, steps=steps, keys=WHICH)
-    rest, _ = global_batches(make, after, state, steps=14 - steps, keys=WHICH)
-    assert first + rest == expected
+# --- resuming ------------------------------------------------------------------------------------
 
 
 def test_a_state_is_plain_and_that_of_another_mixture_is_refused(v30: Path, other: Path) -> None:

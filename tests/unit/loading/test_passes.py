@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.unit.loading.conftest import Topology, global_batches
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from leconvert.api import convert
@@ -176,6 +177,51 @@ def test_ranks_that_make_the_same_passes_share_an_epoch(numbers_only: Path, kind
             frames_of(islice(loader, taken))
     shares = [flat(frames_of(loader)) for loader in loaders]
     assert sorted(shares[0] + shares[1]) == sorted(epoch_of(streams[0], 3))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((8, 0, 1), (4, 0, 2)),
+        ((4, 0, 2), (1, 0, 8)),
+        ((1, 0, 8), (8, 0, 1)),
+        ((1, 2, 8), (1, 1, 8)),
+        ((2, 1, 4), (4, 2, 2)),
+    ],
+)
+# An epoch has 2 batches, of a mixture 4; the last one is smaller unless the stream repeats.
+@pytest.mark.parametrize(("steps", "repeat"), [(1, False), (4, False), (5, True)])
+@pytest.mark.parametrize("make", [one, mixture])
+def test_global_batches_are_the_same_for_all_ranks_and_workers_and_after_a_state(
+    numbers_only: Path, make: Make, before: Topology, after: Topology, steps: int, repeat: bool
+) -> None:
+    def taken(topology: Topology, state: Any = None, *, steps: int) -> tuple[Any, Any]:
+        def of_rank(rank: int, ranks: int) -> SampleStream:
+            return make(numbers_only, rank=rank, world_size=ranks, repeat=repeat)
+
+        return global_batches(of_rank, topology, state, steps=steps, keys=keys)
+
+    keys = ("episode_index", "frame_index", *(("dataset_index",) if make is mixture else ()))
+    expected, _ = taken((1, 0, 8), steps=steps + 4)
+    first, state = taken(before, steps=steps)
+    rest, _ = taken(after, state, steps=4)
+    assert first + rest == expected
+
+
+def test_another_batch_size_goes_on_with_the_samples_that_are_left(numbers_only: Path) -> None:
+    def taken(topology: Topology, state: Any = None, *, steps: int) -> tuple[list[Any], Any]:
+        def of_rank(rank: int, ranks: int) -> SampleStream:
+            return one(numbers_only, rank=rank, world_size=ranks)
+
+        batches, state = global_batches(of_rank, topology, state, steps=steps)
+        return flat(batches), state
+
+    whole, _ = taken((1, 0, FRAMES), steps=2)
+    first, state = taken((4, 0, 2), steps=1)
+    rest, _ = taken((3, 0, 1), state, steps=2)
+    after, _ = taken((2, 0, 5), state, steps=2)
+    assert first + rest == whole[:FRAMES]
+    assert first + after == whole[: FRAMES + 10]
 
 
 def test_a_stream_that_repeats_goes_on_with_an_epoch_of_which_nothing_was_taken(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import pickle
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.unit.loading.conftest import CAMERAS, LENGTHS, Topology, global_batches, uploaded
+from tests.unit.loading.conftest import CAMERAS, LENGTHS, uploaded
 
 from leconvert.api import convert
 from leconvert.loading import EpisodeStream, StreamLoader, decoders, episodes
@@ -140,12 +139,6 @@ def test_only_needed_bytes_are_fetched(tmp_path: Path) -> None:
     assert 0.1 < alone.facts().fetched_bytes / size < 0.3
     # In whole blocks, so that others find them.
     assert shared.facts().fetched_bytes < alone.facts().fetched_bytes + 8 * BLOCK_BYTES
-
-
-def test_data_files_may_lie_elsewhere(v30: Path, tmp_path: Path) -> None:
-    shutil.copytree(v30 / "meta", tmp_path / "only-meta" / "meta")
-    stream = EpisodeStream(tmp_path / "only-meta", data_files_root=v30)
-    assert len(list(stream)) == FRAMES
 
 
 def test_fewer_batches_than_workers_leave_some_idle(v30: Path) -> None:
@@ -373,51 +366,6 @@ def test_a_stream_that_repeats_has_no_number_of_batches(v30: Path) -> None:
 # --- resuming -------------------------------------------------------------------------------------
 
 
-def taken_by(
-    dataset: Path, topology: Topology, state: Any = None, *, steps: int, **options: Any
-) -> tuple[list[list[int]], Any]:
-    """Take global batches as all ranks would; return them and the last rank's state."""
-
-    def make(rank: int, ranks: int) -> EpisodeStream:
-        return EpisodeStream(dataset, rank=rank, world_size=ranks, episode_pool_size=4, **options)
-
-    batches, state = global_batches(make, topology, state, steps=steps)
-    return [[index for (index,) in batch] for batch in batches], state
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ((8, 0, 1), (4, 0, 2)),
-        ((4, 0, 2), (1, 0, 8)),
-        ((1, 0, 8), (8, 0, 1)),
-        ((1, 2, 8), (1, 1, 8)),
-        ((2, 1, 4), (1, 2, 8)),
-    ],
-)
-@pytest.mark.parametrize(("steps", "repeat"), [(3, False), (4, False), (6, True)])
-def test_another_number_of_ranks_and_workers_goes_on_with_the_same_global_batches(
-    v30: Path, before: tuple[int, int, int], after: tuple[int, int, int], steps: int, repeat: bool
-) -> None:
-    # An epoch that is no multiple of the batch: of 27 samples in batches of 8.
-    options: dict[str, Any] = {"episodes": [0, 3, 4], "repeat": repeat}
-    expected, _ = taken_by(v30, (1, 0, 8), steps=9, **options)
-    epochs, _ = taken_by(v30, (1, 0, 27), steps=3, episodes=[0, 3, 4])
-    assert flat(expected) == flat(epochs)[: len(flat(expected))]
-    first, state = taken_by(v30, before, steps=steps, **options)
-    rest, _ = taken_by(v30, after, state, steps=9 - steps, **options)
-    assert first + rest == expected
-
-
-def test_another_batch_size_goes_on_with_the_samples_that_are_left(v30: Path) -> None:
-    whole, _ = taken_by(v30, (1, 0, FRAMES), steps=2)
-    first, state = taken_by(v30, (4, 0, 2), steps=2)
-    rest, _ = taken_by(v30, (3, 0, 1), state, steps=6)
-    after, _ = taken_by(v30, (2, 0, 5), state, steps=5)
-    assert flat(first + rest) == whole[0]
-    assert flat(first + after) == whole[0] + whole[1][:30]
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -618,13 +566,6 @@ def test_a_description_that_makes_no_sense_is_refused(
     with pytest.raises(UnreadableSourceError, match=said) as error:
         EpisodeStream(v30_copy, delta_timestamps={"action": [0.0]})
     assert error.value.path == str(path)
-
-
-def test_a_version_to_come_is_named(v30_copy: Path) -> None:
-    path = v30_copy / "meta" / "info.json"
-    path.write_text(json.dumps({"codebase_version": "v4.0"}))
-    with pytest.raises(SourceError, match=r"has codebase_version 'v4\.0'"):
-        EpisodeStream(v30_copy)
 
 
 @pytest.mark.parametrize("content", ["{broken", "[1]", '{"action": {"mean": [[1], [1, 2]]}}'])
