@@ -53,7 +53,7 @@ class LocalEngine:
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
         """Start ``count`` workers; see `leconvert.run.engines.Engine`."""
         paths.logs_dir.mkdir(parents=True, exist_ok=True)
-        # Those that have ended belong to an earlier run with this engine.
+        # A worker that has ended belongs to an earlier run with this engine.
         self._workers = [worker for worker in self._workers if worker[0].poll() is None]
         self._asked_to_stop.intersection_update(process.pid for process, _ in self._workers)
         for _ in range(count):

@@ -878,7 +878,7 @@ class RayEngine:
         name = f"ray-{time.time_ns():x}"
         order = Order(self._options, count, arguments, paths.logs_dir, name)
         driver = DriverProcess(order)
-        # Those whose workers have ended belong to an earlier run with this engine.
+        # A driver whose workers have ended belongs to an earlier run with this engine.
         self._drivers = [*(one for one in self._drivers if one.running()), driver]
         job_id, workers = driver.begin()
         note_job(paths, "ray", job_id, "workers", workers)

@@ -338,7 +338,7 @@ class SlurmEngine:
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
         """Submit ``count`` workers; see `leconvert.run.engines.Engine`."""
         paths.logs_dir.mkdir(parents=True, exist_ok=True)
-        if not self.running():  # what there is belongs to an earlier run with this engine
+        if not self.running():  # all jobs belong to an earlier run with this engine
             self._jobs.clear()
             self._ended_badly.clear()
         self._logs_dir = paths.logs_dir
