@@ -76,8 +76,9 @@ def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_p
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of the progress, which a test sets."""
+    """The time of the progress, which a test sets; no clock ticks beside it."""
     now = [0.0]
+    monkeypatch.setattr("leconvert.cli.progress.Clock._run", lambda _: None)
     monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
