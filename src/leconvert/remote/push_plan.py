@@ -1,4 +1,4 @@
-"""The plan of a push, decided from two listings, and the checks before and after it."""
+"""The plan of a push, the result that is pushed, and whether it may replace what a repo holds."""
 
 from __future__ import annotations
 

@@ -77,7 +77,10 @@ def download_tree(
         InterruptedRunError: ``stop`` was set.
     """
     store = open_store(url)
-    _check_fetched_from(store.url, target)
+    if is_there(target):
+        found = read_notes(target)[0]
+        if found != store.url or target.is_symlink():  # somebody else may need it
+            raise not_fetched_from(target, store.url, found)
     listed = _listed(store)
     if not listed:
         raise UnreadableSourceError(
@@ -116,15 +119,6 @@ def _listed(store: UrlStore) -> dict[str, RemoteFile]:
     """Return a store's files without the records of earlier downloads of the dataset."""
     files = store.list_files()
     return {file.path: file for file in files if not file.path.startswith(_RECORDS)}
-
-
-def _check_fetched_from(url: str, target: Path) -> None:
-    """Refuse a folder that was not downloaded from a URL: somebody else may need it."""
-    if not is_there(target):
-        return
-    found = read_notes(target)[0]
-    if found != url or target.is_symlink():
-        raise not_fetched_from(target, url, found)
 
 
 def read_notes(folder: Path) -> tuple[str | None, dict[str, RemoteFile]]:
@@ -275,9 +269,13 @@ def upload_tree(
     with progress.stage("upload", size_bytes, "B") as stage:
 
         def send(name: str) -> None:
-            if not stop.is_set():
-                _send(store, root, name)
-                stage.advance(sizes[name])
+            if stop.is_set():
+                return
+            path = store.path(name)
+            store.make_folder(path.rpartition("/")[0])
+            with store_errors(store.url):
+                store.fs.put_file(str(root / name), path)
+            stage.advance(sizes[name])
 
         for _ in parallel_map(send, [(name,) for name in missing], Spread(threads=_THREADS)):
             pass
@@ -353,8 +351,14 @@ def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
     """Check that the store now holds all files with their sizes, and no others."""
     there = _everything(store)
     for name, size_bytes in sizes.items():
-        if name not in there or there[name].size_bytes != size_bytes:
-            raise _kept_wrong(store, name, there.get(name), size_bytes)
+        found = there.get(name)
+        if found is None or found.size_bytes != size_bytes:
+            kept = "nothing" if found is None else f"{found.size_bytes:,} bytes"
+            raise StorageError(
+                f"{store.url} stored {kept} of {name} instead of {size_bytes:,} bytes.",
+                path=store.path(name),
+                next_step="Run the same command again.",
+            )
     others = sorted(
         name
         for name in there.keys() - sizes.keys() - {_INFO}
@@ -371,27 +375,9 @@ def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
         )
 
 
-def _kept_wrong(
-    store: UrlStore, name: str, found: RemoteFile | None, size_bytes: int
-) -> StorageError:
-    kept = "nothing" if found is None else f"{found.size_bytes:,} bytes"
-    return StorageError(
-        f"{store.url} stored {kept} of {name} instead of {size_bytes:,} bytes.",
-        path=store.path(name),
-        next_step="Run the same command again.",
-    )
-
-
 def _remove(store: UrlStore, name: str) -> None:
     with store_errors(store.url), suppress(FileNotFoundError):
         store.fs.rm_file(store.path(name))
-
-
-def _send(store: UrlStore, root: Path, name: str) -> None:
-    path = store.path(name)
-    store.make_folder(path.rpartition("/")[0])
-    with store_errors(store.url):
-        store.fs.put_file(str(root / name), path)
 
 
 def _digest(root: Path, sizes: dict[str, int]) -> str:

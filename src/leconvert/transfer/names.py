@@ -103,4 +103,4 @@ def download_command(name: str, revision: str | None, local_dir: str | None) -> 
 
 def downloaded_at(name: str, local_dir: str) -> str:
     """Return the path of a dataset after `download_command`."""
-    return in_folder(local_dir, folder_of(name)) if folder_of(name) else local_dir
+    return in_folder(local_dir, folder_of(name))
