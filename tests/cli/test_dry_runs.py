@@ -157,7 +157,7 @@ def test_a_dry_run_ends_with_the_code_of_the_run(
         def free(*_: object) -> int:
             return max(0, room - sum(size for size, *_ in snapshot(here).values()) + used)
 
-        for place in ("run.planner", "run.repairing.apply", "fleet.overview"):
+        for place in ("run.space", "run.repairing.apply", "fleet.overview"):
             monkeypatch.setattr(f"leconvert.{place}.free_bytes_of", free)
         monkeypatch.setattr("leconvert.run.repairing.apply.can_clone", lambda *_: False)
     before = snapshot(here)

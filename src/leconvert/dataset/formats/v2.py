@@ -446,7 +446,7 @@ class SourcePaths:
         for template in (self._data, self._video) if self._cameras else (self._data,):
             if (found := template.pattern.fullmatch(relative)) is not None:
                 stream, index = DATA_STREAM, int(found[_INDEX])
-                if template is self._video:
+                if template is not self._data:
                     only = next(iter(self._cameras))
                     stream = stream_of_camera(found.groupdict().get(_CAMERA, only))
                 if self.relative(stream, index) == relative:
