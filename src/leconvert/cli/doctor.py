@@ -538,8 +538,10 @@ def run_check_fs(options: argparse.Namespace) -> int:
     if options.peer:
 
         def tell() -> None:
-            here = shlex.quote(str(folder))
-            print(f"Waiting for `leconvert check-fs {here}` on another host.", file=sys.stderr)
+            print(
+                f"Waiting for `leconvert check-fs {shlex.quote(str(folder))}` on another host.",
+                file=sys.stderr,
+            )
 
         wait = 600.0 if options.wait is None else options.wait
         outcome: Mapping[str, Any] = follow(folder, wait_seconds=wait, on_ready=tell)
