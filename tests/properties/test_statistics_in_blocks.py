@@ -92,7 +92,7 @@ ODDITIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "no table": lambda stats: stats.update(action=[1.5]),
 }
 BLOCKS = st.lists(statistics(), min_size=1, max_size=5)
-SETTINGS = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def with_oddity(rows: list[dict[str, Any]], oddity: str, place: int) -> list[dict[str, Any]]:

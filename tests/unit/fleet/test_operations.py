@@ -17,7 +17,7 @@ from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.run.planner import draft_plan
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-FEW = 8
+FEW = 6
 ONE = WorkerOptions(max_workers=1)
 
 

@@ -107,8 +107,7 @@ def test_a_change_is_no_unreadable_frame(two_commits: tuple[Path, Path], local: 
         next(iter(stream))
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("cache_size_in_gb", [0, 1])
+@pytest.mark.parametrize(("workers", "cache_size_in_gb"), zip(WORKERS, [1, 0], strict=True))
 def test_an_object_that_changes_between_two_epochs_ends_the_next(
     two_commits: tuple[Path, Path],
     local: Path,
