@@ -74,8 +74,10 @@ def test_plans_for_datasets_made_by_hand_lose_nothing(
     (LOCATED | DERIVED)[name](root)
     code, commands, said = follow(root, tmp_path)
     assert code == 0, said
-    fills = " --fill-stats" if "no table of episodes" in name else ""
-    assert commands == [f"leconvert repair DATASET{fills}"]
+    # Statistics need a conversion, which is told all that it does.
+    flags = " --fill-stats" if "no table of episodes" in name else ""
+    flags += " --locate-files" if flags and "templates" in name else ""
+    assert commands == [f"leconvert repair DATASET{flags}"]
     assert not any("drop" in command for command in commands)
 
 
