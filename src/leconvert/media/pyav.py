@@ -413,7 +413,7 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
 
 def rgb_converter() -> Callable[[Any], Picture]:
     """Return a function from frames of one stream to RGB; it keeps FFmpeg's tables."""
-    from av.video.reformatter import Colorspace
+    import av
 
     reformat = _reformatting()
 
@@ -425,7 +425,7 @@ def rgb_converter() -> Callable[[Any], Picture]:
             format="rgb24",
             # swscale numbers its matrices as FFmpeg does those of a stream.
             src_colorspace=int(frame.colorspace),
-            dst_colorspace=Colorspace.DEFAULT,
+            dst_colorspace=av.video.reformatter.Colorspace.DEFAULT,
             src_color_range=_FULL_RANGE if is_full else 1,
             # torchcodec's choice; it matters when chroma of more than 8 bits is enlarged.
             interpolation="BICUBIC",
@@ -454,9 +454,11 @@ def _reformatting() -> Callable[..., Any]:
     serves all frames of a thread. A process that is forked then, such as a loader's worker, has the
     object without its threads, and would wait for them for ever.
     """
-    from av.video.reformatter import VideoReformatter
+    # Not a part of PyAV alone: a thread that imports a part while another imports the whole makes
+    # Python give one of them a module that is not complete.
+    import av
 
-    reformat: Callable[..., Any] = VideoReformatter().reformat
+    reformat: Callable[..., Any] = av.video.reformatter.VideoReformatter().reformat
     return partial(reformat, threads=1) if _pyav_version() >= 17 else reformat
 
 
