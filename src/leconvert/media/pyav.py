@@ -413,9 +413,8 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
 
 def rgb_converter() -> Callable[[Any], Picture]:
     """Return a function from frames of one stream to RGB; it keeps FFmpeg's tables."""
-    import av
-
     reformat = _reformatting()
+    from av.video.reformatter import Colorspace  # after the whole, see there
 
     def rgb_picture(frame: Any) -> Picture:
         # The names of these formats say full range, whatever the stream declares.
@@ -425,7 +424,7 @@ def rgb_converter() -> Callable[[Any], Picture]:
             format="rgb24",
             # swscale numbers its matrices as FFmpeg does those of a stream.
             src_colorspace=int(frame.colorspace),
-            dst_colorspace=av.video.reformatter.Colorspace.DEFAULT,
+            dst_colorspace=Colorspace.DEFAULT,
             src_color_range=_FULL_RANGE if is_full else 1,
             # torchcodec's choice; it matters when chroma of more than 8 bits is enlarged.
             interpolation="BICUBIC",
@@ -454,11 +453,12 @@ def _reformatting() -> Callable[..., Any]:
     serves all frames of a thread. A process that is forked then, such as a loader's worker, has the
     object without its threads, and would wait for them for ever.
     """
-    # Not a part of PyAV alone: a thread that imports a part while another imports the whole makes
-    # Python give one of them a module that is not complete.
-    import av
+    # The whole comes before its part: a thread that imports a part first, while another imports the
+    # whole, makes Python give one of them a module that is not complete.
+    import av  # noqa: F401
+    from av.video.reformatter import VideoReformatter
 
-    reformat: Callable[..., Any] = av.video.reformatter.VideoReformatter().reformat
+    reformat: Callable[..., Any] = VideoReformatter().reformat
     return partial(reformat, threads=1) if _pyav_version() >= 17 else reformat
 
 
