@@ -135,7 +135,7 @@ def test_no_episode_has_fewer_than_no_frames() -> None:
         if episode == 1:
             stats["timestamp"]["count"] = [-9]
         aggregator.update(stats)
-    with pytest.raises(SourceError, match="count is negative"):
+    with pytest.raises(SourceError, match="count is negative or not a number"):
         aggregator.result()
 
 

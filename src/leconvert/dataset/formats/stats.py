@@ -449,7 +449,7 @@ class FeatureStats:
             raise _malformed(self.name, episode, f"{key} does not consist of numbers")
         problem = self._shape_problem(key, array.shape)
         if key == "count" and not problem and not array[0] >= 0:
-            problem = "count is not a number from 0 on"
+            problem = "count is negative or not a number"
         elif key != "count" and not problem:
             self.shape = self.shape or array.shape
             if array.shape != self.shape:
