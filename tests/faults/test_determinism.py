@@ -41,9 +41,14 @@ def expected_digest(rolling_source: Path, tmp_path_factory: pytest.TempPathFacto
     return digest_of(out)
 
 
-# Each number of episodes with each number of workers; processes, which start slowly, with one each.
-COMBINATIONS = [(False, *pair) for pair in product([1, 2, 4], [1, 7, None])]
-COMBINATIONS += [(True, 1, 1), (True, 2, None), (True, 4, 7)]
+# Each number of workers with each number of episodes; in CI one each for processes, which start
+# slowly.
+PAIRS = list(product([1, 2, 4], [1, 7, None]))
+IN_CI = {(1, 1), (2, None), (4, 7)}
+COMBINATIONS = [
+    *(pytest.param(False, *pair) for pair in PAIRS),
+    *(pytest.param(True, *pair, marks=() if pair in IN_CI else pytest.mark.slow) for pair in PAIRS),
+]
 
 
 @pytest.mark.parametrize(("orchestrate", "workers", "episodes_per_batch"), COMBINATIONS)
