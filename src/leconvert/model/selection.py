@@ -245,10 +245,9 @@ def _check_known(flag: str, ranges: Sequence[tuple[int, int]], episode_index: In
     if not unknown:
         return
     listed = ", ".join(map(str, unknown[:_LISTED])) + (", ..." if len(unknown) > _LISTED else "")
-    one = "episode" if len(unknown) == 1 else "episodes"
     first, last = int(episode_index[0]), int(episode_index[-1])
     raise UsageError(
-        f"The dataset has no {one} {listed} ({flag}).",
+        f"The dataset has no {numbered('episode', listed)} ({flag}).",
         next_step=f"It has {count(len(episode_index), 'episode')}, from {first} to {last}.",
     )
 

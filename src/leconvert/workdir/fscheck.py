@@ -513,7 +513,7 @@ def _until(
     while not holds():
         if time.monotonic() - began >= limit_seconds:
             return None
-        time.sleep(poll_seconds)
+        time.sleep(poll_seconds)  # the other host writes over NFS, which reports no change
     return time.monotonic() - began
 
 

@@ -149,7 +149,7 @@ def test_a_resource_that_the_scheduler_would_refuse_is_refused_at_once(
         asked_resources({resource: [text]}, Resources(), names=list(SCENARIOS))
 
 
-# What is submitted.
+# The jobs of a submission.
 
 SITE = Site(account="robots", partition="gpu", qos="high", conda_env="lerobot")
 ONE = Job("probe-one", ("probe", "run", "--root=a folder/set"), Resources())

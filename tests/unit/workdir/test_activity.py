@@ -1,4 +1,4 @@
-"""What processes say of themselves, for people to look at: without secrets, at no run's cost."""
+"""Processes record their activity for people: without secrets, and never at a run's cost."""
 
 from __future__ import annotations
 

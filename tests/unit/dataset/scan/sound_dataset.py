@@ -1,4 +1,4 @@
-"""What the tiny dataset that tests damage is made of, and what a scan says of it."""
+"""The tiny dataset that tests damage: its parts, and the findings of a scan of it."""
 
 from __future__ import annotations
 
