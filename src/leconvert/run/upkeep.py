@@ -1206,7 +1206,7 @@ def release_batches(
     store = LeaseStore(
         run.paths, run.manifest.run_id, identity, lease_seconds=lease_seconds, clock=clock, fs=fs
     )
-    beats: dict[tuple[int, int], bytes] = {}
+    beats: dict[int, tuple[int, bytes]] = {}
     wanted = set(batches)
     if failed:
         wanted |= list_batches(store.run.failed_dir, fs=fs) - list_batches(
@@ -1234,14 +1234,14 @@ def release_batches(
 def _judge_all(
     store: LeaseStore,
     batches: Iterable[int],
-    beats: dict[tuple[int, int], bytes],
+    beats: dict[int, tuple[int, bytes]],
     *,
     force: bool,
 ) -> dict[int, Released]:
     """Look at batches once, and judge each.
 
     Args:
-        beats: The first heartbeat that was seen of each claim; this look adds its own.
+        beats: The claim and the heartbeat of each batch at its first look; this look adds its own.
     """
     done = list_batches(store.run.done_dir, fs=store.fs)
     failed = list_batches(store.run.failed_dir, fs=store.fs)
@@ -1266,7 +1266,7 @@ def _judge_all(
 
 
 def _holder(
-    batch_id: int, seen: Observed, fields: Any, beats: dict[tuple[int, int], bytes]
+    batch_id: int, seen: Observed, fields: Any, beats: dict[int, tuple[int, bytes]]
 ) -> Holder:
     if process_is_running(fields):
         return Holder.HERE
@@ -1274,11 +1274,9 @@ def _holder(
         return Holder.GONE
     if seen.observation is None:
         return Holder.UNWATCHED
-    key = (batch_id, seen.observation.generation)
-    first = beats.setdefault(key, seen.observation.nonce)
-    known = any(b == batch_id and g != key[1] for b, g in beats)
+    now = (seen.observation.generation, seen.observation.nonce)
     # Another heartbeat, or a newer claim than at the first look: a worker is at work.
-    return Holder.BEATS if known or first != seen.observation.nonce else Holder.UNWATCHED
+    return Holder.BEATS if beats.setdefault(batch_id, now) != now else Holder.UNWATCHED
 
 
 def _release(store: LeaseStore, row: Released) -> None:
