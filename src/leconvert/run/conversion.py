@@ -288,7 +288,7 @@ class ProofOptions:
             raise TargetError(
                 f"{target} exists already and is not a {to} dataset.",
                 path=str(target),
-                next_step=f"Choose another --output, or move {target} away.",
+                next_step=f"Choose another folder for the result, or move {target} away.",
             )
         if not self.force_conversion and not appends:
             raise TargetError(
