@@ -1211,7 +1211,11 @@ def _other_result(
     target: Path, asked: Conversion, num_sources: int, differences: Sequence[str]
 ) -> TargetError:
     may_append = num_sources == 1 and asked.selection == EpisodeSelection()
-    helps = "If the source has new episodes, --append adds them. " if may_append else ""
+    helps = (
+        "If the source has new episodes, `leconvert convert --append` adds them. "
+        if may_append
+        else ""
+    )
     return TargetError(
         f"{target} already contains a {asked.layout.to} dataset, which differs from the one that "
         "this command would make.",

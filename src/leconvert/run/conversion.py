@@ -295,8 +295,8 @@ class ProofOptions:
                 f"{target} already holds a {version} dataset.",
                 path=str(target),
                 next_step="If this is the wanted result, there is nothing to do. If the source has "
-                "new episodes, --append adds them. --force-conversion converts again and "
-                f"keeps the old result as {old_dir(target)}.",
+                "new episodes, `leconvert convert --append` adds them. --force-conversion converts "
+                f"again and keeps the old result as {old_dir(target)}.",
             )
         is_former = appends or self.keep_as_former
         return former_dir(target, run_id) if is_former else old_dir(target)
