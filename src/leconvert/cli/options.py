@@ -18,7 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from leconvert.cli.main import stop_on_signals
 from leconvert.cli.parser import OptionalValue, Settings, hide
+from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
@@ -941,6 +943,9 @@ def conversion_options(
     )
 
 
-def control_of(options: argparse.Namespace, stop: threading.Event, progress: Progress) -> Control:
-    """Return how the command is stopped and how it shows progress."""
-    return Control(stop=stop, progress=progress, command=options.command_line)
+@contextmanager
+def controlled(options: argparse.Namespace) -> Iterator[Control]:
+    """Yield how the command is stopped, by signals, and how it shows progress."""
+    with stop_on_signals() as stop:
+        progress = progress_for(quiet=options.json or options.quiet)
+        yield Control(stop=stop, progress=progress, command=options.command_line)
