@@ -102,6 +102,7 @@ CASES = {
     "convert": (CONVERT, nothing, None, 0),
     "convert, finished": (CONVERT, run_before(), None, 0),
     "convert, finished in place": (["convert", "A"], run_before(), None, 0),
+    "convert, begun anew in place": (["convert", "A", "--restart"], run_before(), None, 0),
     "convert, finished in a work dir": ([*CONVERT, "--work-dir", "w"], run_before(), None, 0),
     "convert, damaged": (BYTES, damage("out"), None, 10),
     "convert, other options": ([*CONVERT, "--quantiles"], begin(*CONVERT), None, 5),
