@@ -20,9 +20,8 @@ import hashlib
 import os
 import shutil
 import stat
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -378,15 +377,13 @@ def _bytes_in(folder: Path) -> int:
 
 # Files of a shard in order, fetched ahead of their reader, within a budget of bytes.
 #
-# **Room.** Under one lock every file is absent, in flight, present, or begun by a fetch that
-# failed.
-# All but the absent files together never exceed the budget, because a fetch begins only after its
-# room was found there, and room is released only after a file is removed.
+# **Room.** A file takes room from before its fetch begins until it is removed, also while it waits
+# for a thread, and if its fetch failed and left a part. All these files together never exceed the
+# budget.
 #
-# **Progress.** The reader waits for one file at a time. If that file finds no room, the files in
-# flight end, and every other file that is present or begun may be removed, those after the reader's
-# position first. So a budget that holds the largest file is enough; files are then fetched one by
-# one.
+# **Progress.** The reader waits for one file at a time. If that file finds no room, every other
+# file is removed once its fetch has ended, those after the reader's position last. So a budget that
+# holds the largest file is enough; files are then fetched one by one.
 
 
 _THREADS = 8
@@ -397,7 +394,7 @@ class Window:
     """Fetches files into a folder while they are needed; a context that removes them at its end.
 
     A file may be requested again, in another pass; it is fetched again if it had to go. There can
-    be only one reader.
+    be only one reader, and only its thread begins and removes anything.
 
     Args:
         files: The files in the order in which they are read.
@@ -420,27 +417,18 @@ class Window:
         self._files = files
         self._folder = folder
         self._fetch = fetch
-        self._budget_bytes = budget_bytes
+        self._free_bytes = budget_bytes
         self._should_stop = should_stop
-        self._changed = threading.Condition()
-        self._present: set[int] = set()
-        self._in_flight: set[int] = set()
-        self._errors: dict[int, BaseException] = {}
-        self._begun: set[int] = set()
-        self._used_bytes = 0
-        self._reader_at = 0
-        self._next = 0
-        self._closed = False
+        self._fetches: dict[int, Future[None]] = {}  # of the files that take room
+        self._next = 0  # the first file that was not begun when the reader moved last
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        with self._changed:
-            self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for place in self._present:
+        for place in self._fetches:
             self._path(place).unlink(missing_ok=True)
 
     def path(self, place: int) -> str:
@@ -449,75 +437,71 @@ class Window:
         Raises:
             InterruptedRunError: ``should_stop`` returned true.
         """
-        with self._changed:
-            self._reader_at = self._next = place
-            self._errors.clear()
-            self._begin_more()
-            while place not in self._present:
-                if place in self._errors:
-                    raise self._errors[place]
-                if self._should_stop():
-                    raise InterruptedRunError(
-                        f"Stopped while fetching {self._files[place].path}.",
-                        path=self._files[place].path,
-                        next_step="Run the same command again to continue.",
-                    )
-                self._changed.wait(_SECONDS_BETWEEN_STOPS)
+        at = max(place, self._next) if self._comes(place) else place
+        while at < len(self._files) and (self._comes(at) or self._begin(at, place)):
+            at += 1
+        self._next = at
+        self._wait_for(place)
+        self._fetches[place].result()
         return str(self._path(place))
 
     def _path(self, place: int) -> Path:
         return self._folder / "whole" / self._files[place].path
 
-    def _begin_more(self) -> None:
-        """Begin to fetch the next files, as far as there is room; the lock is held."""
-        while not self._closed and self._next < len(self._files):
-            place = self._next
-            if place not in self._present and place not in self._in_flight:
-                if len(self._in_flight) >= _THREADS or place in self._errors:
-                    return
-                if place not in self._begun:
-                    if not self._make_room(place):
-                        return
-                    self._used_bytes += self._files[place].charge_bytes
-                self._begun.discard(place)
-                self._in_flight.add(place)
-                self._pool.submit(self._bring, place).add_done_callback(partial(self._ended, place))
-            self._next = place + 1
+    def _comes(self, place: int) -> bool:
+        """Return whether a file is there or is being fetched."""
+        fetch = self._fetches.get(place)
+        return fetch is not None and not (fetch.done() and fetch.exception())
 
-    def _make_room(self, place: int) -> bool:
-        needed = self._used_bytes + self._files[place].charge_bytes - self._budget_bytes
-        removable = sorted(other for other in self._present if other < self._reader_at)
-        if place == self._reader_at:
-            removable += sorted((other for other in self._present if other > place), reverse=True)
-            removable += sorted(self._begun, reverse=True)
-        for other in removable:
-            if needed <= 0:
-                break
+    def _begin(self, place: int, reader: int) -> bool:
+        """Begin to fetch a file; return whether it was begun, for which it needs room."""
+        if place in self._fetches:  # a failed fetch is repeated only if the reader needs the file
+            if place != reader:
+                return False
+        elif not self._make_room(place, reader):
+            return False
+        else:
+            self._free_bytes -= self._files[place].charge_bytes
+        self._fetches[place] = self._pool.submit(self._bring, place)
+        return True
+
+    def _make_room(self, place: int, reader: int) -> bool:
+        needed = self._files[place].charge_bytes
+        if self._free_bytes >= needed:
+            return True
+        others = sorted(other for other in self._fetches if other < reader)
+        if place == reader:
+            others += sorted((other for other in self._fetches if other > reader), reverse=True)
+        for other in others:
+            if not self._fetches[other].cancel():
+                self._wait_for(other)
             for path in (self._path(other), part_in(self._folder, self._files[other].path)):
                 path.unlink(missing_ok=True)
-            self._present.discard(other)
-            self._begun.discard(other)
-            self._used_bytes -= self._files[other].charge_bytes
-            needed -= self._files[other].charge_bytes
-        return needed <= 0
+            del self._fetches[other]
+            self._free_bytes += self._files[other].charge_bytes
+            if self._free_bytes >= needed:
+                return True
+        return False
+
+    def _wait_for(self, place: int) -> None:
+        """Wait until a fetch has ended, in any way."""
+        while not self._fetches[place].done():
+            if self._should_stop():
+                path = self._files[place].path
+                raise InterruptedRunError(
+                    f"Stopped while fetching {path}.",
+                    path=path,
+                    next_step="Run the same command again to continue.",
+                )
+            wait([self._fetches[place]], _SECONDS_BETWEEN_STOPS)
 
     def _bring(self, place: int) -> None:
         path = self._path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fetch(self._files[place], path)
-
-    def _ended(self, place: int, future: Future[None]) -> None:
-        with self._changed:
-            self._in_flight.discard(place)
-            error = None if future.cancelled() else future.exception()
-            if error is None and not future.cancelled():
-                self._present.add(place)
-            else:
-                # A part stays, and counts, for the next attempt; a whole file that was refused must
-                # not.
-                self._path(place).unlink(missing_ok=True)
-                self._begun.add(place)
-                if error is not None:
-                    self._errors[place] = error
-            self._begin_more()
-            self._changed.notify_all()
+        try:
+            self._fetch(self._files[place], path)
+        except BaseException:
+            # A part stays, and counts, for the next attempt; a whole file that was refused must
+            # not.
+            path.unlink(missing_ok=True)
+            raise
