@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -182,19 +183,22 @@ def limit_too_small(limit_bytes: int, needed_bytes: int) -> UsageError:
 
 
 @contextmanager
-def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
-    """Hold the first free slot.
+def hold_slot(
+    options: ScratchOptions, owner: str, name: str | None = None
+) -> Iterator[ScratchSlot]:
+    """Hold the slot of a name, or the first free slot.
 
-    The slot is emptied at the end. If an error ends the block, parts of files stay for the next
-    holder. The last worker to leave removes the folder of the run, if nothing is left in it.
+    The slot is removed at the end. If an error ends the block, its files stay for the next holder.
+    The last one to leave removes the folder of the owner, if nothing is left in it.
 
     Raises:
         StorageError: The folder cannot be used.
+        BusyError: Another process holds the slot of this name.
     """
-    root = options.place(run_id)
+    root = options.place(owner)
     try:
         with storage_errors(root), _locked(root / "lock"):
-            folder, descriptor = _take(root)
+            folder, descriptor = _take(root, name)
     except OSError as error:
         raise StorageError(
             f"{root} cannot be used for scratch files: {error.strerror or error}.",
@@ -203,7 +207,8 @@ def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
         ) from error
     try:
         yield ScratchSlot(root, folder, options.limit_bytes)
-        shutil.rmtree(folder / "files", ignore_errors=True)
+        with suppress(OSError), _locked(root / "lock"):
+            shutil.rmtree(folder)
     finally:
         _remove_if_last(root, folder)
         os.close(descriptor)
@@ -219,10 +224,10 @@ def hold_folder(
     should_stop: Callable[[], bool],
     pause: Callable[[float], object],
 ) -> Iterator[Path]:
-    """Hold the scratch folder of a name with room for ``size_bytes``; wait for the room.
+    """Hold the files of a name's slot with room for ``size_bytes``; wait for the room.
 
-    The folder is removed at the end. If an error ends the block, its files stay for the next holder
-    of that name on this host, and are removed if their room is needed.
+    If an error ends the block, the files stay for the next holder of that name on this host, and
+    are removed if their room is needed.
 
     Raises:
         UsageError: The limit is below ``size_bytes``.
@@ -236,32 +241,17 @@ def hold_folder(
             next_step=f"Give --scratch-limit {size_bytes} or more, and a --scratch-dir with "
             "enough space.",
         )
-    root = options.place(owner)
-    with storage_errors(root), _locked(root / "lock"):
-        descriptor = _hold(folder := root / _slot_name(name))
-        if descriptor is None:
-            raise BusyError(
-                f"Another process of this host works on {name} in {folder}.",
-                path=str(folder),
-                next_step="Wait for that process or stop it. Then run the same command again.",
-            )
-    slot = ScratchSlot(root, folder, limit)
+    with hold_slot(options, owner, name) as slot:
 
-    def give_way(seconds: float) -> None:
-        # A waiting process must hold no bytes: the files of an earlier holder are removed, or two
-        # processes could wait for each other for ever.
-        shutil.rmtree(slot.files_dir, ignore_errors=True)
-        pause(seconds)
+        def give_way(seconds: float) -> None:
+            # A waiting process must hold no bytes: the files of an earlier holder are removed, or
+            # two processes could wait for each other for ever.
+            shutil.rmtree(slot.files_dir, ignore_errors=True)
+            pause(seconds)
 
-    try:
         with slot.room(size_bytes, size_bytes, should_stop=should_stop, pause=give_way):
             slot.files_dir.mkdir(exist_ok=True)
             yield slot.files_dir
-        with storage_errors(root), _locked(root / "lock"):
-            shutil.rmtree(folder)
-    finally:
-        _remove_if_last(root, folder)
-        os.close(descriptor)
 
 
 def folder_of(options: ScratchOptions, owner: str, name: str) -> Path:
@@ -281,11 +271,18 @@ def _slot_name(name: str) -> str:
     return f"slot-{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}"
 
 
-def _take(root: Path) -> tuple[Path, int]:
-    number = 0
-    while (descriptor := _hold(folder := root / f"slot-{number}")) is None:
-        number += 1
-    return folder, descriptor
+def _take(root: Path, name: str | None) -> tuple[Path, int]:
+    numbers = count()
+    while True:
+        folder = root / (f"slot-{next(numbers)}" if name is None else _slot_name(name))
+        if (descriptor := _hold(folder)) is not None:
+            return folder, descriptor
+        if name is not None:
+            raise BusyError(
+                f"Another process of this host works on {name} in {folder}.",
+                path=str(folder),
+                next_step="Wait for that process or stop it. Then run the same command again.",
+            )
 
 
 def _hold(folder: Path) -> int | None:
