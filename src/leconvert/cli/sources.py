@@ -26,9 +26,9 @@ from leconvert.run.conversion import Control, Conversion
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
 from leconvert.transfer.client import check_can_push
+from leconvert.transfer.incoming import source_dir
 from leconvert.transfer.names import download_command, downloaded_at
 from leconvert.workdir.fs import is_folder, remove_tree
-from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta, work_dir_beside
 
