@@ -432,6 +432,38 @@ def table(
     return markdown(lines)
 
 
+def medians(
+    rows: Iterable[Mapping[str, Any]], keys: Sequence[str], columns: Mapping[str, str]
+) -> str:
+    """Return medians as a Markdown table, a row for all that agree in some keys.
+
+    The first column has the least and the most as well. Rows with an error count where all have it.
+
+    Args:
+        rows: The rows of a log.
+        keys: What tells the groups apart.
+        columns: The format of each number's median, by its key; a cell is empty if no row has it.
+    """
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row.get(key, "")) for key in keys), []).append(row)
+    first, *_ = columns
+    lines = [[*keys, "runs", f"{first} (least to most)", *list(columns)[1:]]]
+    for names, group in groups.items():
+        sound = [row for row in group if "error" not in row]
+        line = [*names, str(len(sound or group))]
+        if not sound:
+            why = " ".join(group[0]["error"].split()).replace("|", "\\|")
+            line.append(f"fails: {why}")
+        for key, form in columns.items() if sound else ():
+            values = [row[key] for row in sound if row.get(key) is not None]
+            line.append(format(statistics.median(values), form) if values else "")
+            if key == first:
+                line[-1] += f" ({format(min(values), form)}-{format(max(values), form)})"
+        lines.append(line + [""] * (len(lines[0]) - len(line)))
+    return markdown(lines)
+
+
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as a Markdown table; the first has the titles."""
     titles, *others = rows

@@ -23,9 +23,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benches import convert, kit
+from benches import convert, kit, probe
 from benches.convert import COPY, REFERENCE
-from benches.probe_tables import grouped, tables
 
 WHOLE, WINDOW = "wall_seconds", "window_seconds"
 _GRID = re.compile(r"batch-(\w+) workers-(\d+)")
@@ -201,7 +200,7 @@ def main(arguments: Sequence[str]) -> int:
         if WINDOW in rows[0]:
             scaling.append(rows)
         elif "loader" in rows[0]:
-            print(tables(grouped(header, rows)), end="\n\n")
+            print(f"**{Log(header, {}).name}**\n\n{probe.table(rows)}", end="\n\n")
         else:
             conversions.append(Log(header, kit.by_runner(rows)))
             print(table(conversions[-1]), end="\n\n")

@@ -46,6 +46,23 @@ def test_ratios_are_of_medians_against_the_reference_and_the_copy(
     ]
 
 
+def test_a_row_of_medians_is_what_agrees_in_its_keys(case: Callable[[str], ModuleType]) -> None:
+    def row(loader: str, rate: float | None = None, **more: Any) -> dict[str, Any]:
+        row = {"mode": "single", "conversion": "ours", "loader": loader, "workers": 2}
+        return {**row, "samples_per_s": rate, "pct_of_limit": 36.4, **more}
+
+    rows = [row("map", rate) for rate in (12.0, 10.0, 90.0)]
+    rows += [row("stream-lerobot", error="it |\nbroke"), {"loader": "limit"}, row("map", kind="x")]
+
+    head, _, *lines = case("probe").table(rows).splitlines()
+
+    assert head.startswith("| mode | conversion | loader | workers | runs | samples_per_s (least ")
+    assert lines == [
+        "| single | ours | map | 2 | 3 | 12.0 (10.0-90.0) |  | 36 |  |  |  |  |  |  |",
+        "| single | ours | stream-lerobot | 2 | 1 | fails: it \\| broke" + " | " * 8 + " |",
+    ]
+
+
 def test_a_log_never_replaces_an_older_one(
     case: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
