@@ -23,8 +23,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benches import convert, kit, probe
-from benches.convert import COPY, REFERENCE
+from benches import kit, probe
+from benches.convert import COPY, RATIOS, REFERENCE
 
 WHOLE, WINDOW = "wall_seconds", "window_seconds"
 _GRID = re.compile(r"batch-(\w+) workers-(\d+)")
@@ -63,8 +63,9 @@ def table(log: Log) -> str:
         f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
         f"{shape['cameras']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
     )
+    medians = kit.table(chain.from_iterable(log.rows.values()), **RATIOS)
     synced = ", `sync -f` in each time" if log.header["synced"] else ""
-    return f"{head}{synced}\n\n{convert.table(chain.from_iterable(log.rows.values()))}"
+    return f"{head}{synced}\n\n{medians}"
 
 
 def pyplot() -> Any:
