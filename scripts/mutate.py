@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Break the package in many small ways, one at a time, and see whether the tests notice.
 
-    mutate.py map --out /elsewhere/map.db -- -n 2 tests/unit
-    mutate.py run --map /elsewhere/map.db --seed 7 --count 200 > rows.jsonl
+    mutate.py map --out /elsewhere/map -- -n 2 tests/unit
+    mutate.py run --map /elsewhere/map --seed 7 --count 200 > rows.jsonl
 
-``map`` runs the tests once and records which test reaches which line; what a test starts or forks
-counts for the test. ``run`` chooses mutants by the seed alone: the same seed on the same sources
-gives the same mutants, whatever the map, so two suites can be compared (``--suite``, with a map of
-each). Each mutant is written into a copy of the sources, and the tests that reach its line run
-against the copy, the cheapest first, until one fails.
+``map`` runs the tests once and records which test reaches which line, in a folder with coverage's
+data and a list of the tests; what a test starts or forks counts for the test. ``run`` chooses
+mutants by the seed alone: the same seed on the same sources gives the same mutants, whatever the
+map, so two suites can be compared (``--suite``, with a map of each). Each mutant is written into a
+copy of the sources, and the tests that reach its line run against the copy, the cheapest first,
+until one fails.
 
 A mutant is one of: a comparison flipped, a constant off by one, a call left out, a condition
 negated. Half of the mutants are in the core (`CORE`). A row says ``caught``, ``survived``,
@@ -31,19 +32,16 @@ import re
 import resource
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
-import zlib
+from bisect import bisect
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,7 +64,9 @@ TELLING = {"print", "debug", "info", "warning", "warn", "exception", "log"}
 
 # How a process that runs tests is told what to do; inherited by every process that a test starts.
 CONTEXT, WANTED, REPORT = "MUTATE_CONTEXT", "MUTATE_WANTED", "MUTATE_REPORT"
+DATA, TESTS = "coverage", "tests.json"  # the files of a map
 
+MOST_SECONDS = 60.0  # of tests that a mutant may meet, as recorded
 FIRST_SECONDS = 3.0  # of tests: many mutants are caught by one of them, before others are imported
 START_SECONDS = 60.0  # of imports, on a busy machine
 SLOWER = 5  # a mutant may take as many times the time of its tests as recorded
@@ -389,7 +389,7 @@ def make_map(source: Path, suite: Path, out: Path, arguments: Sequence[str]) -> 
         folder = Path(name)
         settings = folder / "coveragerc"
         settings.write_text(
-            SETTINGS.format(data=folder / "data", packages=", ".join(packages)), "utf-8"
+            SETTINGS.format(data=folder / DATA, packages=", ".join(packages)), "utf-8"
         )
         variables = {
             **_environment(source, folder),
@@ -401,16 +401,16 @@ def make_map(source: Path, suite: Path, out: Path, arguments: Sequence[str]) -> 
         pytest = ["-m", "pytest", "-p", "mutate", "-p", "no:cacheprovider", "-q", *paths]
         command = [*coverage, "run", f"--rcfile={settings}", *pytest]
         subprocess.run(command, cwd=suite.parent, env=variables, check=False)
+        seconds, uses = _told(folder / "report")
+        if not seconds:
+            raise SystemExit("No test passed, so there is no map.")
+        out.mkdir(parents=True, exist_ok=True)
         quietly = ["combine", "--quiet", f"--rcfile={settings}", str(folder)]
         subprocess.run([*coverage, *quietly], cwd=folder, env=variables, check=True)
-        tests, uses = _told(folder / "report")
-        if not tests:
-            raise SystemExit("No test passed, so there is no map.")
-        out.unlink(missing_ok=True)
-        with sqlite3.connect(out) as map_:
-            _fill(map_, tests, uses, folder / "data", source)
-            map_.execute("INSERT INTO facts VALUES ('sources', ?)", [digest_of(source)])
-        print(f"{out}: {len(tests)} tests", file=sys.stderr)
+        shutil.move(folder / DATA, out / DATA)
+        facts = {"sources": digest_of(source), "seconds": seconds, "uses": uses}
+        (out / TESTS).write_text(json.dumps(facts), "utf-8")
+        print(f"{out}: {len(seconds)} tests", file=sys.stderr)
 
 
 def _environment(source: Path, scratch: Path) -> dict[str, str]:
@@ -420,94 +420,62 @@ def _environment(source: Path, scratch: Path) -> dict[str, str]:
     return ours | {"PYTHONPATH": path, "PYTEST_DEBUG_TEMPROOT": str(scratch)}
 
 
-def _told(report: Path) -> tuple[dict[str, float], dict[str, set[str]]]:
-    """Return the seconds of each test that passed, and the tests that use each shared fixture."""
+def _told(report: Path) -> tuple[dict[str, float], dict[str, list[str]]]:
+    """Return the seconds of each test that passed, and the shared fixtures that a test uses."""
     seconds: dict[str, float] = {}
     outcomes: dict[str, set[str]] = {}
-    uses: dict[str, set[str]] = {}
+    uses: dict[str, list[str]] = {}
     for line in report.read_text("utf-8").splitlines() if report.exists() else ():
         match json.loads(line):
             case ["ended", name, outcome, duration]:
                 seconds[name] = seconds.get(name, 0) + duration
                 outcomes.setdefault(name, set()).add(outcome)
             case ["uses", name, fixtures]:
-                for fixture in fixtures:
-                    uses.setdefault(fixture, set()).add(name)
+                uses[name] = fixtures
     passed = {name: seconds[name] for name, found in outcomes.items() if found == {"passed"}}
     return passed, uses
 
 
-def _fill(
-    map_: sqlite3.Connection,
-    tests: Mapping[str, float],
-    uses: Mapping[str, set[str]],
-    data: Path,
-    source: Path,
-) -> None:
-    """Write a map: the tests, cheapest first, and a bit a test for each line."""
-    from coverage import CoverageData
-
-    map_.executescript(
-        "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT);"
-        "CREATE TABLE tests (number INTEGER PRIMARY KEY, name TEXT, seconds REAL);"
-        "CREATE TABLE covers (file TEXT, line INTEGER, tests BLOB, PRIMARY KEY (file, line));"
-    )
-    order = sorted(tests, key=lambda name: (round(tests[name], 2), name))
-    map_.executemany(
-        "INSERT INTO tests VALUES (?, ?, ?)",
-        [(number, name, tests[name]) for number, name in enumerate(order)],
-    )
-    bits = {name: 1 << number for number, name in enumerate(order)}
-    for fixture, users in uses.items():
-        bits[fixture] = sum(bits[name] for name in users if name in bits)
-    measured = CoverageData(str(data))
-    measured.read()
-    for path in sorted(measured.measured_files()):
-        if not Path(path).is_relative_to(source):
-            continue
-        name = Path(path).relative_to(source).as_posix()
-        for line, contexts in measured.contexts_by_lineno(path).items():
-            covering = 0
-            for context in contexts:
-                covering |= bits.get(context, 0)
-            if covering:
-                packed = zlib.compress(covering.to_bytes(len(order) // 8 + 1))
-                map_.execute("INSERT INTO covers VALUES (?, ?, ?)", (name, line, packed))
-
-
 class TestMap:
-    """The tests that reach each line."""
+    """The tests that reach each line.
 
-    def __init__(self, path: Path, source: Path) -> None:
-        """Open a map.
+    Attributes:
+        tests: Every test and its seconds, the cheapest first.
+    """
+
+    def __init__(self, folder: Path, source: Path) -> None:
+        """Read a map.
 
         Raises:
             SystemExit: It was made of other sources.
         """
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as map_:
-            ((digest,),) = map_.execute("SELECT value FROM facts WHERE name = 'sources'")
-            if digest != digest_of(source):
-                raise SystemExit(f"{path} is the map of other sources: make it again.")
-            order = "SELECT name, seconds FROM tests ORDER BY number"
-            self.tests: list[tuple[str, float]] = list(map_.execute(order))
-            self._covers = {
-                (file, line): int.from_bytes(zlib.decompress(packed))
-                for file, line, packed in map_.execute("SELECT * FROM covers")
-            }
+        from coverage import CoverageData
+
+        facts = json.loads((folder / TESTS).read_bytes())
+        if facts["sources"] != digest_of(source):
+            raise SystemExit(f"{folder} is the map of other sources: make it again.")
+        cost = {name: (round(seconds, 2), name) for name, seconds in facts["seconds"].items()}
+        self.tests = [(name, facts["seconds"][name]) for name in sorted(cost, key=cost.__getitem__)]
+        self._uses: dict[str, list[str]] = facts["uses"]
+        self._source = source
+        self._data = CoverageData(str(folder / DATA))
+        self._data.read()
 
     def covering(self, mutant: Mutant) -> list[tuple[str, float]]:
         """Return the tests that reach a mutant and their seconds, the cheapest first.
 
         Code that runs at the import of its module is reached by all tests that reach the module.
         """
-        bits = 0
+        lines = self._data.contexts_by_lineno(str(self._source / mutant.file))
         if mutant.in_function:
-            for line in (mutant.line, mutant.statement):
-                bits = bits or self._covers.get((mutant.file, line), 0)
+            reached = set(lines.get(mutant.line) or lines.get(mutant.statement) or ())
         else:
-            for (file, _), found in self._covers.items():
-                bits |= found if file == mutant.file else 0
-        return [test for number, test in enumerate(self.tests) if bits >> number & 1]
+            reached = {context for contexts in lines.values() for context in contexts or ()}
+        return [
+            (name, seconds)
+            for name, seconds in self.tests
+            if name in reached or not reached.isdisjoint(self._uses.get(name, ()))
+        ]
 
 
 # --- trying mutants ---
@@ -599,58 +567,28 @@ def _run_tests(tests: Tests, suite: Path, tree: Tree) -> tuple[str, int, str | N
 
 
 def try_all(
-    mutants: Sequence[Mutant],
-    map_: TestMap,
-    source: Path,
-    suite: Path,
-    *,
-    jobs: int = 1,
-    seconds: float = 60,
+    mutants: Sequence[Mutant], map_: TestMap, source: Path, suite: Path
 ) -> Iterator[dict[str, Any]]:
-    """Try mutants, several at a time, and yield their rows in order.
+    """Try mutants one after another, and yield their rows.
 
     Args:
         mutants: The mutants.
         map_: The map of the suite.
         source: The sources, which stay as they are.
         suite: The folder of the tests.
-        jobs: How many at a time.
-        seconds: The recorded time of the tests that a mutant may meet.
 
     Raises:
         SystemExit: The cheapest test fails without a mutant.
     """
     with tempfile.TemporaryDirectory(prefix="leconvert-mutate-") as name:
-        trees: SimpleQueue[Tree] = SimpleQueue()
-        for number in range(jobs):
-            trees.put(Tree(source, Path(name, str(number))))
-        first = trees.get()
-        if _run_tests(map_.tests[:1], suite, first)[0] != "survived":
+        tree = Tree(source, Path(name))
+        if _run_tests(map_.tests[:1], suite, tree)[0] != "survived":
             raise SystemExit(f"{map_.tests[0][0]} fails without a mutant.")
-        trees.put(first)
-
-        def one(mutant: Mutant) -> dict[str, Any]:
+        for mutant in mutants:
             covering = map_.covering(mutant)
-            tree = trees.get()
-            try:
-                row = tried(mutant, affordable(covering, seconds), suite, tree)
-            finally:
-                trees.put(tree)
-            return row | {"covering": len(covering)}
-
-        with ThreadPoolExecutor(jobs) as threads:
-            yield from threads.map(one, mutants)
-
-
-def affordable(tests: Tests, seconds: float) -> list[tuple[str, float]]:
-    """Return the cheapest tests, up to a time; at least one."""
-    found: list[tuple[str, float]] = []
-    for test in tests:
-        seconds -= test[1]
-        if seconds < 0 and found:
-            break
-        found.append(test)
-    return found
+            costs = accumulate(seconds for _, seconds in covering)
+            few = max(1, bisect(list(costs), MOST_SECONDS))
+            yield tried(mutant, covering[:few], suite, tree) | {"covering": len(covering)}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -666,18 +604,14 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("map", parents=[both], help="record what each test reaches")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR")
     command.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
     command = commands.add_parser("run", parents=[both], help="try mutants")
-    command.add_argument("--map", type=Path, required=True, metavar="FILE")
+    command.add_argument("--map", type=Path, required=True, metavar="DIR")
     command.add_argument("--seed", type=int, default=1)
     command.add_argument("--count", type=int, default=200)
     command.add_argument(
         "--only", default="", metavar="PATH", help="such as leconvert/run/leasing/"
-    )
-    command.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    command.add_argument(
-        "--seconds", type=float, default=60, help="of tests that a mutant may meet (60)"
     )
     given = parser.parse_args(arguments)
     source, suite = given.src.resolve(), given.suite.resolve()
@@ -687,8 +621,7 @@ def main(arguments: Sequence[str]) -> int:
     map_ = TestMap(given.map, source)
     mutants = chosen(mutants_of(source, given.only), given.seed, given.count)
     counts: Counter[str] = Counter()
-    rows = try_all(mutants, map_, source, suite, jobs=given.jobs, seconds=given.seconds)
-    for row in rows:
+    for row in try_all(mutants, map_, source, suite):
         print(json.dumps(row), flush=True)
         counts[row["outcome"]] += 1
     print(", ".join(f"{count} {name}" for name, count in counts.most_common()), file=sys.stderr)

@@ -6,7 +6,6 @@ waits, and all that leaves shares one line of so many bytes a second.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +36,6 @@ class S3Store:
     requests: int = 0
     # Changes the body of an answer to a GET of an object, by its key; a shorter one breaks off.
     alter: Callable[[str, bytes], bytes] = lambda _, body: body
-    report: str | None = None
     _line: threading.Lock = field(default_factory=threading.Lock)
     _is_free_at: float = 0.0
 
@@ -83,10 +81,6 @@ class S3Store:
         """Return a WSGI application behind the clock."""
 
         def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            if environ["PATH_INFO"] == self.report:
-                start_response("200 OK", [("Content-Type", "application/json")])
-                sent = {"bytes": sum(self.sent_bytes.values()), "requests": self.requests}
-                return [json.dumps(sent).encode()]
             if self.seconds_per_request:
                 time.sleep(self.seconds_per_request)
             body = whole = b"".join(app(environ, start_response))
@@ -174,7 +168,6 @@ def s3_store(
     *,
     seconds_per_request: float = 0.0,
     mb_per_second: float = 0.0,
-    report: str | None = None,
 ) -> Iterator[S3Store]:
     """Serve a bucket from a thread of this process, and have fsspec find it.
 
@@ -182,7 +175,6 @@ def s3_store(
         folder: Whose files it has, to read; None for an empty bucket to write to.
         seconds_per_request: What each request waits.
         mb_per_second: What all answers together may take; 0 for no limit.
-        report: A path that says what was sent, for other processes.
     """
     import boto3
     import fsspec
@@ -195,7 +187,7 @@ def s3_store(
         def log(self, *_: Any) -> None:
             pass
 
-    store = S3Store("", "bucket", report=report)
+    store = S3Store("", "bucket")
     kept = DomainDispatcherApplication(create_backend_app) if folder is None else None
     app = store.wrap(kept or _folder_app(folder or Path(), store.bucket))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)

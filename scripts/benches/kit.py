@@ -15,10 +15,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ LECONVERT = (sys.executable, "-m", "leconvert")
 PROFILE_NAMES = ("small", "mid", "big", "many", "images")
 PACKAGES = ("lerobot", "datasets", "pyarrow", "av", "numpy", "pandas")
 
+SETTLE_LOOKS, SETTLE_SECONDS, LONGEST_SETTLE_SECONDS = 3, 0.2, 60.0
 WALL, CPU = "wall_seconds", ("user_seconds", "system_seconds")
 
 type Row = dict[str, Any]
@@ -153,12 +155,14 @@ def measured(
         command: The command line.
         scratch: Where its output goes.
         environment: What is changed in its environment.
-        sync: Add a ``sync -f`` of that place to its time.
+        sync: Add a ``sync -f`` of that place to its time, and tell the new space that the file
+            system counts.
 
     Raises:
         SystemExit: The command failed; its output is shown.
     """
     log, said = scratch / "last-run.log", scratch / "last-run.out"
+    used = used_bytes(scratch) if sync else 0
     with log.open("wb") as errors, said.open("wb") as output:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -179,7 +183,30 @@ def measured(
         "user_seconds": round(usage.ru_utime, 4),
         "system_seconds": round(usage.ru_stime, 4),
         "peak_rss_bytes": usage.ru_maxrss * 1024,
+        **({"new_bytes": used_bytes(scratch) - used} if sync else {}),
     }
+
+
+def used_bytes(folder: Path) -> int:
+    """Return the bytes in use once a file system no longer works on what was removed.
+
+    Neither XFS nor btrfs frees the blocks of a removed file at once, and nothing tells when they
+    have; so it is asked until it answers the same a few times.
+
+    Raises:
+        SystemExit: It does not settle.
+    """
+    deadline = time.monotonic() + LONGEST_SETTLE_SECONDS
+    seen: list[int] = []
+    while len(seen) < SETTLE_LOOKS or len(set(seen[-SETTLE_LOOKS:])) > 1:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the space in use did not settle in {LONGEST_SETTLE_SECONDS:.0f} s")
+        if seen:
+            time.sleep(SETTLE_SECONDS)
+        run_quietly(["sync", "-f", folder])
+        state = os.statvfs(folder)
+        seen.append((state.f_blocks - state.f_bfree) * state.f_frsize)
+    return seen[-1]
 
 
 def shown(command: Sequence[str], scratch: Path) -> str:
@@ -216,27 +243,97 @@ def add_trees(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def of_trees(runners: Iterable[Any], trees: Sequence[Path], others: Container[str]) -> list[Any]:
+@dataclass(frozen=True)
+class Runner:
+    """One program at one task.
+
+    Attributes:
+        name: Its name in the log.
+        command: The command that is measured.
+        made: Paths that it writes, removed after each repeat with those called ``PATH_*``.
+        copied: A tree and a path that the tree is copied to before each repeat, untimed.
+        after: A command that follows each repeat, untimed.
+        environment: Variables for it.
+        is_ours: Whether it is of leconvert, so that other source trees take turns with it.
+    """
+
+    name: str
+    command: Sequence[object]
+    made: Sequence[Path] = ()
+    copied: tuple[Path, Path] | None = None
+    after: Sequence[object] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_ours: bool = True
+
+    def run(self, scratch: Path, *, sync: bool = False) -> Row:
+        """Run once and return the measured row."""
+        if self.copied is not None:
+            run_quietly(["cp", "-r", "--reflink=never", *self.copied])
+        os.sync()  # pages of the repeat before it
+        load = round(os.getloadavg()[0], 1)
+        row = measured([*map(str, self.command)], scratch, self.environment, sync=sync)
+        said = (scratch / "last-run.out").read_bytes()
+        if said.startswith(b"{") and (stages := json.loads(said).get("stage_seconds")):
+            row["stage_seconds"] = stages
+        if self.after:
+            run_quietly(self.after)
+        for made in self.made:
+            for path in (made, *made.parent.glob(f"{made.name}_*")):
+                shutil.rmtree(path, ignore_errors=True)
+        return {"runner": self.name, "load": load, **row}
+
+
+def of_trees(runners: Iterable[Runner], trees: Sequence[Path]) -> list[Runner]:
     """Return each runner of ours once for each source tree, called by the tree's folder.
 
     Args:
-        runners: Data classes with ``name`` and ``environment``.
+        runners: The runners.
         trees: The trees; none leaves the runners as they are.
-        others: Names of the runners that are not ours, and run once.
     """
     found = []
     for runner in runners:
-        if not trees or runner.name in others:
-            found.append(runner)
-            continue
-        for tree in trees:
+        for tree in trees if runner.is_ours else ():
             name = f"{runner.name}, {tree.resolve().parent.name}"
             environment = {**runner.environment, "PYTHONPATH": str(tree.resolve())}
             found.append(replace(runner, name=name, environment=environment))
+        if not trees or not runner.is_ours:
+            found.append(runner)
     return found
 
 
-def in_turns[Runner](runners: Sequence[Runner], repeats: int) -> Iterator[tuple[int, Runner]]:
+def compare(
+    case: str,
+    name: Sequence[str],
+    runners: Sequence[Runner],
+    scratch: Path,
+    dataset: Row,
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+    **ratios: Mapping[str, str],
+) -> None:
+    """Let runners take turns, keep every row in a log, and print the medians.
+
+    Args:
+        case: The case.
+        name: Parts of the log's name.
+        runners: The programs.
+        scratch: The folder that they work in.
+        dataset: The answer of `dataset_shape`.
+        options: Those of `parser`, perhaps ``sync`` and those of `add_trees`.
+        arguments: The command line.
+        ratios: As for `table`.
+    """
+    sync, trees = getattr(options, "sync", False), getattr(options, "trees", [])
+    head = header(f"bench.py {case}", arguments, scratch, dataset, synced=sync)
+    head["trees"] = [commit(tree) for tree in trees]
+    log = new_log(options.log_dir, head, *name)
+    print(f"{log.name}: {dataset['bytes'] / 1e6:,.0f} MB on {head['file_system']}", flush=True)
+    run = partial(Runner.run, scratch=scratch, sync=sync)
+    rows = rows_in_turns(log, head, of_trees(runners, trees), options.repeats, run)
+    print(f"{table(rows, **ratios)}\n", flush=True)
+
+
+def in_turns[Each](runners: Sequence[Each], repeats: int) -> Iterator[tuple[int, Each]]:
     """Yield every runner in each repeat; nobody always follows the same neighbour."""
     for repeat in range(repeats):
         turn = repeat % len(runners)
@@ -244,12 +341,12 @@ def in_turns[Runner](runners: Sequence[Runner], repeats: int) -> Iterator[tuple[
             yield repeat, runner
 
 
-def rows_in_turns[Runner](
+def rows_in_turns[Each](
     log: Path,
     head: Mapping[str, Any],
-    runners: Sequence[Runner],
+    runners: Sequence[Each],
     repeats: int,
-    run: Callable[[Runner], Row],
+    run: Callable[[Each], Row],
 ) -> list[Row]:
     """Measure all runners in turns, keep every row in a log, and return them, a runner's together.
 
@@ -429,6 +526,38 @@ def table(
             f"{wall[name] / wall[base]:.2f}" if base in wall else "" for base in slower.values()
         ]
         lines.append(line)
+    return markdown(lines)
+
+
+def medians(
+    rows: Iterable[Mapping[str, Any]], keys: Sequence[str], columns: Mapping[str, str]
+) -> str:
+    """Return medians as a Markdown table, a row for all that agree in some keys.
+
+    The first column has the least and the most as well. Rows with an error count where all have it.
+
+    Args:
+        rows: The rows of a log.
+        keys: The keys whose values tell the groups apart.
+        columns: The format of each number's median, by its key; a cell is empty if no row has it.
+    """
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row.get(key, "")) for key in keys), []).append(row)
+    first, *_ = columns
+    lines = [[*keys, "runs", f"{first} (least to most)", *list(columns)[1:]]]
+    for names, group in groups.items():
+        sound = [row for row in group if "error" not in row]
+        line = [*names, str(len(sound or group))]
+        if not sound:
+            why = " ".join(group[0]["error"].split()).replace("|", "\\|")
+            line.append(f"fails: {why}")
+        for key, form in columns.items() if sound else ():
+            values = [row[key] for row in sound if row.get(key) is not None]
+            line.append(format(statistics.median(values), form) if values else "")
+            if key == first:
+                line[-1] += f" ({format(min(values), form)}-{format(max(values), form)})"
+        lines.append(line + [""] * (len(lines[0]) - len(line)))
     return markdown(lines)
 
 

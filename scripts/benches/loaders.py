@@ -13,9 +13,9 @@ Every run is a process of its own: batches of 32, shuffled, uint8, no windows. C
 the process and its workers in the second half of the timed samples; memory is the sum of their
 proportional sets (PSS); the first batch counts from the opening of the dataset, after all imports.
 Then five batches more are taken untimed, and every picture of theirs is compared with what the
-dataset drew. What left the store is that of all these samples, or with ``--whole-epoch`` of an
-epoch. What fails is a row with its error. Loaders take turns in each repeat; raw rows go to
-``bench_logs/<date>-loaders-<file system>.jsonl``.
+dataset drew. The bytes that left the store are those of all these samples, or with
+``--whole-epoch`` of an epoch. A run that fails is a row with its error. Loaders take turns in each
+repeat; raw rows go to ``bench_logs/<date>-loaders-<file system>.jsonl``.
 
 A peer's packages need not be in this environment: ``pip install --target DIR --no-deps`` puts them
 into a folder, which is put before the others for its runs alone.
@@ -33,12 +33,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 from benches import kit
+
+sys.path.insert(0, str(kit.REPOSITORY))
+
+from tests.s3 import s3_store
 
 CAMERAS = ("observation.images.top", "observation.images.wrist")
 CHECKED_BATCHES = 5
@@ -58,11 +62,17 @@ IMPORTS = {
     "lerobot-pyav": ("lerobot.datasets.lerobot_dataset", "av"),
     "lerobot-streaming": ("lerobot.datasets.streaming_dataset", "torchcodec.decoders"),
 }
-_SENT = "/-/sent"
+BATCH_SIZE = 32
+PACE = {"seconds_per_request": 0.02, "mb_per_second": 100.0}
+KEYS = ("where", "loader", "form")
+COLUMNS = {
+    "cpu_ms_a_sample": ".1f", "samples_per_s": ",.0f", "first_batch_s": ".1f", "pss_mb": ",.0f",
+    "distinct_episodes": ".1f", "fetched_mb": ".0f", "wrong_frames": ".0f",
+}  # fmt: skip
 
 
-def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> dict[str, str]:
-    """Make what is missing of the dataset; return what could not be made, and why."""
+def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> None:
+    """Make every form of the dataset that is missing; say which could not be made, and why."""
     import leconvert
     from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
     from leconvert.testing.dataset import RandomLengths
@@ -89,7 +99,6 @@ def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> dict[str, str
     ):
         if not (folder / name).exists():
             leconvert.convert(source, output=folder / name, layout=layout)
-    failed = {}
     lance = "from lerobot_lancedb.convert import main; main()"
     for name, command, peer in (
         ("few-lance", ("-c", lance, "--root", folder / "few"), "lance"),
@@ -106,8 +115,7 @@ def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> dict[str, str
         )
         if done.returncode:
             shutil.rmtree(folder / name, ignore_errors=True)
-            failed[name] = (done.stderr.strip().splitlines() or ["no word"])[-1]
-    return failed
+            print(f"{name}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}", flush=True)
 
 
 def write_mds(source: Path, target: Path) -> None:
@@ -145,7 +153,7 @@ def environment(peer: str | None) -> dict[str, str]:
 
 def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Iterator[Any]]:
     """Open a loader's dataset, and return what begins an epoch of its batches."""
-    place, size, workers = options.place, options.batch_size, options.workers
+    place, size, workers = options.place, BATCH_SIZE, options.workers
     if options.here == "ours":
         import fsspec
 
@@ -231,7 +239,7 @@ def measure(options: argparse.Namespace) -> kit.Row:
             import_module("s3fs")
         marks.append(mark())
         begin = open_loader(options, scratch)
-        half = options.samples // options.batch_size
+        half = options.samples // BATCH_SIZE
         distinct, first_batch_s = [], 0.0
         batches = begin()
         for number in range(2 * half):
@@ -254,12 +262,8 @@ def measure(options: argparse.Namespace) -> kit.Row:
                     label = read_label(batch[key][row].movedim(0, 2).numpy())
                     checked += 1
                     wrong += tuple(label) != (camera, episode, frame)
-        sent = None
-        if options.endpoint:
-            with urlopen(options.endpoint + _SENT) as answer:
-                sent = json.load(answer)
     (wall_0, cpu_0), (wall_opened, _), (wall_1, cpu_1), (wall_2, cpu_2) = marks
-    samples = half * options.batch_size
+    samples = half * BATCH_SIZE
     return {
         "cpu_ms_a_sample": round((cpu_2 - cpu_1) / samples * 1e3, 3),
         "cpu_ms_a_sample_from_start": round((cpu_1 - cpu_0) / samples * 1e3, 3),
@@ -268,42 +272,24 @@ def measure(options: argparse.Namespace) -> kit.Row:
         "first_batch_s": round(first_batch_s, 2),
         "pss_mb": round(pss / 1e6),
         "distinct_episodes": round(float(np.mean(distinct)), 1),
-        "fetched_mb": None if sent is None else round(sent["bytes"] / 1e6, 1),
-        "requests": None if sent is None else sent["requests"],
         "checked_frames": checked,
         "wrong_frames": wrong,
     }
-
-
-def serve(folder: Path, seconds_per_request: float, mb_per_second: float) -> None:
-    """Serve a folder as a bucket, and what it sent at `_SENT`; until the input ends."""
-    pace = {"seconds_per_request": seconds_per_request, "mb_per_second": mb_per_second}
-    with import_module("tests.s3").s3_store(folder, **pace, report=_SENT) as store:
-        print(store.endpoint, flush=True)
-        sys.stdin.read()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run every loader in turn and write a line for each."""
     parser = kit.parser(__doc__, repeats=3)
     parser.add_argument("--peer", action="append", default=[], help="NAME=DIR of its packages")
-    parser.add_argument("--only", nargs="+", help="these loaders")
-    parser.add_argument("--forms", nargs="+", help="these forms of the dataset")
-    parser.add_argument("--places", nargs="+", default=["local", "store"])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--episodes", type=int, default=96)
-    parser.add_argument("--request-ms", type=float, default=20)
-    parser.add_argument("--mb-per-s", type=float, default=100)
-    for name in ("here", "place", "endpoint", "serve", "write-mds", "out"):
+    for name in ("here", "place", "endpoint", "write-mds", "out"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     parser.add_argument("--samples", type=int, default=960, help="of each of the two timed halves")
     parser.add_argument("--whole-epoch", action="store_true", help="go on to the end of the epoch")
     options = parser.parse_args(arguments)
     if options.here:
         print(json.dumps(measure(options)))
-    elif options.serve:
-        serve(Path(options.serve), options.request_ms / 1e3, options.mb_per_s)
     elif options.write_mds:
         write_mds(Path(options.write_mds), Path(options.out))
     else:
@@ -312,93 +298,58 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Run every loader in every place, in turns; what failed once is not tried again."""
+    """Run every loader in every place, in turns."""
     folder = options.scratch / "bench-loaders"
     folder.mkdir(exist_ok=True)
     peers = dict(one.split("=", 1) for one in options.peer)
-    failed = kit.in_own_process(prepare, folder, options.episodes, peers)
+    kit.in_own_process(prepare, folder, options.episodes, peers)
     kit.read_through(folder)
     shape = kit.dataset_shape(folder / "few", f"{options.episodes} episodes, two cameras")
     sizes = {path.name: kit.size_of(path) for path in sorted(folder.iterdir())}
     versions = (*kit.PACKAGES, "torch", "torchcodec", "s3fs")
     first = kit.header("bench.py loaders", arguments, folder, shape, packages=versions)
-    first |= {"bytes": sizes, "request_ms": options.request_ms, "mb_per_s": options.mb_per_s}
-    runs = [("local", *pair) for pair in LOCAL if "local" in options.places]
-    runs += [("store", *pair) for pair in STORE if "store" in options.places]
-    runs = [run for run in runs if not options.only or run[1] in options.only]
-    runs = [run for run in runs if not options.forms or run[2] in options.forms]
-    broken = {run: failed[run[2]] for run in runs if run[2] in failed}
-    with kit.rows_kept(
-        kit.new_log(options.log_dir, first, "loaders", first["file_system"]), first
-    ) as keep:
-        for repeat, run in kit.in_turns(runs, options.repeats):
-            if run in broken and repeat:
-                continue
-            where, loader, form = run
-            row: kit.Row = {"repeat": repeat, "where": where, "loader": loader, "form": form}
-            row |= {"workers": options.workers, "batch_size": options.batch_size}
-            row |= {"samples": 2 * options.samples + CHECKED_BATCHES * options.batch_size}
-            row["load"] = round(os.getloadavg()[0], 1)
-            found = (
-                {"error": broken[run]}
-                if run in broken
-                else one_run(options, run, folder, peers.get(loader))
-            )
-            if "error" in found:
-                broken[run] = found["error"]
-            keep(row | found)
-            print(json.dumps(row | found), flush=True)
+    first |= {"bytes": sizes, **PACE}
+    runs = [(where, *run) for where, of in (("local", LOCAL), ("store", STORE)) for run in of]
+    log = kit.new_log(options.log_dir, first, "loaders", first["file_system"])
+
+    def run(one: tuple[str, str, str]) -> kit.Row:
+        about = dict(zip(KEYS, one, strict=True))
+        row: kit.Row = {"runner": " ".join(one), **about, "workers": options.workers}
+        row["samples"] = 2 * options.samples + CHECKED_BATCHES * BATCH_SIZE
+        row["load"] = round(os.getloadavg()[0], 1)
+        return row | one_run(options, *one, folder, peers.get(one[1]))
+
+    rows = kit.rows_in_turns(log, first, runs, options.repeats, run)
+    print(kit.medians(rows, KEYS, COLUMNS), flush=True)
 
 
 def one_run(
-    options: argparse.Namespace,
-    run: tuple[str, ...],
-    folder: Path,
-    peer: str | None,
+    options: argparse.Namespace, where: str, loader: str, form: str, folder: Path, peer: str | None
 ) -> kit.Row:
     """Run one loader in a process of its own; return what it measured, or its error."""
-    where, loader, form = run
     command = [
         *(sys.executable, str(kit.BENCH), "loaders", "--here", loader),
         *("--scratch", str(options.scratch)),
-        *("--workers", str(options.workers), "--batch-size", str(options.batch_size)),
-        *("--samples", str(options.samples)),
+        *("--workers", str(options.workers), "--samples", str(options.samples)),
         *(["--whole-epoch"] if options.whole_epoch else []),
     ]
-    server = None
-    if where == "store":
-        server = subprocess.Popen(
-            [
-                *(sys.executable, str(kit.BENCH), "loaders", "--serve", str(folder)),
-                *("--request-ms", str(options.request_ms), "--mb-per-s", str(options.mb_per_s)),
-            ],
-            env={**os.environ, "PYTHONPATH": str(kit.REPOSITORY)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert server.stdout is not None
-        endpoint = server.stdout.readline().strip()
-        command += ["--place", f"s3://bucket/{form}", "--endpoint", endpoint]
-    else:
-        command += ["--place", str(folder / form)]
-    try:
-        done = subprocess.run(
-            command,
-            env=environment(peer),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": "ten minutes were not enough"}
-    finally:
-        if server is not None and server.stdin is not None:
-            server.stdin.close()
-            server.wait()
+    with ExitStack() as serving:
+        if where == "store":
+            store = serving.enter_context(s3_store(folder, **PACE))
+            command += ["--place", f"s3://bucket/{form}", "--endpoint", store.endpoint]
+        else:
+            command += ["--place", str(folder / form)]
+        try:
+            done = subprocess.run(
+                command, env=environment(peer), check=False, capture_output=True, text=True,
+                timeout=600,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"error": "ten minutes were not enough"}
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or [str(done.returncode)])[-1][-300:]}
     found: kit.Row = json.loads(done.stdout.strip().splitlines()[-1])
+    if where == "store":
+        sent = sum(store.sent_bytes.values())
+        found |= {"fetched_mb": round(sent / 1e6, 1), "requests": store.requests}
     return found

@@ -23,9 +23,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benches import convert, kit
-from benches.convert import COPY, REFERENCE
-from benches.probe_tables import grouped, tables
+from benches import kit, probe
+from benches.convert import COPY, RATIOS, REFERENCE
 
 WHOLE, WINDOW = "wall_seconds", "window_seconds"
 _GRID = re.compile(r"batch-(\w+) workers-(\d+)")
@@ -64,8 +63,9 @@ def table(log: Log) -> str:
         f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
         f"{shape['cameras']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
     )
+    medians = kit.table(chain.from_iterable(log.rows.values()), **RATIOS)
     synced = ", `sync -f` in each time" if log.header["synced"] else ""
-    return f"{head}{synced}\n\n{convert.table(chain.from_iterable(log.rows.values()))}"
+    return f"{head}{synced}\n\n{medians}"
 
 
 def pyplot() -> Any:
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
         if WINDOW in rows[0]:
             scaling.append(rows)
         elif "loader" in rows[0]:
-            print(tables(grouped(header, rows)), end="\n\n")
+            print(f"**{Log(header, {}).name}**\n\n{probe.table(rows)}", end="\n\n")
         else:
             conversions.append(Log(header, kit.by_runner(rows)))
             print(table(conversions[-1]), end="\n\n")

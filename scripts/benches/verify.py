@@ -17,17 +17,14 @@ line a run. In commands ``$SCRATCH`` stands for the scratch folder.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from benches import kit
 from leconvert.support.machine import allowed_cores
 
-BYTES, BYTES_1, HASH, HASH_1 = RUNNERS = ("bytes", "bytes 1", "hash", "hash 1")
-PACKAGES = ("pyarrow", "av", "numpy")
+HASH, HASH_1 = "hash", "hash 1"
 
 
 def hash_all(roots: Sequence[Path], processes: int) -> None:
@@ -50,57 +47,27 @@ def _digest(path: str) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def command(runner: str, scratch: Path) -> list[str]:
-    """Return the command line of one runner; all datasets are in the scratch folder."""
-    source, result = (str(scratch / name) for name in ("source", "result"))
+def runners(scratch: Path) -> list[kit.Runner]:
+    """Return everything that takes turns; all datasets are in the scratch folder."""
+    source, result = scratch / "source", scratch / "result"
     verify = [*kit.LECONVERT, "verify", result, "--source", source, "--json", "--bytes"]
-    hashes = [sys.executable, str(kit.BENCH), "verify", "--hash", source, result, "--processes"]
-    return {
-        BYTES: verify,
-        BYTES_1: [*verify, "--max-workers", "1"],
-        HASH: [*hashes, str(allowed_cores())],
-        HASH_1: [*hashes, "1"],
-    }[runner]
-
-
-def run(runner: str, scratch: Path) -> kit.Row:
-    """Run once and return the measured row.
-
-    Raises:
-        SystemExit: The command failed, or what it verified differs.
-    """
+    hashes = [sys.executable, kit.BENCH, "verify", "--hash", source, result, "--processes"]
     environment = {"XDG_CACHE_HOME": str(scratch / "cache")}
-    row = kit.measured(command(runner, scratch), scratch, environment)
-    if runner in {BYTES, BYTES_1}:
-        report = json.loads((scratch / "last-run.out").read_bytes())
-        if not report["ok"]:
-            raise SystemExit(f"{runner} found {report['differences'][:3]}")
-    return {"runner": runner, **row}
-
-
-def bench(
-    profile: str, scratch: Path, options: argparse.Namespace, arguments: Sequence[str]
-) -> None:
-    """Generate and convert one dataset, run everything on it, write the log and print the table."""
-    kit.make_profile(profile, scratch / "source", options.episodes)
-    convert = [*kit.LECONVERT, "convert", scratch / "source", scratch / "result", "--no-verify"]
-    kit.run_quietly(convert)
-    kit.read_through(scratch / "result")
-    shape = kit.dataset_shape(scratch / "source", profile)
-    first = kit.header("bench.py verify", arguments, scratch, shape, packages=PACKAGES)
-    first["result_bytes"] = kit.size_of(scratch / "result")
-    runners = tuple(name for name in RUNNERS if not options.runners or name in options.runners)
-    log = kit.new_log(options.log_dir, first, "verify", profile, first["file_system"])
-    rows = kit.rows_in_turns(log, first, runners, options.repeats, partial(run, scratch=scratch))
-    ratios = {"it / hash": HASH, "it / hash 1": HASH_1}
-    print(f"{profile}\n{kit.table(rows, slower=ratios)}\n")
+    return [
+        kit.Runner(name, command, environment=environment)
+        for name, command in (
+            ("bytes", verify),
+            ("bytes 1", [*verify, "--max-workers", "1"]),
+            (HASH, [*hashes, allowed_cores()]),
+            (HASH_1, [*hashes, "1"]),
+        )
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse and run."""
+    """Generate and convert each dataset, run everything on it, and print the table."""
     parser = kit.parser(__doc__, repeats=5)
     parser.add_argument("datasets", nargs="*", choices=kit.PROFILE_NAMES, metavar="DATASET")
-    parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--episodes", type=int, help="other than the profile's")
     parser.add_argument("--hash", nargs="+", type=Path, metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--processes", type=int, default=1, help=argparse.SUPPRESS)
@@ -112,5 +79,14 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("name at least one dataset")
     for profile in options.datasets:
         with kit.scratch_folder(options.scratch, "bench") as scratch:
-            bench(profile, scratch, options, arguments)
+            source, result = scratch / "source", scratch / "result"
+            kit.make_profile(profile, source, options.episodes)
+            kit.run_quietly([*kit.LECONVERT, "convert", source, result, "--no-verify"])
+            kit.read_through(result)
+            shape = kit.dataset_shape(source, profile)
+            name = ("verify", profile, kit.file_system_of(scratch))
+            ratios = {"it / hash": HASH, "it / hash 1": HASH_1}
+            kit.compare(
+                "verify", name, runners(scratch), scratch, shape, options, arguments, slower=ratios
+            )
     return 0

@@ -36,13 +36,31 @@ def test_ratios_are_of_medians_against_the_reference_and_the_copy(
     rows += [row("inline", wall) for wall in (2.0, 2.5, 90.0)]
     rows += [row("cp -r", wall) for wall in (1.0, 1.0, 1.0)]
 
-    head, _, *lines = case("convert").table(rows).splitlines()
+    table = case("kit").table(rows, **case("convert").RATIOS)
+    head, _, *lines = table.splitlines()
 
     assert head.endswith("| CPU s | peak MB | reference / it | it / `cp -r` |")
     assert lines == [
         "| reference | 3 | 10.00 (9.00-30.00) |  | 1.50 | 95 | 1.0 | 10.00 |",
         "| inline | 3 | 2.50 (2.00-90.00) |  | 1.50 | 95 | 4.0 | 2.50 |",
         "| cp -r | 3 | 1.00 (1.00-1.00) |  | 1.50 | 95 | 10.0 | 1.00 |",
+    ]
+
+
+def test_a_row_of_medians_is_what_agrees_in_its_keys(case: Callable[[str], ModuleType]) -> None:
+    def row(loader: str, rate: float | None = None, **more: Any) -> dict[str, Any]:
+        row = {"mode": "single", "conversion": "ours", "loader": loader, "workers": 2}
+        return {**row, "samples_per_s": rate, "pct_of_limit": 36.4, **more}
+
+    rows = [row("map", rate) for rate in (12.0, 10.0, 90.0)]
+    rows += [row("stream-lerobot", error="it |\nbroke"), {"loader": "limit"}, row("map", kind="x")]
+
+    head, _, *lines = case("probe").table(rows).splitlines()
+
+    assert head.startswith("| mode | conversion | loader | workers | runs | samples_per_s (least ")
+    assert lines == [
+        "| single | ours | map | 2 | 3 | 12.0 (10.0-90.0) |  | 36 |  |  |  |  |  |  |",
+        "| single | ours | stream-lerobot | 2 | 1 | fails: it \\| broke" + " | " * 8 + " |",
     ]
 
 
@@ -67,16 +85,33 @@ def test_profiles_and_set_ups_are_those_of_the_package(case: Callable[[str], Mod
 def test_trees_take_turns_and_what_is_not_ours_runs_once(
     case: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
-    bench = case("convert")
+    kit, bench = case("kit"), case("convert")
     trees = [tmp_path / "before/src", tmp_path / "after/src"]
+    runners = bench.runners(bench.LAYOUTS, tmp_path / "source", tmp_path, with_reference=False)
 
-    found = bench.kit.of_trees(bench.LAYOUT_RUNNERS[-2:], trees, {bench.COPY})
+    found = kit.of_trees(runners[-2:], trees)
 
     assert [runner.name for runner in found] == ["overlay, before", "overlay, after", bench.COPY]
     assert [runner.environment.get("PYTHONPATH") for runner in found] == [
         str(trees[0]), str(trees[1]), None,
     ]  # fmt: skip
-    assert bench.kit.of_trees(bench.RUNNERS, [], ()) == list(bench.RUNNERS)
+    assert kit.of_trees(runners, []) == runners
+
+
+def test_a_repeat_begins_with_a_copy_and_leaves_nothing(
+    case: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    (source / "a").touch()
+    script = f'cd {out} && mv a b && mkdir {out}_old && echo \'{{"stage_seconds": {{"plan": 1}}}}\''
+    after = ["touch", tmp_path / "after"]
+    runner = case("kit").Runner("it", ["sh", "-c", script], [out], (source, out), after)
+    for _ in range(2):
+        row = runner.run(tmp_path)
+        assert (row["runner"], row["stage_seconds"]) == ("it", {"plan": 1})
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["source"]
+    assert (tmp_path / "after").exists()
 
 
 def test_space_is_counted_once_it_has_settled(
@@ -91,7 +126,7 @@ def test_space_is_counted_once_it_has_settled(
         def __init__(self) -> None:
             self.f_bfree = next(free)
 
-    bench = case("convert")
+    bench = case("kit")
     monkeypatch.setattr(bench, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(bench.os, "statvfs", lambda _: State())
 
@@ -101,20 +136,20 @@ def test_space_is_counted_once_it_has_settled(
 def test_a_verification_is_measured_by_a_command_without_paths_and_must_find_no_difference(
     case: Callable[[str], ModuleType], tmp_path: Path, small_source: Path
 ) -> None:
-    bench = case("verify")
     (tmp_path / "source").symlink_to(small_source)
     convert(small_source, output=tmp_path / "result")
-    for runner in bench.RUNNERS:
-        shown = bench.kit.shown(bench.command(runner, tmp_path), tmp_path)
+    runners = {runner.name: runner for runner in case("verify").runners(tmp_path)}
+    for runner in runners.values():
+        shown = case("kit").shown([*map(str, runner.command)], tmp_path)
         assert str(tmp_path) not in shown
         assert shown.startswith(("python -m leconvert ", "python scripts/bench.py verify "))
-    row = bench.run("bytes 1", tmp_path)
+    row = runners["bytes 1"].run(tmp_path)
     assert row["command"].startswith("python -m leconvert verify $SCRATCH/result --source")
     assert row["peak_rss_bytes"] > 2**20
     video = tmp_path / "result/videos/observation.images.top/chunk-000/file-000.mp4"
     video.write_bytes(video.read_bytes()[:-1])
     with pytest.raises(SystemExit, match="ended with 10"):
-        bench.run("bytes", tmp_path)
+        runners["bytes"].run(tmp_path)
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

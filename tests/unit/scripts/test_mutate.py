@@ -183,7 +183,7 @@ def test_two_suites_meet_the_same_mutants_and_the_stronger_catches_more(
     rows = {}
     for suite, map_ in (("tests", map_of_all), ("weak", weak)):
         words = ["run", f"--map={map_}", "--seed=1", "--count=5", "--only=toy/run/numbers"]
-        words += [f"--suite={project / suite}", f"--src={project / 'src'}", "--jobs=2"]
+        words += [f"--suite={project / suite}", f"--src={project / 'src'}"]
         assert script.main(words) == 0
         rows[suite] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     mutants = [
