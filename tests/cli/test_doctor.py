@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +40,15 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
 
     def look(folder: Path | None = None, **changes: Any) -> Examination:
         packages = changes.pop("packages", PACKAGES)
-        monkeypatch.setattr("leconvert.cli.doctor.packages_of", lambda *_: packages)
         defaults: dict[str, Any] = {
-            "diagnose": lambda: DIAGNOSIS,
-            "loads": lambda _name: True,
-            "version_of": {"torch": "2.11.0"}.get,
+            "packages_of": lambda *_: packages,
+            "probe_diagnosis": lambda: DIAGNOSIS,
+            "library_loads": lambda _name: True,
+            "package_version": {"torch": "2.11.0", "av": av_version}.get,
         }
-        return examine(folder, **defaults | changes)
+        for name, stand_in in (defaults | changes).items():
+            monkeypatch.setattr(f"leconvert.cli.doctor.{name}", stand_in)
+        return examine(folder)
 
     return look
 
@@ -89,7 +90,7 @@ def test_a_driver_that_hangs_is_told_and_stops_nothing(found: Callable[..., Exam
     def hangs() -> dict[str, Any]:
         raise NoAnswerError("no answer within 60 s")
 
-    seen = found(diagnose=hangs)
+    seen = found(probe_diagnosis=hangs)
     assert seen.lacks == ()
     assert "torch does not work: no answer within 60 s" in "\n".join(
         doctor_lines(seen.as_record(), 200)
@@ -100,7 +101,11 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
     def never() -> Any:
         pytest.fail("there is nothing to ask")
 
-    seen = found(version_of=lambda _name: None, diagnose=never, loads=lambda _name: never())
+    seen = found(
+        package_version=lambda _name: None,
+        probe_diagnosis=never,
+        library_loads=lambda _name: never(),
+    )
     assert seen.loading["torch"] is None
     assert "torch is missing; the loader and the probe need it" in "\n".join(
         doctor_lines(seen.as_record(), 200)
@@ -143,7 +148,7 @@ def test_a_pyav_that_loads_and_does_not_decode_is_lacking(
     assert said.partition(". Run")[0] in "\n".join(doctor_lines(seen.as_record(), 200))
     # A package that does not even load has its own remedy, and one is enough.
     (said,) = found(
-        packages=(av, *PACKAGES), imports=lambda _: {"av": "ImportError: libx264"}
+        packages=(av, *PACKAGES), import_troubles=lambda _: {"av": "ImportError: libx264"}
     ).lacks
     assert install_command("av>=15.1", again=True) in said
 
@@ -157,7 +162,7 @@ def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Exam
         asked.extend(modules)
         return {"huggingface_hub.hf_api": "ImportError: no httpx", "matplotlib": "OSError: no font"}
 
-    seen = found(packages=(*PACKAGES, client, plots), imports=imports)
+    seen = found(packages=(*PACKAGES, client, plots), import_troubles=imports)
     assert asked == ["numpy", "huggingface_hub.hf_api", "matplotlib"]
     assert seen.lacks == (
         "huggingface-hub 1.20 is installed but cannot be imported (ImportError: no "
@@ -178,7 +183,7 @@ def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) 
         "decoder": {"torchcodec_loads": False, "trouble": "libavutil", "ffmpeg": None},
         "missing": [said],
     }
-    seen = found(diagnose=lambda: without)
+    seen = found(probe_diagnosis=lambda: without)
     assert (seen.lacks, seen.broken) == ((), (said,))
     text = "\n".join(doctor_lines(seen.as_record(), 200))
     assert f"needs is installed, but other parts do not work:\n{said}" in text
@@ -195,7 +200,7 @@ def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    engines = found(version_of={"torch": "2.11.0", "ray": "2.40"}.get).engines
+    engines = found(package_version={"torch": "2.11.0", "ray": "2.40"}.get).engines
     assert {"slurm", "ray", "local"} <= set(engines)
     assert set(engines.values()) == {None}
 
@@ -213,7 +218,7 @@ def test_what_the_packages_say_ends_with_19(
 ) -> None:
     missing = (Package("pyarrow", ">=18", (), None, False),)
     monkeypatch.setattr("leconvert.cli.doctor.packages_of", lambda *_: missing)
-    monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr("leconvert.cli.doctor.package_version", _nothing)
     told = leconvert_here("doctor", code=19)
     remedy = install_command("pyarrow>=18")
     said = " ".join(told.stdout.split())
@@ -264,7 +269,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
 ) -> None:
     broken = [Finding(Promise.WRITE, False, "EROFS")]
     monkeypatch.setattr(fscheck, "probe_folder", lambda _folder, **_: broken)
-    monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr("leconvert.cli.doctor.package_version", _nothing)
     told = leconvert_here("doctor", tmp_path, "--json", code=11)
     record = json.loads(told.stdout)
     assert record["ok"] is False

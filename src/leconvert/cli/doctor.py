@@ -308,32 +308,22 @@ class Examination:
         }
 
 
-def examine(
-    folder: Path | None = None,
-    *,
-    diagnose: Callable[[], dict[str, Any]] = probe_diagnosis,
-    loads: Callable[[str], bool] = library_loads,
-    version_of: Callable[[str], str | None] = package_version,
-    imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
-) -> Examination:
+def examine(folder: Path | None = None) -> Examination:
     """Examine this machine, and the file system of a folder."""
     return Examination(
-        _packages(version_of, imports),
+        _packages(),
         _video(),
-        _loading(diagnose, loads, version_of),
+        _loading(),
         _machine(),
         _hub(),
-        _engines(version_of),
+        _engines(),
         None if folder is None else check_folder(folder),
     )
 
 
-def _packages(
-    version_of: Callable[[str], str | None],
-    imports: Callable[[Sequence[str]], Mapping[str, str]],
-) -> tuple[Package, ...]:
+def _packages() -> tuple[Package, ...]:
     try:
-        packages = packages_of(*declared_requirements(), version_of)
+        packages = packages_of(*declared_requirements(), package_version)
     except ImportError:  # the package that reads requirements is one of them
         return (Package("packaging", "", (), None, False),)
     modules = {
@@ -341,7 +331,7 @@ def _packages(
         for package in packages
         if package.version is not None and package.name not in _DIAGNOSED
     }
-    troubles = imports(list(modules.values()))
+    troubles = import_troubles(list(modules.values()))
     return tuple(
         replace(package, trouble=troubles.get(modules.get(package.name, "")))
         for package in packages
@@ -378,16 +368,13 @@ def _decode_a_frame() -> None:
         raise ValueError("it decoded the wrong frame")
 
 
-def _loading(
-    diagnose: Callable[[], dict[str, Any]],
-    loads: Callable[[str], bool],
-    version_of: Callable[[str], str | None],
-) -> dict[str, Any]:
-    if version_of("torch") is None:
+def _loading() -> dict[str, Any]:
+    if package_version("torch") is None:
         # There is nothing to load in a process, and no GPU can be used.
-        return {"torch": None, "torchcodec": version_of("torchcodec"), "gpus": [], "missing": []}
+        torchcodec = package_version("torchcodec")
+        return {"torch": None, "torchcodec": torchcodec, "gpus": [], "missing": []}
     try:
-        found = diagnose()
+        found = probe_diagnosis()
     except NoAnswerError as error:
         return {"trouble": str(error)}
     ffmpeg = found["decoder"]["ffmpeg"]
@@ -397,7 +384,7 @@ def _loading(
         "torchcodec_loads": found["decoder"]["torchcodec_loads"],
         "ffmpeg": None if ffmpeg is None else f"{ffmpeg['major']} ({ffmpeg['origin']})",
         "gpus": found["gpus"],
-        "nvdec": bool(found["gpus"]) and loads(_NVDEC),
+        "nvdec": bool(found["gpus"]) and library_loads(_NVDEC),
         "missing": found["missing"],
     }
 
@@ -428,11 +415,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
+def _engines() -> dict[str, str | None]:
     troubles = {}
     if shutil.which("sbatch") is None:
         troubles["slurm"] = "no sbatch on the PATH"
-    if version_of("ray") is None:
+    if package_version("ray") is None:
         troubles["ray"] = "Ray is not installed"
     return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}
 
