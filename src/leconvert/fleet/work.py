@@ -126,7 +126,13 @@ from leconvert.workdir.locks import (
     read_one_host,
 )
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
-from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
+from leconvert.workdir.run import (
+    check_current,
+    check_tool_versions,
+    open_run,
+    read_manifest,
+    tool_versions,
+)
 from leconvert.workdir.swap import info_path, kept_meta, old_dir
 
 # The record of a fleet: its datasets, the longest first, and its policy.
@@ -178,30 +184,6 @@ class Fleet:
             max_attempts=1,
             max_losses=_MOST_LOSSES,
             fs=self.fs,
-        )
-
-    def check_current(self) -> None:
-        """Raise if the work dir holds another fleet by now, or is gone.
-
-        Raises:
-            StorageError: The folder is gone.
-            PlanMismatchError: The folder holds another fleet.
-        """
-        now = self.work_dir.current_run_id()
-        if now == self.run_id:
-            return
-        root = self.work_dir.root
-        if now is None:
-            raise StorageError(
-                f"{root} does not exist, or it no longer holds fleet {self.run_id}.",
-                path=str(root),
-                next_step="If nobody removed the folder, check that its file system is mounted.",
-            )
-        raise PlanMismatchError(
-            f"Fleet {self.run_id} was started again: {root} now holds fleet {now}.",
-            path=str(root),
-            next_step="Run the command again to work on the new fleet. Finished work stays "
-            "finished.",
         )
 
 
@@ -788,7 +770,7 @@ class FleetWorker:
         now = self._clock()
         if now >= self._next_check:
             self._next_check = now + _SECONDS_BETWEEN_CHECKS
-            self._fleet.check_current()
+            check_current(self._fleet.work_dir, self._fleet.paths, self._fleet.one_host)
 
     def help_others(self) -> bool:
         """Join a conversion that another worker holds, while this worker waits with its own."""
