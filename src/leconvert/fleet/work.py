@@ -126,7 +126,13 @@ from leconvert.workdir.locks import (
     read_one_host,
 )
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
-from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
+from leconvert.workdir.run import (
+    check_current,
+    check_tool_versions,
+    open_run,
+    read_manifest,
+    tool_versions,
+)
 from leconvert.workdir.swap import info_path, kept_meta, old_dir
 
 # The record of a fleet: its datasets, the longest first, and its policy.
@@ -178,30 +184,6 @@ class Fleet:
             max_attempts=1,
             max_losses=_MOST_LOSSES,
             fs=self.fs,
-        )
-
-    def check_current(self) -> None:
-        """Raise if the work dir holds another fleet by now, or is gone.
-
-        Raises:
-            StorageError: The folder is gone.
-            PlanMismatchError: The folder holds another fleet.
-        """
-        now = self.work_dir.current_run_id()
-        if now == self.run_id:
-            return
-        root = self.work_dir.root
-        if now is None:
-            raise StorageError(
-                f"{root} does not exist, or it no longer holds fleet {self.run_id}.",
-                path=str(root),
-                next_step="If nobody removed the folder, check that its file system is mounted.",
-            )
-        raise PlanMismatchError(
-            f"Fleet {self.run_id} was started again: {root} now holds fleet {now}.",
-            path=str(root),
-            next_step="Run the command again to work on the new fleet. Finished work stays "
-            "finished.",
         )
 
 
@@ -556,81 +538,6 @@ def with_policy[T](
             raise found from None  # a flag of a rule does not fit this dataset
 
 
-def convert_dataset(
-    fleet: Fleet,
-    dataset: FleetDataset,
-    host: Host,
-    conversion: Conversion,
-    *,
-    pause: Callable[[float], object],
-    progress: Progress,
-) -> Mapping[str, Any]:
-    """Convert a dataset and push it if that is asked for; skip it if nothing changed.
-
-    Args:
-        fleet: The fleet.
-        dataset: The dataset with its options.
-        host: This host.
-        conversion: This worker's leases, and whether versions may be mixed.
-        pause: Waits between two looks for room in the host's scratch folder.
-        progress: Receives the progress.
-
-    Returns:
-        The fields of the dataset's ``done`` record.
-    """
-    folder = fleet.work_dir.dataset(dataset.name)
-    state = source_state(dataset)
-    made = read_made(folder)
-    asked = asked_of(dataset, fleet.policy)
-    before, changed = by_record(made, dataset, state, asked)
-    if before is not None:
-        return before
-    if state.converted is not None and made is None and not dataset.options.proof.force_conversion:
-        assert isinstance(dataset.source, HubName)
-        if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
-            return {"was_finished": True, "flags": []}
-        raise already_on_hub(dataset)
-    state = host.state_before_push(dataset, state)
-    if changed:
-        dataset = replacing(dataset)
-    fetches = _planned_moves(host.folder(dataset)) if dataset.migrates else None
-    while True:
-        try:
-            with host.at_hand(dataset, state, fetches=fetches, pause=pause) as hand:
-                fields, pushed = _convert_at_hand(
-                    fleet,
-                    dataset,
-                    hand,
-                    host.folder(dataset),
-                    made,
-                    conversion,
-                    Control(stop=host.stop, progress=progress),
-                )
-                assert hand.dataset.target is not None
-                if dataset.push is not None and not dataset.migrates:
-                    pushed = host.push(hand.dataset.target, dataset, made)
-            break
-        except _NeedsRoomError as error:
-            fetches = error.moves
-        except TargetError as error:
-            if made is None or not changed or made.target_is_as_made(dataset):
-                raise
-            raise BusyError(
-                f"Another run replaced {dataset.target} during this run.",
-                path=str(dataset.target),
-                next_step="Nothing needs to be done: the fleet tries this dataset again and then "
-                "compares the result with its source.",
-            ) from error
-    if pushed is not None:
-        fields |= {
-            "was_finished": False,
-            "pushed": {"url": pushed.url, "commit": pushed.commit},
-            "sent_bytes": pushed.added_bytes,
-        }
-    write_made(folder, Made.of(dataset, state, asked, pushed, fields))
-    return fields
-
-
 class _NeedsRoomError(Exception):
     """Files of a dataset have to be fetched, for which more room in scratch must be reserved."""
 
@@ -645,106 +552,6 @@ def _planned_moves(folder: WorkDir) -> MovedBytes | None:
         moves = moved_bytes(open_run(folder.root, allow_mixed_versions=True, only_look=True))
         return moves if moves is not None and moves.to_fetch else None
     return None
-
-
-def _convert_at_hand(
-    fleet: Fleet,
-    dataset: FleetDataset,
-    hand: AtHand,
-    folder: WorkDir,
-    made: Made | None,
-    conversion: Conversion,
-    control: Control,
-) -> tuple[dict[str, Any], PushReport | None]:
-    """Convert a dataset whose source and result are folders, in a work dir of its own.
-
-    Returns:
-        The fields of its ``done`` record, and the report of its push if the conversion made one.
-    """
-    options, source, target = dataset.options, hand.dataset.source, hand.dataset.target
-    assert isinstance(source, Path)
-    assert target is not None
-    make_durably(target.parent)
-    under_way_before = folder.current_run_id()
-    discards = False
-
-    def in_place(repairs: RepairOptions) -> tuple[dict[str, Any], None] | None:
-        verified = is_finished(hand.dataset, repairs, control)
-        return None if verified is None else (_done_fields(repairs, verified), None)
-
-    def convert(repairs: RepairOptions) -> tuple[dict[str, Any], PushReport | None]:
-        under_way = folder.current_run_id()
-        if under_way is None and (done := in_place(repairs)) is not None:
-            return done
-        try:
-            report = run_conversion(
-                [source],
-                replace(
-                    options,
-                    # Fetching needs room first, and the plan computes how much.
-                    repairs=replace(
-                        repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None
-                    ),
-                    plan=PlanOptions(
-                        restart=under_way is not None
-                        and (discards or under_way == hand.dataset.discard),
-                        allow_mixed_versions=conversion.plan.allow_mixed_versions,
-                    ),
-                    workers=WorkerOptions(max_workers=1),
-                    leases=conversion.leases,
-                    # Nobody watches each dataset, so a replaced result is kept under a name of its
-                    # own.
-                    proof=replace(options.proof, keep_as_former=True),
-                    scratch=hand.scratch or ScratchOptions(),
-                    push=push_options(dataset, made) if dataset.migrates else None,
-                ),
-                control,
-                arrival=hand.origin,
-                output=None if dataset.migrates else target,
-                work_dir=folder.root,
-                for_push=dataset.push is not None,
-            )
-        except UnfitFilesError as error:
-            wanted = fleet.policy.after(dataset, repairs, errors_of(error.findings)) or repairs
-            if wanted.fetch_unfit and error.moves is not None and hand.scratch is None:
-                raise _NeedsRoomError(error.moves) from error
-            raise
-        except TargetError:
-            # Another fleet with the same list may have converted it meanwhile.
-            if (done := in_place(repairs)) is None:
-                raise
-            return done
-        manifest = read_manifest(folder.run(report.run_id), report.run_id)
-        fields = _done_fields(repairs, report.verified) | _report_fields(report)
-        fields["source_digest"] = manifest.sources[0].meta_digest
-        received = report.source_bytes if hand.origin is not None else 0
-        if report.moves is not None:
-            received = report.moves.received + report.moves.to_fetch
-        if received:
-            fields["received_bytes"] = received
-        return fields, report.push
-
-    def attempt(repairs: RepairOptions) -> tuple[dict[str, Any], PushReport | None]:
-        nonlocal discards
-        try:
-            return convert(repairs)
-        except SourceChangedError:
-            # The source changed after an interrupted attempt was planned, so its work is useless.
-            # If the source changes during this conversion, too, the next error is raised.
-            if discards or under_way_before is None:
-                raise
-            discards = True
-        except PlanMismatchError:
-            # The unfinished run may have been planned with repairs that the policy added for its
-            # findings. Only another scan shows that.
-            allowed, _ = draft_dataset(dataset, fleet.policy, folder, hand)
-            if allowed == repairs:
-                raise
-            repairs = allowed
-        return attempt(repairs)
-
-    _, done = with_policy(fleet.policy, dataset, attempt)
-    return done
 
 
 def _done_fields(repairs: RepairOptions, verified: str) -> dict[str, Any]:
@@ -838,11 +645,21 @@ class FleetSummary:
     seconds: float
 
 
-class Others(Protocol):
-    """Conversions that other workers hold, as one worker sees and joins them."""
+class Conversions(Protocol):
+    """The conversions of a fleet, as one worker makes and joins them."""
+
+    def take(self, dataset: FleetDataset) -> Mapping[str, Any]:
+        """Convert a dataset and push it if that is asked for; skip it if nothing changed.
+
+        Returns:
+            The fields of the dataset's ``done`` record.
+        """
 
     def free(self, dataset: FleetDataset) -> Free | None:
-        """Return the free part of a dataset; None if nothing is free, or there is no plan yet."""
+        """Return the free part of a dataset that another worker holds.
+
+        None if nothing is free, or there is no plan yet.
+        """
 
     def join(self, dataset: FleetDataset, max_batches: int) -> bool:
         """Write up to ``max_batches`` free batches, and return whether there was one."""
@@ -875,8 +692,7 @@ class FleetWorker:
         leases: LeaseOptions,
         stop: threading.Event,
         *,
-        take: Callable[[FleetDataset], Mapping[str, Any]],
-        others: Others,
+        conversions: Conversions,
         store: LeaseStore,
         pace: Pace | None = None,
         reporter: WorkerReporter | None = None,
@@ -885,8 +701,7 @@ class FleetWorker:
     ) -> None:
         self._fleet = fleet
         self._stop = stop
-        self._take = take
-        self._others = others
+        self._conversions = conversions
         self._pace = pace
         self._board = Board(store, len(fleet.datasets))
         self._reporter = reporter
@@ -955,7 +770,7 @@ class FleetWorker:
         now = self._clock()
         if now >= self._next_check:
             self._next_check = now + _SECONDS_BETWEEN_CHECKS
-            self._fleet.check_current()
+            check_current(self._fleet.work_dir, self._fleet.paths, self._fleet.one_host)
 
     def help_others(self) -> bool:
         """Join a conversion that another worker holds, while this worker waits with its own."""
@@ -992,7 +807,7 @@ class FleetWorker:
                 break  # the following datasets are shorter, and each has a worker
             # its holder meets the error too, and reports it
             with suppress(LeconvertError, OSError):
-                free = self._others.free(dataset)
+                free = self._conversions.free(dataset)
                 if free is not None:
                     each = free.share / (free.workers + 1)
                     left = dataset.cost_seconds * (each + _SERIAL_SHARE)
@@ -1002,7 +817,7 @@ class FleetWorker:
             if left <= least_seconds:
                 break
             try:
-                if self._others.join(self._fleet.datasets[-number], max_batches):
+                if self._conversions.join(self._fleet.datasets[-number], max_batches):
                     self._joined += 1
                     return True
             except InterruptedRunError:
@@ -1021,7 +836,7 @@ class FleetWorker:
         try:
             # A lost lease needs no quick reaction: the next holder joined the same conversion.
             with HeartbeatKeeper(lease):
-                fields = self._take(self._fleet.datasets[number])
+                fields = self._conversions.take(self._fleet.datasets[number])
             self._converted += lease.publish_done(fields) == "won"
         except LeaseLostError:
             lease.abandon()
@@ -1091,12 +906,171 @@ def _told(error: LeconvertError | OSError) -> LeconvertError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Conversions:
-    """The conversions of a fleet, in the work dirs of their datasets."""
+    """The conversions of a fleet, in the work dirs of their datasets.
 
-    conversion: Conversion
+    Attributes:
+        fleet: The fleet.
+        host: This host.
+        conversion: This worker's leases, and whether versions may be mixed.
+        progress: Receives the progress.
+        pause: Waits between two looks for room in the host's scratch folder.
+        batches: Number of batches of a run, by its id.
+    """
+
+    fleet: Fleet
     host: Host
+    conversion: Conversion
     progress: Progress
+    pause: Callable[[float], object]
     batches: dict[str, int] = field(default_factory=dict)
+
+    def take(self, dataset: FleetDataset) -> Mapping[str, Any]:
+        folder = self.fleet.work_dir.dataset(dataset.name)
+        state = source_state(dataset)
+        made = read_made(folder)
+        asked = asked_of(dataset, self.fleet.policy)
+        before, changed = by_record(made, dataset, state, asked)
+        if before is not None:
+            return before
+        if (
+            state.converted is not None
+            and made is None
+            and not dataset.options.proof.force_conversion
+        ):
+            assert isinstance(dataset.source, HubName)
+            if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
+                return {"was_finished": True, "flags": []}
+            raise already_on_hub(dataset)
+        state = self.host.state_before_push(dataset, state)
+        if changed:
+            dataset = replacing(dataset)
+        fetches = _planned_moves(self.host.folder(dataset)) if dataset.migrates else None
+        while True:
+            try:
+                with self.host.at_hand(dataset, state, fetches=fetches, pause=self.pause) as hand:
+                    fields, pushed = self._convert(dataset, hand, made)
+                    assert hand.dataset.target is not None
+                    if dataset.push is not None and not dataset.migrates:
+                        pushed = self.host.push(hand.dataset.target, dataset, made)
+                break
+            except _NeedsRoomError as error:
+                fetches = error.moves
+            except TargetError as error:
+                if made is None or not changed or made.target_is_as_made(dataset):
+                    raise
+                raise BusyError(
+                    f"Another run replaced {dataset.target} during this run.",
+                    path=str(dataset.target),
+                    next_step="Nothing needs to be done: the fleet tries this dataset again and "
+                    "then compares the result with its source.",
+                ) from error
+        if pushed is not None:
+            fields |= {
+                "was_finished": False,
+                "pushed": {"url": pushed.url, "commit": pushed.commit},
+                "sent_bytes": pushed.added_bytes,
+            }
+        write_made(folder, Made.of(dataset, state, asked, pushed, fields))
+        return fields
+
+    def _convert(
+        self, dataset: FleetDataset, hand: AtHand, made: Made | None
+    ) -> tuple[dict[str, Any], PushReport | None]:
+        """Convert a dataset whose source and result are folders, in a work dir of its own.
+
+        Returns:
+            The fields of its ``done`` record, and the report of its push if the conversion made
+            one.
+        """
+        folder = self.host.folder(dataset)
+        control = Control(stop=self.host.stop, progress=self.progress)
+        options, source, target = dataset.options, hand.dataset.source, hand.dataset.target
+        assert isinstance(source, Path)
+        assert target is not None
+        make_durably(target.parent)
+        under_way_before = folder.current_run_id()
+        discards = False
+
+        def in_place(repairs: RepairOptions) -> tuple[dict[str, Any], None] | None:
+            verified = is_finished(hand.dataset, repairs, control)
+            return None if verified is None else (_done_fields(repairs, verified), None)
+
+        def convert(repairs: RepairOptions) -> tuple[dict[str, Any], PushReport | None]:
+            under_way = folder.current_run_id()
+            if under_way is None and (done := in_place(repairs)) is not None:
+                return done
+            try:
+                report = run_conversion(
+                    [source],
+                    replace(
+                        options,
+                        # Fetching needs room first, and the plan computes how much.
+                        repairs=replace(
+                            repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None
+                        ),
+                        plan=PlanOptions(
+                            restart=under_way is not None
+                            and (discards or under_way == hand.dataset.discard),
+                            allow_mixed_versions=self.conversion.plan.allow_mixed_versions,
+                        ),
+                        workers=WorkerOptions(max_workers=1),
+                        leases=self.conversion.leases,
+                        # Nobody watches each dataset, so a replaced result is kept under a name
+                        # of its own.
+                        proof=replace(options.proof, keep_as_former=True),
+                        scratch=hand.scratch or ScratchOptions(),
+                        push=push_options(dataset, made) if dataset.migrates else None,
+                    ),
+                    control,
+                    arrival=hand.origin,
+                    output=None if dataset.migrates else target,
+                    work_dir=folder.root,
+                    for_push=dataset.push is not None,
+                )
+            except UnfitFilesError as error:
+                wanted = (
+                    self.fleet.policy.after(dataset, repairs, errors_of(error.findings)) or repairs
+                )
+                if wanted.fetch_unfit and error.moves is not None and hand.scratch is None:
+                    raise _NeedsRoomError(error.moves) from error
+                raise
+            except TargetError:
+                # Another fleet with the same list may have converted it meanwhile.
+                if (done := in_place(repairs)) is None:
+                    raise
+                return done
+            manifest = read_manifest(folder.run(report.run_id), report.run_id)
+            fields = _done_fields(repairs, report.verified) | _report_fields(report)
+            fields["source_digest"] = manifest.sources[0].meta_digest
+            received = report.source_bytes if hand.origin is not None else 0
+            if report.moves is not None:
+                received = report.moves.received + report.moves.to_fetch
+            if received:
+                fields["received_bytes"] = received
+            return fields, report.push
+
+        def attempt(repairs: RepairOptions) -> tuple[dict[str, Any], PushReport | None]:
+            nonlocal discards
+            try:
+                return convert(repairs)
+            except SourceChangedError:
+                # The source changed after an interrupted attempt was planned, so its work is
+                # useless. If the source changes during this conversion, too, the next error is
+                # raised.
+                if discards or under_way_before is None:
+                    raise
+                discards = True
+            except PlanMismatchError:
+                # The unfinished run may have been planned with repairs that the policy added for
+                # its findings. Only another scan shows that.
+                allowed, _ = draft_dataset(dataset, self.fleet.policy, folder, hand)
+                if allowed == repairs:
+                    raise
+                repairs = allowed
+            return attempt(repairs)
+
+        _, done = with_policy(self.fleet.policy, dataset, attempt)
+        return done
 
     def free(self, dataset: FleetDataset) -> Free | None:
         if dataset.migrates:  # its holder reserved the room, and usually there is nothing to write
@@ -1199,15 +1173,11 @@ def _work(
         if not worker.help_others():
             host.stop.wait(seconds)
 
-    def take(dataset: FleetDataset) -> Mapping[str, Any]:
-        return convert_dataset(fleet, dataset, host, conversion, pause=pause, progress=told)
-
     worker = FleetWorker(
         fleet,
         leases,
         host.stop,
-        take=take,
-        others=_Conversions(conversion, host, told),
+        conversions=_Conversions(fleet, host, conversion, told, pause),
         pace=host.pace,
         store=fleet.store(leases, identity),
         reporter=reporter,

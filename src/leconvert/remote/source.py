@@ -615,8 +615,7 @@ class HubGlance:
         version: Its version, or that of the tag ``v3.x`` if the Hub already has it converted; None
             if its ``meta/info.json`` is missing or states none.
         info: The contents of ``meta/info.json``.
-        files: Number of files of the repo.
-        size_bytes: Bytes of these files.
+        size_bytes: Bytes of its files.
         problem: Why it cannot be read; None if it can.
     """
 
@@ -625,7 +624,6 @@ class HubGlance:
     commit: str = ""
     version: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
-    files: int = 0
     size_bytes: int = 0
     problem: str | None = None
 
@@ -706,7 +704,6 @@ def _told(found: Origin, sizes: Sequence[int], *, is_there: bool = True) -> HubG
         found.commit,
         version if isinstance(version, str) else None,
         info,
-        len(sizes),
         sum(sizes),
         problem=wrong.message if wrong else None,
     )

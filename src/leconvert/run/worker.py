@@ -642,7 +642,7 @@ class Worker:
             return False
         self._next_check = now + _SECONDS_BETWEEN_CHECKS
         try:
-            check_current(self._run)
+            check_current(self._run.work_dir, self._run.paths, self._run.one_host)
         except StorageError:
             # A finished conversion removes its work dir; an unmounted file system has no result. A
             # dataset that was there before, to be replaced (--force-conversion), is no result.

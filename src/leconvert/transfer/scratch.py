@@ -470,7 +470,10 @@ class Window:
         if place == reader:
             others += sorted((other for other in self._fetches if other > reader), reverse=True)
         for other in others:
-            if not self._fetches[other].cancel():
+            fetch = self._fetches[other]
+            if not (fetch.cancel() or fetch.done()):
+                if place != reader:
+                    continue  # only the reader's own file is worth waiting for
                 self._wait_for(other)
             for path in (self._path(other), part_in(self._folder, self._files[other].path)):
                 path.unlink(missing_ok=True)

@@ -717,19 +717,19 @@ def find_work_dir(path: Path) -> Path:
     )
 
 
-def check_current(run: OpenedRun) -> None:
-    """Check that a run is still the current one of its work dir.
+def check_current(work_dir: WorkDir, paths: RunPaths, one_host: OneHost | None) -> None:
+    """Check that a run, of a conversion or of a fleet, is still the current one of its work dir.
 
     Raises:
         StorageError: The work dir is gone.
         PlanMismatchError: The work dir has another run now.
         OneHostOnlyError: Another host uses the run.
     """
-    root, mine = run.work_dir.root, run.manifest.run_id
-    now = run.work_dir.current_run_id()
+    root, mine = work_dir.root, paths.root.name
+    now = work_dir.current_run_id()
     if now == mine:
-        if run.one_host is not None:
-            check_still_alone(run.paths, mine, run.one_host)
+        if one_host is not None:
+            check_still_alone(paths, mine, one_host)
         return
     if now is None:
         raise StorageError(
@@ -741,6 +741,5 @@ def check_current(run: OpenedRun) -> None:
     raise PlanMismatchError(
         f"Run {mine} was discarded: {root} now holds run {now}.",
         path=str(root),
-        next_step="Start the command again to work on the new run. The work on the old run is "
-        "not used.",
+        next_step="Start the command again to work on the new run.",
     )

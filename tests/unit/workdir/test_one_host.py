@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from one_host_fakes import ELSEWHERE, HERE, without_links
 from tests.faults.watched_disk import WatchedDisk
 
-from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.fleet import FleetWorker, Line, fleet_datasets, open_fleet, plan_fleet
+from leconvert.run.conversion import Conversion, LeaseOptions, PlanOptions
+from leconvert.run.leasing import WorkerIdentity
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.workdir import identity as host_module
@@ -189,12 +192,31 @@ def test_without_hard_links_the_wish_changes_nothing(
 def test_two_machines_that_pass_for_one_are_found_out_by_the_first(
     planned_run: OpenedRun, this_host: list[HostIdentity]
 ) -> None:
-    check_current(planned_run)
+    first = planned_run.work_dir, planned_run.paths
+    check_current(*first, planned_run.one_host)
     this_host[0] = replace(HERE, boot="boot of the copied machine")
     second = open_run(planned_run.work_dir.root)
-    check_current(second)
+    check_current(*first, second.one_host)
     with pytest.raises(OneHostOnlyError, match="Two hosts or mounts with the name"):
-        check_current(planned_run)
+        check_current(*first, planned_run.one_host)
+
+
+def test_a_worker_of_a_fleet_finds_out_such_a_machine(
+    small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
+) -> None:
+    datasets = fleet_datasets([Line(str(small_source))], tmp_path / "out")
+    fleet = plan_fleet(datasets, tmp_path / "shared", plan=PlanOptions(one_host=True))
+    this_host[0] = replace(HERE, boot="boot of the copied machine")
+    open_fleet(fleet.work_dir.root)
+    worker = FleetWorker(
+        fleet,
+        LeaseOptions(),
+        threading.Event(),
+        conversions=None,  # type: ignore[arg-type]
+        store=fleet.store(LeaseOptions(), WorkerIdentity.of_this_process()),
+    )
+    with pytest.raises(OneHostOnlyError, match="Two hosts or mounts with the name"):
+        worker.run()
 
 
 def test_a_second_mount_of_the_same_folder_is_found_out_by_the_first(

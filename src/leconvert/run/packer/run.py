@@ -438,7 +438,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
     def check_once_more() -> None:
         _check_not_converted(run)
         check_source_unchanged(run)
-        check_current(run)
+        check_current(run.work_dir, run.paths, run.one_host)
 
     with target_lock(target, manifest.run_id, wait=packing.lock_wait):
         _check_not_converted(run)
@@ -677,7 +677,7 @@ def _assemble(
         idle = not watcher.working()  # one more look finds their last batches
         started = time.monotonic()
         board.refresh()
-        check_current(run)
+        check_current(run.work_dir, run.paths, run.one_host)
         pause = min(_LONGEST_PAUSE_SECONDS, _LOOKS_TO_PAUSES * (time.monotonic() - started))
         # Other processes make files, without a notification.
         if not idle and stop.wait(max(watcher.pause_seconds, pause)):
