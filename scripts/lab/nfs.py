@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab_kit import LabError, run_lab
 from nfs_lab import LabOptions, NfsLab
-from nfs_lab.lab import DEFAULT_FOLDER
+from nfs_lab.lab import DEFAULT_FOLDER, NFS_LEASE_SECONDS
 from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import ALL, SCENARIOS, Ground, set_clock, set_latency
 
@@ -21,7 +21,6 @@ def lab_options(options: argparse.Namespace) -> LabOptions:
         clients=options.clients,
         file_system=options.fs,
         mount_options=options.mount_options,
-        nfs_lease_seconds=options.nfs_lease_seconds,
     )
 
 
@@ -32,7 +31,7 @@ def build(options: argparse.Namespace) -> Iterator[tuple[str, Ground]]:
         yield (
             f"Linux {kernel_version()} on every host, {options.clients} hosts and a server with "
             f"{options.fs}, mount options {options.mount_options or 'by default'}, server's lease "
-            f"{options.nfs_lease_seconds} s",
+            f"{NFS_LEASE_SECONDS} s",
             Ground(lab),
         )
 
@@ -75,7 +74,6 @@ def parser() -> argparse.ArgumentParser:
         verb.add_argument("--clients", type=int, default=clients, help=f"hosts ({clients})")
         verb.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the export")
         verb.add_argument("--mount-options", default="", help="for the hosts; default: none")
-        verb.add_argument("--nfs-lease-seconds", type=int, default=10, help="the server's (10)")
     verbs.add_parser("down", help="end a lab, whatever state it is in")
     for name, what in (
         ("exec", "run a command on a host; the share is /mnt/work there"),
