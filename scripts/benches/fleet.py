@@ -157,9 +157,9 @@ def main(arguments: Sequence[str]) -> int:
     sizes = episodes_of(options.datasets, options.seed)
     with tempfile.TemporaryDirectory(dir=options.scratch, prefix="leconvert-rehearse-") as name:
         folder = Path(name)
-        head = kit.machine("bench.py fleet", arguments, folder)
-        head |= {"format": "leconvert-rehearse-fleet", "version": 1, "load": os.getloadavg()}
-        head |= {"episodes": sum(sizes), "largest": max(sizes), "seed": options.seed}
+        shape = {"episodes": sum(sizes), "largest": max(sizes), "seed": options.seed}
+        head = kit.header("bench.py fleet", arguments, folder, shape)
+        head["load"] = os.getloadavg()
 
         def run(step: str) -> kit.Row:
             more = (options.workers,) if step == "work" else ()
