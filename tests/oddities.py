@@ -273,7 +273,8 @@ def embed_images(root: Path, name: str) -> None:
 @_oddity
 def _50_features(root: Path) -> None:
     make_dataset(root, _SPEC)
-    names = [f"extra.feature_{number:02d}" for number in range(50)]
+    # LeRobot takes the statistics of whatever has "image" in its name for an image's.
+    names = [f"extra.image_embedding_{number:02d}" for number in range(50)]
     for episode, length in enumerate(LENGTHS):
         zeros = pa.array(np.zeros(length * 3, np.float32))
         column = pa.FixedSizeListArray.from_arrays(zeros, 3)

@@ -22,10 +22,13 @@ _FORKS = multiprocessing.get_context("forkserver")
 _PRELOADED = (
     "pytest",
     "tests.program",
+    "httpx",
     "leconvert.api",
+    "leconvert.fleet",
     "leconvert.report.status",
     "leconvert.run.upkeep",
     "leconvert.run.proof",
+    "pyarrow.compute",
     "pyarrow.parquet",
 )
 

@@ -1115,7 +1115,7 @@ def find_finished(
             return None
         differences = _made_otherwise(result, scan, layout)
         if differences:
-            raise _other_result(target, layout.to, differences)
+            raise _other_result(target, conversion, len(sources), differences)
         report = verify_pair(
             result,
             roots,
@@ -1129,7 +1129,7 @@ def find_finished(
         return report.depth
     shown = first_few(report.differences, _DIFFERENCES_SHOWN)
     if not report.files:  # other episodes, so no file could be compared
-        raise _other_result(target, layout.to, shown)
+        raise _other_result(target, conversion, len(sources), shown)
     exchanged = target / META if sources[0] == overlaid_meta(target) else target
     raise does_not_match(exchanged, sources, shown, in_place=in_place)
 
@@ -1207,14 +1207,22 @@ def _said_repairs(repairs: Sequence[Repairs]) -> str:
     return ", ".join(said) if said else "nothing"
 
 
-def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetError:
+def _other_result(
+    target: Path, asked: Conversion, num_sources: int, differences: Sequence[str]
+) -> TargetError:
+    may_append = num_sources == 1 and asked.selection == EpisodeSelection()
+    helps = (
+        "If the source has new episodes, `leconvert convert --append` adds them. "
+        if may_append
+        else ""
+    )
     return TargetError(
-        f"{target} already contains a {to} dataset, which differs from the one that this command "
-        "would make.",
+        f"{target} already contains a {asked.layout.to} dataset, which differs from the one that "
+        "this command would make.",
         path=str(target),
         details=differences,
-        next_step="Nothing was changed. Choose another --output. If the source has new episodes, "
-        "--append adds them. --force-conversion converts again and keeps the old result as "
+        next_step=f"Nothing was changed. Choose another folder for the result. {helps}"
+        "--force-conversion converts again and keeps the old result as "
         f"{old_dir(target)}.",
     )
 

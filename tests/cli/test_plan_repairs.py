@@ -139,6 +139,51 @@ def test_a_flag_that_others_make_superfluous_is_not_given(
     assert said[0] == "  keeps 3 of 4 episodes, 18 of 22 frames, 9 of 9 features"
 
 
+def _say_two_frames_each(root: Path) -> None:
+    edit_lines(root, "episodes", lambda lines: [line.update(length=2) for line in lines])
+
+
+def _lose_frames_of_most_clips_and_a_row(root: Path) -> None:
+    clips = sorted(root.glob(f"videos/*/{TOP}/*.mp4"))
+    short = make_dataset(
+        root.with_name("short"),
+        DatasetSpec(episodes=1, frames=1, cameras=(CameraSpec(TOP, 32, 32),)),
+    )
+    for clip in clips[:3]:
+        shutil.copy(next(short.glob("videos/*/*/*.mp4")), clip)
+    edit_table(root, 3, lambda table: table.slice(0, LENGTHS[3] - 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "flags", "keeps"),
+    [
+        (_say_two_frames_each, "--on-bad-episode trim", (4, 8, 9)),
+        (
+            _lose_frames_of_most_clips_and_a_row,
+            f"--drop-feature {TOP} --on-bad-episode trim",
+            (4, sum(LENGTHS) - 1, 8),
+        ),
+    ],
+)
+def test_a_flag_is_given_where_others_help_too_but_lose_more(
+    leconvert_here: Leconvert,
+    sound: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    flags: str,
+    keeps: tuple[int, ...],
+) -> None:
+    source = Path(shutil.copytree(sound, tmp_path / "source"))
+    damage(source)
+    plan = json.loads(leconvert_here("check", source, "--plan-repairs", "--json", code=0).stdout)
+    assert plan["command"] == f"leconvert convert --root {source} {flags}"
+    assert tuple(plan["keeps"].values()) == keeps
+    refused = json.loads(leconvert_here("convert", source, tmp_path / "r", "--json").stdout)
+    assert f"again with {flags}; nothing was written." in refused["next_step"]
+    done = leconvert_here("convert", source, tmp_path / "r", *shlex.split(flags), "--json", code=0)
+    assert json.loads(done.stdout)["frames"] == keeps[1]
+
+
 def test_what_only_a_remedy_brings_to_light_is_told_at_the_first_try(
     leconvert_here: Leconvert, sound: Path, tmp_path: Path
 ) -> None:

@@ -170,6 +170,10 @@ def test_a_push_that_failed_is_done_by_the_same_command(
     assert record["push"]["exit_code"] == 17
     assert f"`leconvert push {source_copy} --push-repo-id {REPO}`" in record["push"]["next_step"]
 
+    commit = repo.branches["main"]
+    assert main([*command, "--dry-run"]) == 0
+    assert "converted before. Only the push is left" in capsys.readouterr().out
+    assert (repo.branches["main"], "v3.0" in repo.tags) == (commit, False)
     assert main(command) == 0
     assert "converted before. Only the push is left" in capsys.readouterr().out
     assert repo.tags["v3.0"] == repo.branches["main"]

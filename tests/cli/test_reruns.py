@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 import threading
 from collections.abc import Sequence
@@ -178,6 +179,7 @@ def test_a_result_that_was_made_otherwise_is_left_with_5_and_what_differs(
 ) -> None:
     assert main(["convert", "A", "out"]) == 0
     assert main(["merge", "A", "B", "-o", "both"]) == 0
+    assert main(["split", "A", "--output-dir", "parts", "--into", "a=0,b=1-2"]) == 0
     before = snapshot(here)
     for command, said in (
         (
@@ -188,10 +190,17 @@ def test_a_result_that_was_made_otherwise_is_left_with_5_and_what_differs(
         (["convert", "A", "out", "--episodes", "0"], "nothing then, only "),
         (["convert", "A", "both"], "made from 2 datasets, but 1 dataset is given"),
         (["merge", "A", "B", "--output", "out"], "made from 1 dataset, but 2 datasets are given"),
+        (["split", "A", "--output-dir", "parts", "--into", "a=0-1,b=2"], "only episodes 0-1 "),
     ):
         capsys.readouterr()
         assert main(command) == 5, command
-        assert said in " ".join(capsys.readouterr().err.split()), command
+        told = " ".join(capsys.readouterr().err.split())
+        assert said in told, command
+        assert main([command[0], "--help-all"]) == 0
+        options = capsys.readouterr().out
+        flags = re.findall(r"--[a-z-]+", told.partition("→")[2])
+        assert flags
+        assert all(flag in options for flag in flags), "the command takes what it advises"
     assert snapshot(here) == before
 
 

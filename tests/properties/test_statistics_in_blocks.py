@@ -1,7 +1,7 @@
 """Statistics of a block of episodes at once are those of one episode after the other."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from tests.episode_records import EpisodeRecord, write_episodes
 
@@ -91,15 +91,32 @@ ODDITIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "nothing at all": lambda stats: stats.clear(),
     "no table": lambda stats: stats.update(action=[1.5]),
 }
-BLOCKS = st.lists(statistics(), min_size=1, max_size=5)
+Rows = list[dict[str, Any]]
+Drawn = tuple[Rows, int]
+
+
+def drawn_rows(min_size: int, max_size: int) -> st.SearchStrategy[Drawn]:
+    """Rows without any oddity, and which of them is to have one."""
+    rows = st.lists(statistics(), min_size=min_size, max_size=max_size)
+    return st.tuples(rows, st.integers(0, max_size - 1))
+
+
+BLOCKS = drawn_rows(1, 5)
 SETTINGS = settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def with_oddity(rows: list[dict[str, Any]], oddity: str, place: int) -> list[dict[str, Any]]:
-    # The generator may share lists between rows.
-    rows = json.loads(json.dumps(rows))
-    ODDITIES[oddity](rows[place % len(rows)])
-    return rows
+def with_each_oddity(drawn: Drawn) -> Iterator[tuple[str | None, Rows]]:
+    """Yield the rows as they are, and with each oddity in one of them.
+
+    To draw rows takes longer than to look at them, so that all oddities share them.
+    """
+    rows, place = drawn
+    yield None, rows
+    for oddity, make in ODDITIES.items():
+        note(oddity)
+        copied = json.loads(json.dumps(rows))  # the generator may share lists between rows
+        make(copied[place % len(rows)])
+        yield oddity, copied
 
 
 def same(a: object, b: object) -> bool:
@@ -108,61 +125,41 @@ def same(a: object, b: object) -> bool:
 
 
 @SETTINGS
-@given(rows=BLOCKS)
-def test_columns_have_the_types_and_bits_that_numpy_gives_the_lists(
-    rows: list[dict[str, Any]],
+@given(drawn=BLOCKS)
+def test_columns_have_the_types_and_bits_that_numpy_gives_the_lists_or_there_are_none(
+    drawn: Drawn,
 ) -> None:
-    columns = StatsBlock(rows).columns
-    assert columns is not None
-    for feature, statistics in rows[0].items():
-        for name in statistics:
-            expected = np.array([row[feature][name] for row in rows])
-            found = columns[feature][name]
-            assert found.dtype == expected.dtype
-            assert found.shape == expected.shape
-            assert found.tobytes() == expected.tobytes()
+    for oddity, rows in with_each_oddity(drawn):
+        columns = StatsBlock(rows).columns
+        assert columns is not None or oddity is not None
+        for feature, statistics in ({} if columns is None else rows[0]).items():
+            for name in statistics:
+                expected = np.array([row[feature][name] for row in rows])
+                found = columns[feature][name]
+                assert found.dtype == expected.dtype
+                assert found.shape == expected.shape
+                assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("oddity", ODDITIES)
 @SETTINGS
-@given(rows=BLOCKS, place=st.integers(0, 4))
-def test_columns_are_what_numpy_gives_or_none(
-    oddity: str, rows: list[dict[str, Any]], place: int
-) -> None:
-    rows = with_oddity(rows, oddity, place)
-    columns = StatsBlock(rows).columns
-    if columns is None:
-        return
-    for feature, statistics in columns.items():
-        for name, found in statistics.items():
-            expected = np.array([row[feature][name] for row in rows])
-            assert found.dtype == expected.dtype
-            assert found.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("oddity", [None, *ODDITIES])
-@SETTINGS
-@given(rows=st.lists(statistics(), min_size=2, max_size=9), place=st.integers(0, 8))
-def test_no_value_changes_on_the_way_through_columns(
-    oddity: str | None, rows: list[dict[str, Any]], place: int
-) -> None:
-    if oddity is not None:
-        rows = with_oddity(rows, oddity, place)
-    blocks = [StatsBlock(rows[first : first + 2]) for first in range(0, len(rows), 2)]
-    together = list(joined(blocks))
-    assert sum(map(len, together)) == len(rows)
-    assert len(together) == 1 or oddity is not None
-    for block in blocks, together:
-        assert same(list(rows_of(block)), rows)
-        fewer = [{name: row[name] for name in row if name != "action"} for row in rows]
-        assert same(list(rows_of(each.without({"action"}) for each in block)), fewer)
-        named = [{"a" if name == "action" else name: row[name] for name in row} for row in rows]
-        assert same(list(rows_of(each.renamed({"action": "a"}) for each in block)), named)
-        chosen = np.arange(len(rows)) % 2 == 0
-        edges = np.cumsum([len(each) for each in block])
-        parts = zip(block, np.split(chosen, edges[:-1]), strict=True)
-        some = [each[part] for each, part in parts if part.any()]
-        assert same(list(rows_of(some)), rows[::2])
+@given(drawn=drawn_rows(2, 9))
+def test_no_value_changes_on_the_way_through_columns(drawn: Drawn) -> None:
+    for oddity, rows in with_each_oddity(drawn):
+        blocks = [StatsBlock(rows[first : first + 2]) for first in range(0, len(rows), 2)]
+        together = list(joined(blocks))
+        assert sum(map(len, together)) == len(rows)
+        assert len(together) == 1 or oddity is not None
+        for block in blocks, together:
+            assert same(list(rows_of(block)), rows)
+            fewer = [{name: row[name] for name in row if name != "action"} for row in rows]
+            assert same(list(rows_of(each.without({"action"}) for each in block)), fewer)
+            named = [{"a" if name == "action" else name: row[name] for name in row} for row in rows]
+            assert same(list(rows_of(each.renamed({"action": "a"}) for each in block)), named)
+            chosen = np.arange(len(rows)) % 2 == 0
+            edges = np.cumsum([len(each) for each in block])
+            parts = zip(block, np.split(chosen, edges[:-1]), strict=True)
+            some = [each[part] for each, part in parts if part.any()]
+            assert same(list(rows_of(some)), rows[::2])
 
 
 def test_blocks_are_joined_to_blocks_of_a_thousand_episodes_at_most() -> None:
@@ -170,105 +167,99 @@ def test_blocks_are_joined_to_blocks_of_a_thousand_episodes_at_most() -> None:
     assert [len(block) for block in joined(blocks)] == [1000, 1000, 125]
 
 
-@pytest.mark.parametrize("oddity", [None, *ODDITIES])
 @SETTINGS
-@given(rows=st.lists(statistics(), min_size=3, max_size=9), place=st.integers(0, 8))
-def test_adding_a_block_up_is_adding_its_episodes_up(
-    oddity: str | None, rows: list[dict[str, Any]], place: int
-) -> None:
-    if oddity is not None:
-        rows = with_oddity(rows, oddity, place)
-    results = []
-    for by_block in (True, False):
-        aggregate = StatsAggregator(block_episodes=4)
-        try:
-            with np.errstate(all="ignore"):
-                if by_block:
-                    aggregate.update_block(StatsBlock(rows[:2]), [0, 1])
-                    aggregate.update_block(StatsBlock(rows[2:]), range(2, len(rows)))
-                else:
-                    for episode, stats in enumerate(rows):
-                        aggregate.update(stats, episode_index=episode)
-                result = aggregate.result()
-        except SourceError as error:
-            results.append(("refused", error.message.partition(" in episode ")[0]))
-            continue
-        arrays = {f: {n: (a.dtype, a.tobytes()) for n, a in s.items()} for f, s in result.items()}
-        results.append((arrays, ""))
-    assert results[0][0] == results[1][0]
-
-
-@pytest.mark.parametrize("oddity", [None, *ODDITIES])
-@SETTINGS
-@given(rows=BLOCKS, place=st.integers(0, 4))
-def test_lines_of_a_block_are_those_that_python_writes_of_each_episode(
-    oddity: str | None, rows: list[dict[str, Any]], place: int, tmp_path_factory: Any
-) -> None:
-    if oddity is not None:
-        rows = with_oddity(rows, oddity, place)
-    root = tmp_path_factory.mktemp("written")
-    (root / "meta").mkdir()
-    index = np.arange(len(rows)) + 7
-    lines = [{"tasks": ["é %s"]}] * len(rows)
-    rows_and_columns = [StatsBlock(rows)]
-    if (columns := rows_and_columns[0].columns) is not None:
-        rows_and_columns.append(StatsBlock.of_columns(columns, len(rows)))
-    for block in rows_and_columns:
-        v2.write_episodes(root, [(index, index, lines, block)])
-        expected = [
-            json.dumps({"episode_index": number, "stats": row}, ensure_ascii=False) + "\n"
-            for number, row in enumerate(block.rows, 7)
-        ]
-        assert (root / v2.STATS_PATH).read_text().splitlines(keepends=True) == expected
-
-
-@pytest.mark.parametrize("oddity", [None, *ODDITIES])
-@SETTINGS
-@given(rows=BLOCKS, place=st.integers(0, 4))
-def test_columns_of_the_table_are_those_of_rows_that_are_looked_at_one_by_one(
-    oddity: str | None, rows: list[dict[str, Any]], place: int, tmp_path_factory: Any
-) -> None:
-    if oddity is not None:
-        rows = with_oddity(rows, oddity, place)
-    results: list[object] = []
-    for one_by_one in (False, True):
-        root: Path = tmp_path_factory.mktemp("written")
-        with pytest.MonkeyPatch.context() as patch:
-            if one_by_one:
-                patch.setattr(StatsBlock, "columns", None)
-            records = [
-                EpisodeRecord(i, 0, i, 1, (), {"tasks": []}, row) for i, row in enumerate(rows)
-            ]
+@given(drawn=drawn_rows(3, 9))
+def test_adding_a_block_up_is_adding_its_episodes_up(drawn: Drawn) -> None:
+    for _, rows in with_each_oddity(drawn):
+        results = []
+        for by_block in (True, False):
+            aggregate = StatsAggregator(block_episodes=4)
             try:
-                (path,) = write_episodes(root, lambda: records, fps=Fraction(30))  # noqa: B023
+                with np.errstate(all="ignore"):
+                    if by_block:
+                        aggregate.update_block(StatsBlock(rows[:2]), [0, 1])
+                        aggregate.update_block(StatsBlock(rows[2:]), range(2, len(rows)))
+                    else:
+                        for episode, stats in enumerate(rows):
+                            aggregate.update(stats, episode_index=episode)
+                    result = aggregate.result()
             except SourceError as error:
-                results.append(error.message)
+                results.append(("refused", error.message.partition(" in episode ")[0]))
                 continue
-        results.append((pq.read_schema(root / path), (root / path).read_bytes()))
-        if one_by_one:
-            (table,) = EpisodesReader(root).blocks(bool)
-            block = stats_of_rows(table)
-            slowly = [
-                {
-                    name.removeprefix("stats/"): value
-                    for name, value in row.items()
-                    if name.startswith("stats/") and value is not None
-                }
-                for row in table.to_pylist()
+            arrays = {
+                f: {n: (a.dtype, a.tobytes()) for n, a in s.items()} for f, s in result.items()
+            }
+            results.append((arrays, ""))
+        assert results[0][0] == results[1][0]
+
+
+@SETTINGS
+@given(drawn=BLOCKS)
+def test_lines_of_a_block_are_those_that_python_writes_of_each_episode(
+    drawn: Drawn, tmp_path_factory: Any
+) -> None:
+    for _, rows in with_each_oddity(drawn):
+        root = tmp_path_factory.mktemp("written")
+        (root / "meta").mkdir()
+        index = np.arange(len(rows)) + 7
+        lines = [{"tasks": ["é %s"]}] * len(rows)
+        rows_and_columns = [StatsBlock(rows)]
+        if (columns := rows_and_columns[0].columns) is not None:
+            rows_and_columns.append(StatsBlock.of_columns(columns, len(rows)))
+        for block in rows_and_columns:
+            v2.write_episodes(root, [(index, index, lines, block)])
+            expected = [
+                json.dumps({"episode_index": number, "stats": row}, ensure_ascii=False) + "\n"
+                for number, row in enumerate(block.rows, 7)
             ]
-            found = [
-                {
-                    f"{f}/{s}".removeprefix("/"): value
-                    for f, own in (row or {}).items()
-                    for s, value in own.items()
-                }
-                for row in block.rows
-            ]
-            assert [*map(sorted, found)] == [*map(sorted, slowly)]
-            assert all(
-                same(a[name], b[name]) for a, b in zip(found, slowly, strict=True) for name in a
-            )
-    assert results[0] == results[1]
+            assert (root / v2.STATS_PATH).read_text().splitlines(keepends=True) == expected
+
+
+@SETTINGS
+@given(drawn=BLOCKS)
+def test_columns_of_the_table_are_those_of_rows_that_are_looked_at_one_by_one(
+    drawn: Drawn, tmp_path_factory: Any
+) -> None:
+    for _, rows in with_each_oddity(drawn):
+        results: list[object] = []
+        for one_by_one in (False, True):
+            root: Path = tmp_path_factory.mktemp("written")
+            with pytest.MonkeyPatch.context() as patch:
+                if one_by_one:
+                    patch.setattr(StatsBlock, "columns", None)
+                records = [
+                    EpisodeRecord(i, 0, i, 1, (), {"tasks": []}, row) for i, row in enumerate(rows)
+                ]
+                try:
+                    (path,) = write_episodes(root, lambda: records, fps=Fraction(30))  # noqa: B023
+                except SourceError as error:
+                    results.append(error.message)
+                    continue
+            results.append((pq.read_schema(root / path), (root / path).read_bytes()))
+            if one_by_one:
+                (table,) = EpisodesReader(root).blocks(bool)
+                block = stats_of_rows(table)
+                slowly = [
+                    {
+                        name.removeprefix("stats/"): value
+                        for name, value in row.items()
+                        if name.startswith("stats/") and value is not None
+                    }
+                    for row in table.to_pylist()
+                ]
+                found = [
+                    {
+                        f"{f}/{s}".removeprefix("/"): value
+                        for f, own in (row or {}).items()
+                        for s, value in own.items()
+                    }
+                    for row in block.rows
+                ]
+                assert [*map(sorted, found)] == [*map(sorted, slowly)]
+                assert all(
+                    same(a[name], b[name]) for a, b in zip(found, slowly, strict=True) for name in a
+                )
+        assert results[0] == results[1]
 
 
 DECLARED: dict[str, dict[str, Any]] = {
@@ -280,11 +271,9 @@ DECLARED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("oddity", [None, *ODDITIES])
 @SETTINGS
 @given(
-    rows=BLOCKS,
-    place=st.integers(0, 4),
+    drawn=BLOCKS,
     declared=st.sampled_from(
         [
             {},
@@ -296,17 +285,16 @@ DECLARED: dict[str, dict[str, Any]] = {
     ),
 )
 def test_a_block_of_which_nothing_is_said_has_no_episode_of_which_something_is_said(
-    oddity: str | None, rows: list[dict[str, Any]], place: int, declared: dict[str, Any]
+    drawn: Drawn, declared: dict[str, Any]
 ) -> None:
-    if oddity is not None:
-        rows = with_oddity(rows, oddity, place)
-    check = StatsCheck(DECLARED | declared)
-    notes = ObservationLog()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StatsCheck, "finds_nothing", lambda *_: False)
-        missing, _ = check(StatsBlock(rows), range(len(rows)), notes)
-    said = [*notes.sightings.remarks(), *missing]
-    finds_nothing = check.finds_nothing(StatsBlock(rows))
-    assert not (finds_nothing and said)
-    if oddity is None:
-        assert finds_nothing is not bool(said)
+    for oddity, rows in with_each_oddity(drawn):
+        check = StatsCheck(DECLARED | declared)
+        notes = ObservationLog()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StatsCheck, "finds_nothing", lambda *_: False)
+            missing, _ = check(StatsBlock(rows), range(len(rows)), notes)
+        said = [*notes.sightings.remarks(), *missing]
+        finds_nothing = check.finds_nothing(StatsBlock(rows))
+        assert not (finds_nothing and said)
+        if oddity is None:
+            assert finds_nothing is not bool(said)

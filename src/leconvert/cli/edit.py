@@ -6,11 +6,11 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.flow import make_dataset, print_report
-from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
     add_keep_work_dir,
@@ -18,7 +18,7 @@ from leconvert.cli.options import (
     add_report_option,
     add_target,
     add_work_dir,
-    control_of,
+    controlled,
     conversion_options,
     local_path,
     named_push_target,
@@ -26,9 +26,8 @@ from leconvert.cli.options import (
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import EDITING_OPTIONS, Parser, add_output
 from leconvert.cli.plan import print_plan
-from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
-from leconvert.cli.sources import named_datasets
+from leconvert.cli.sources import named_datasets, named_places
 from leconvert.model.selection import EpisodeSelection, parse_frames, parse_parts
 from leconvert.support.flags import whole
 from leconvert.support.text import amount, count, numbered
@@ -73,8 +72,12 @@ def run_merge(options: argparse.Namespace) -> int:
     datasets = named_datasets(options.datasets, unfetched=writes_nothing)
     conversion = conversion_options(options)
     push = ResultPush(options, options.output.resolve(), named_push_target(options))
+    push.check()
     return make_dataset(
-        options, datasets, conversion, made="the result of this very merge", push=push
+        options,
+        conversion,
+        partial(named_places, options, datasets),
+        push_of=lambda _: push,
     )
 
 
@@ -125,12 +128,11 @@ def run_split(options: argparse.Namespace) -> int:
 
     conversion = conversion_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
-    progress = progress_for(quiet=options.json or options.quiet)
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         parts = split_dataset(
-            dataset.bring(stop=stop, progress=progress),
+            dataset.bring(control),
             conversion,
-            control_of(options, stop, progress),
+            control,
             output_dir=options.output_dir,
             into=parse_parts(options.into),
             seed=options.seed,
@@ -214,6 +216,4 @@ def run_trim(options: argparse.Namespace) -> int:
     selection = EpisodeSelection(frames=parse_frames(options.episode, options.frames))
     datasets = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
     conversion = conversion_options(options, selection)
-    return make_dataset(
-        options, datasets, conversion, made=(f"the result of this very trim of {options.dataset}")
-    )
+    return make_dataset(options, conversion, partial(named_places, options, datasets))

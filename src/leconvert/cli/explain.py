@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.output import columns, show
 from leconvert.cli.parser import add_output, nearest
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
 from leconvert.support import errors
 from leconvert.support.errors import EXIT_CODES, UsageError
+from leconvert.support.flags import flags_of
 
 if TYPE_CHECKING:
     from leconvert.dataset.findings import Kind
@@ -98,7 +101,7 @@ def _findings() -> dict[str, list[dict[str, Any]]]:
     """Return the entries of a code in both catalogues."""
     from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE
 
-    does = _option_helps()
+    does = {told.name: told.help for told in (*flags_of(LayoutOptions), *flags_of(RepairOptions))}
     found: dict[str, list[dict[str, Any]]] = {}
     for code, kind in SOURCE_CATALOGUE.items():
         found.setdefault(code, []).append(
@@ -135,19 +138,6 @@ def _for_value(does: str | None, value: str) -> str | None:
     parts = _DEFAULT.sub("", does or "").split("; ")
     about = [part.removeprefix(f"{value}: ") for part in parts if part.startswith(f"{value}: ")]
     return does and "; ".join(about or parts)
-
-
-def _option_helps() -> dict[str, str]:
-    """Return the help of each option of ``convert``."""
-    from leconvert.cli.main import build_parser
-
-    convert = build_parser("convert").commands["convert"]
-    return {
-        option: argument.help
-        for argument in convert.arguments()
-        for option in argument.option_strings
-        if argument.help and argument.help != argparse.SUPPRESS
-    }
 
 
 def _lines(record: Mapping[str, Any]) -> Iterable[str]:

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
     add_group,
     add_proof_options,
     add_push_options,
     add_push_wish,
-    control_of,
+    controlled,
     conversion_options,
     filled,
     layout_options,
@@ -143,7 +142,7 @@ def run_convert(options: argparse.Namespace) -> int:
     work_dir = options.work_dir.resolve()
     if options.dry_run:
         return _show_price(options, price_fleet(datasets, work_dir, policy, conversion.scratch))
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         plan = conversion.plan
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
         progress.say(
@@ -155,7 +154,7 @@ def run_convert(options: argparse.Namespace) -> int:
             if options.json:
                 print(json.dumps(FleetObserver(fleet).look().as_record(), indent=2))
             return 0
-        failures = convert_fleet(fleet, conversion, control_of(options, stop, progress))
+        failures = convert_fleet(fleet, conversion, control)
     status = FleetObserver(fleet).look()
     show(options, status.as_record(), summary_lines(status))
     return _code(status, failures)

@@ -5,141 +5,191 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import control_of, report_place
-from leconvert.cli.output import planned_lines, print_findings, print_planned_findings, show
-from leconvert.cli.plan import replaced_target, show_preview
-from leconvert.cli.progress import progress_for
+from leconvert.cli.options import controlled, push_options, report_place
+from leconvert.cli.output import planned_lines, print_findings, show
+from leconvert.cli.plan import show_dry_run
+from leconvert.cli.push import ResultPush
 from leconvert.model.repairs import Repairs
-from leconvert.run.conversion import Conversion
+from leconvert.run.conversion import Control, Conversion
 from leconvert.support.text import amount, count
 from leconvert.workdir.records import WorkDir
-from leconvert.workdir.swap import work_dir_beside
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
-    from leconvert.cli.push import ResultPush
-    from leconvert.cli.sources import NamedDataset
+    from leconvert.cli.sources import Places
     from leconvert.run.planner import MovedBytes, PlannedRepairs
 
 
 def make_dataset(
     options: argparse.Namespace,
-    datasets: Sequence[NamedDataset],
     conversion: Conversion,
+    bring: Callable[[Control], AbstractContextManager[Places | str]],
     *,
-    made: str | None = None,
-    push: ResultPush | None = None,
+    push_of: Callable[[Places], ResultPush] | None = None,
     repairs: PlannedRepairs | None = None,
+    probe_seconds: float | None = None,
 ) -> int:
-    """Make one dataset of one or several, as ``merge``, ``trim`` and ``repair`` do.
+    """Make one dataset of one or several, as ``convert``, ``merge``, ``trim`` and ``repair`` do.
 
     Args:
         options: The options: where the result goes, what is only shown, and what is kept.
-        datasets: The sources, in the order of their episodes.
         conversion: All options of the conversion.
-        made: A name for the result, such as ``the result of this very merge``; None to compare
-            no dataset that is there already.
-        push: The push of the result; None for a command that does not push.
+        bring: Provides the sources, the target and the work dir; or says that the Hub has the
+            dataset in this version already.
+        push_of: Returns the push of the result; None for a command that does not push.
         repairs: The repairs that are made, to be shown before the work; else None.
+        probe_seconds: Seconds to measure how fast the result loads; None for no measurement.
 
     Returns:
         The exit code.
     """
-    from leconvert.api import find_finished, run_conversion
-    from leconvert.run.planner import check_all_places, preview_plan
+    from leconvert.api import run_conversion
 
-    output, given = options.output, options.work_dir
-    if push is not None:
-        push.check()
-    if len(datasets) > 1:  # impossible places are refused before anything is downloaded
-        work_dir = work_dir_beside(output.resolve()) if given is None else given.resolve()
-        check_all_places([dataset.folder for dataset in datasets], output.resolve(), work_dir)
-    with stop_on_signals() as stop:
-        control = control_of(options, stop, progress_for(quiet=options.json or options.quiet))
-        sources = [dataset.bring(stop=stop, progress=control.progress) for dataset in datasets]
-        target = sources[0] if output is None else output.resolve()
-        work_dir = work_dir_beside(target) if given is None else given.resolve()
-        report = verified = None
-        # In place, the next call has the result as its source: --restart must not trim it again.
-        looks = output is None or not conversion.plan.restart
-        if made and looks and WorkDir(work_dir).current_run_id() is None:
-            verified = find_finished(sources, target, conversion, control)
-            if verified is not None and (push is None or push.repo_id is None):
-                return show_finished(options, target, made, verified)
+    report = None
+    with controlled(options) as control, bring(control) as found:
+        if isinstance(found, str):
+            return show(options, {"already_converted": found}, [found])
+        push = push_of(found) if push_of else ResultPush(options, found.target, None)
+        pushes = push.repo_id is not None
+        is_there, verified = push.is_alone_left(), None
+        # A repair has planned changes, so there is something to do.
+        if is_there is None and repairs is None:
+            asks_more = not pushes and _asks_more(options, conversion, probe_seconds)
+            verified = None if asks_more else _compared(options, found, conversion, control)
+            is_there = verified is not None
+        if verified is not None and not pushes:
+            found.release()
+            return _show_finished(options, found, conversion, verified)
+        if options.dry_run and is_there:
+            record = {"already_converted": str(found.target), "verified": verified}
+            return show(options, record, [_PUSH_LEFT, "Nothing was written."])
         if options.dry_run:
-            replaced_target(sources, target, work_dir, conversion)
-            plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
-            if repairs is None:
-                return show_preview(options, plan, sources, target)
-            if not (options.json or options.quiet):
-                print_planned_findings(repairs)
-            return show(options, repairs.as_record(), planned_lines(repairs))
+            return show_dry_run(options, found, conversion, control, repairs)
         if repairs is not None and not (options.json or options.quiet):
             print(*planned_lines(repairs), sep="\n")
-        if verified is None:
+        if not is_there:
+            if found.migrates:
+                conversion = replace(conversion, push=push_options(options, None))
             report = run_conversion(
-                sources,
+                found.sources,
                 conversion,
                 control,
-                output=output,
-                work_dir=given,
+                arrival=found.arrival,
+                output=None if found.migrates or found.in_place else found.target,
+                work_dir=None if options.work_dir is None else found.work_dir,
                 keep_work_dir=options.keep_work_dir,
-                for_push=push is not None and push.repo_id is not None,
-                report=report_place(options.report, target),
+                for_push=pushes,
+                probe_seconds=probe_seconds,
+                report=report_place(options.report, found.named),
             )
-    return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
+            push.done = report.push
+        found.release()
+    return _show_outcome(options, report, push)
 
 
-def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:
-    """Say that a result was in place before, and how it was compared now; return the exit code.
+# The same command again, when its result is in place.
 
-    Args:
-        made: A name for the result, such as ``the v3.0 dataset made from SOURCE``.
+
+def _asks_more(
+    options: argparse.Namespace, conversion: Conversion, probe_seconds: float | None
+) -> bool:
+    """Return whether a command asks for more than a result."""
+    return (
+        probe_seconds is not None
+        or options.report is not None
+        or options.keep_work_dir
+        or conversion.layout.block_align is not None  # no result tells how its blocks are aligned
+    )
+
+
+def _compared(
+    options: argparse.Namespace, found: Places, conversion: Conversion, control: Control
+) -> str | None:
+    """Compare a result that is in place with the result of this command.
+
+    Returns:
+        The depth of the comparison; None if there is something to do.
     """
+    from leconvert.api import find_finished
+
+    proof = conversion.proof
+    # In place, the next call has the result as its source: --restart must not trim it again.
+    begins_anew = conversion.plan.restart and not found.in_place
+    # A source is removed only by a conversion.
+    if begins_anew or found.migrates or proof.delete_source:
+        return None
+    if _is_under_way(found.work_dir, to_look=options.dry_run):
+        return None
+    if options.dry_run and found.outline:  # the run itself may have the whole source
+        proof = replace(proof, verify="structure")
+    proof.check_source(is_outline=found.outline is not None)
+    return find_finished(found.sources, found.target, replace(conversion, proof=proof), control)
+
+
+def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
+    """Return whether a run is unfinished; ``to_look``: if its swap began, it counts as finished."""
+    from leconvert.run.packer import swap_has_begun
+    from leconvert.workdir.run import open_run
+
+    if WorkDir(work_dir).current_run_id() is None:
+        return False
+    return not (
+        to_look and swap_has_begun(open_run(work_dir, allow_mixed_versions=True, only_look=True))
+    )
+
+
+def _show_finished(
+    options: argparse.Namespace,
+    found: Places,
+    conversion: Conversion,
+    verified: str,
+) -> int:
+    """Say that a result was in place before, and how it was compared now; return the exit code."""
     how = "of every byte" if verified == "bytes" else "by structure"
     said = (
-        f"{target} is already {made}. A comparison {how} found no difference. There is nothing to "
-        "do."
+        f"{found.target} is already the {conversion.layout.to} dataset made from {found.made_of}. "
+        f"A comparison {how} found no difference. There is nothing to do."
     )
-    return show(options, {"already_converted": str(target), "verified": verified}, [said])
+    record = {"already_converted": str(found.target), "verified": verified}
+    return show(options, record, [said])
 
 
-def show_outcome(
-    report: ConversionReport | None, push: ResultPush | None, *, as_json: bool, quiet: bool
+_PUSH_LEFT = "The dataset was converted before. Only the push is left to do."
+
+
+def _show_outcome(
+    options: argparse.Namespace, report: ConversionReport | None, push: ResultPush
 ) -> int:
     """Push if that is wanted, print the outcome, and return the exit code.
 
     Args:
         report: The conversion; None if the result was in place before.
-        push: The push; None for a command that does not push.
+        push: The push.
     """
     # If the result could not be measured, the command ends with the code of the probe.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
-    if as_json:
+    if options.json:
         done = {} if report is None else report.as_record()
-        if push is not None:
-            done["push"], push_code = push.as_record()
-            code = push_code or code
+        done["push"], push_code = push.as_record()
         print(json.dumps(done, indent=2))
-        return code
-    if quiet:
-        if push is not None:
-            push.run()
+        return push_code or code
+    if options.quiet:
+        push.run()
         if report is not None:
             print_findings(report.findings)
         return code
     if report is None:
-        print("The dataset was converted before. Only the push is left to do.")
+        print(_PUSH_LEFT)
     else:
         print_report(report)
-    if push is not None:
-        for line in push.lines(push.run()):
-            print(line)
+    for line in push.lines(push.run()):
+        print(line)
     return code
 
 

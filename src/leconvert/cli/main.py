@@ -94,7 +94,7 @@ _MORE_HELP = """
 """
 
 
-def build_parser(wanted: str | None = None) -> Parser:
+def build_parser() -> Parser:
     """Return the parser of the whole program.
 
     The options of a command are declared when it parses. ``declared()`` declares them all.
@@ -107,8 +107,6 @@ def build_parser(wanted: str | None = None) -> Parser:
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
     parser.add_commands("command", COMMANDS, command_place)
     parser.advice = lambda words: _meant(words, parser.commands)
-    if wanted in parser.commands:
-        parser.commands[wanted].declare()
     return parser
 
 

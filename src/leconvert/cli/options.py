@@ -7,7 +7,6 @@ namespace, so the default of the object holds. `filled` makes the object.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import threading
@@ -18,7 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from leconvert.cli.main import stop_on_signals
 from leconvert.cli.parser import OptionalValue, Settings, hide
+from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
@@ -32,7 +33,7 @@ from leconvert.run.conversion import (
     WorkerOptions,
 )
 from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
-from leconvert.run.engines.options import Site, SlurmOptions, site_from
+from leconvert.run.engines.options import RayOptions, Site, SlurmOptions, site_from
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of
 from leconvert.support.machine import lerobot_home
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from leconvert.remote.provenance import Origin
-    from leconvert.run.engines import Engine, RayOptions
+    from leconvert.run.engines import Engine
 
 # From the parsed arguments to options objects.
 
@@ -529,7 +530,7 @@ def add_slurm_worker_options(
     for_slurm = [*add_flags(group, SlurmOptions), *add_flags(group, Site)]
     asked = "a resource of the workers' SLURM jobs"
     group.add_argument("--slurm", action=Settings, actions=for_slurm, prefix="slurm-", help=asked)
-    for_ray = _add_ray_options(group) if of_ray else []
+    for_ray = add_flags(group, RayOptions) if of_ray else []
     if of_ray:
         shared = [each for each in for_slurm if each.option_strings[-1] in _OF_RAY_TOO]
         asked = "a resource of the workers' Ray tasks"
@@ -544,80 +545,10 @@ def slurm_options(options: argparse.Namespace) -> SlurmOptions:
     return filled(SlurmOptions, options, site=site(options))
 
 
-# Options of Ray, declared once.
-
-
-_OF_RAY_ALONE = ("--ray-address", "--ray-resource", "--ray-runtime-env", "--ray-ship-package")
-
-
-def _add_ray_options(group: argparse._ArgumentGroup) -> list[argparse.Action]:
-    """Add the resources that workers get from Ray only."""
-    return [
-        group.add_argument(
-            "--ray-address", default=None, metavar="ADDRESS",
-            help="HOST:PORT of the Ray cluster, or local to start one on this machine (default: "
-                "$RAY_ADDRESS, or the cluster of this machine)",
-        ),
-        group.add_argument(
-            "--ray-resource", action="append", default=None, metavar="NAME=N",
-            help="a custom resource that each worker takes; may be given several times",
-        ),
-        group.add_argument(
-            "--ray-runtime-env", default=None, metavar="JSON",
-            help="the runtime environment of the workers, as JSON",
-        ),
-        group.add_argument(
-            "--ray-ship-package", action="store_true", default=False,
-            help="send leconvert to nodes where it is not installed",
-        ),
-    ]  # fmt: skip
-
-
 def ray_options(options: argparse.Namespace) -> RayOptions:
-    """Return the options of Ray."""
-    from leconvert.run.engines import RayOptions
-
-    return RayOptions(
-        address=options.ray_address or "auto",
-        workers=None if options.num_workers == "auto" else options.num_workers,
-        nodes=getattr(options, "nodes", None),
-        workers_per_node=getattr(options, "workers_per_node", None),
-        cpus_per_task=getattr(options, "cpus_per_task", 1),
-        mem=getattr(options, "mem", None),
-        resources=dict(_resource(text) for text in options.ray_resource or ()),
-        runtime_env=_runtime_env(options.ray_runtime_env),
-        ship_package=options.ray_ship_package,
-    )
-
-
-def _resource(text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
-    try:
-        return name, float(amount)
-    except ValueError:
-        raise UsageError(
-            f"--ray resource={text} is not of the form resource=NAME=NUMBER.",
-            next_step="Write for example --ray resource=gpu=1.",
-        ) from None
-
-
-_RUNTIME_ENV_HELP = """Write for example --ray runtime-env='{"env_vars": {"NAME": "VALUE"}}'."""
-
-
-def _runtime_env(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    try:
-        environment = json.loads(text)
-    except ValueError as error:
-        raise UsageError(
-            f"The value of --ray runtime-env is not JSON: {error}.", next_step=_RUNTIME_ENV_HELP
-        ) from error
-    if not isinstance(environment, dict):
-        raise UsageError(
-            "The value of --ray runtime-env is not a JSON object.", next_step=_RUNTIME_ENV_HELP
-        )
-    return environment
+    """Return the resources that workers get from Ray."""
+    workers = None if options.num_workers == "auto" else options.num_workers
+    return filled(RayOptions, options, workers=workers)
 
 
 # Options of engines from other packages.
@@ -636,11 +567,7 @@ def check_whose_options(options: argparse.Namespace) -> None:
     """Refuse an option that belongs to another engine."""
     given = [*given_flags(options, SlurmOptions), *given_flags(options, Site)]
     engines_of = {flag: ("slurm", "ray") if flag in _OF_RAY_TOO else ("slurm",) for flag in given}
-    engines_of |= {
-        flag: ("ray",)
-        for flag in _OF_RAY_ALONE
-        if getattr(options, flag[2:].replace("-", "_"), None)
-    }
+    engines_of |= dict.fromkeys(given_flags(options, RayOptions), ("ray",))
     for flag, engines in engines_of.items():
         if options.engine not in engines:
             typed = as_typed(options, flag)
@@ -941,6 +868,9 @@ def conversion_options(
     )
 
 
-def control_of(options: argparse.Namespace, stop: threading.Event, progress: Progress) -> Control:
-    """Return how the command is stopped and how it shows progress."""
-    return Control(stop=stop, progress=progress, command=options.command_line)
+@contextmanager
+def controlled(options: argparse.Namespace) -> Iterator[Control]:
+    """Yield how the command is stopped, by signals, and how it shows progress."""
+    with stop_on_signals() as stop:
+        progress = progress_for(quiet=options.json or options.quiet)
+        yield Control(stop=stop, progress=progress, command=options.command_line)

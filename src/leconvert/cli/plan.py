@@ -5,59 +5,58 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from contextlib import ExitStack
 from dataclasses import asdict, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import add_plan_options, conversion_options, take_arguments
-from leconvert.cli.output import former_line, print_findings, table
+from leconvert.cli.output import (
+    former_line,
+    planned_lines,
+    print_findings,
+    print_planned_findings,
+    show,
+    table,
+)
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import Places, places
 from leconvert.model.values import OVERLAY
-from leconvert.run.conversion import Conversion, ProofOptions
+from leconvert.run.conversion import Control, Conversion
 from leconvert.support.text import amount, count, guessed_duration
 from leconvert.workdir.former import former_dir
-from leconvert.workdir.records import WorkDir, default_work_dir
+from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import old_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from leconvert.run.planner import MovedBytes, PlanSummary
+    from leconvert.run.planner import MovedBytes, PlannedRepairs, PlanSummary
 
 # Refuse a bad target in the plan, so that the user learns of it before the work.
 
 
-def replaced_target(
-    sources: Sequence[Path],
-    target: Path,
-    work_dir: Path,
-    conversion: Conversion,
-    *,
-    is_outlined: bool = False,
-) -> str | None:
+def replaced_target(found: Places, conversion: Conversion) -> list[str]:
     """Refuse places that the packer would refuse, unless a run is under way here.
 
     The packer of a run under way owns the target: it may be in the middle of the swap.
 
     Returns:
-        The folder that will keep the dataset at the target, with ``--force-conversion`` or
-        ``--append``; otherwise None.
+        With ``--force-conversion`` or ``--append``, a line that says where the dataset at the
+        target will be kept.
     """
     from leconvert.run.planner import check_all_places, check_asked
 
-    check_all_places(sources, target, work_dir, outlined=is_outlined)
-    if not conversion.plan.restart and WorkDir(work_dir).current_run_id() is not None:
-        return None
+    sources, target = found.sources, found.target
+    check_all_places(sources, target, found.work_dir, outlined=found.outline is not None)
+    if not conversion.plan.restart and WorkDir(found.work_dir).current_run_id() is not None:
+        return []
     check_asked(sources, target, conversion)
     conversion.check_target(sources[0], target)
     if target in sources or not target.exists():
-        return None
-    appends = conversion.layout.append
-    return str(former_dir(target, "RUN_ID")) if appends else str(old_dir(target))
+        return []
+    layout = conversion.layout
+    kept = former_dir(target, "RUN_ID") if layout.append else old_dir(target)
+    return [f"{target} holds a {layout.to} dataset now, which will be kept as {kept}."]
 
 
 # Prints a plan: files, batches, disk space and time.
@@ -90,26 +89,15 @@ def print_plan(plan: PlanSummary, *, quiet: bool = False) -> None:
 
 
 def show_preview(
-    options: argparse.Namespace,
-    plan: PlanSummary,
-    sources: Sequence[object],
-    target: Path,
-    work_dir: Path | None = None,
-    *,
-    after: Sequence[str] = ("Nothing was written.",),
+    options: argparse.Namespace, plan: PlanSummary, found: Places, after: list[str]
 ) -> int:
-    """Show a plan, and return the exit code.
-
-    Args:
-        work_dir: The folder of the plan; None for a dry run.
-        after: The last lines.
-    """
+    """Show a plan with some last lines, and return the exit code."""
     if options.json:
-        named = list(map(str, sources))
+        named = [found.outline] if found.outline else list(map(str, found.sources))
         record = {
             **({"source": named[0]} if len(named) == 1 else {"sources": named}),
-            "target": str(target),
-            "work_dir": None if work_dir is None else str(work_dir),
+            "target": str(found.target),
+            "work_dir": None if options.dry_run else str(found.work_dir),
             **asdict(plan),
             "estimated_worker_seconds": _estimated_seconds(plan),
         }
@@ -119,6 +107,32 @@ def show_preview(
     if not options.quiet:
         print("\n".join(after))
     return 0
+
+
+def show_dry_run(
+    options: argparse.Namespace,
+    found: Places,
+    conversion: Conversion,
+    control: Control,
+    repairs: PlannedRepairs | None = None,
+) -> int:
+    """Show what a command would do, and return the exit code that it would have."""
+    from leconvert.run.planner import preview_plan
+
+    replaced = replaced_target(found, conversion)
+    plan = preview_plan(
+        found.sources,
+        found.target,
+        found.work_dir,
+        conversion,
+        arrival=found.arrival,
+        progress=control.progress,
+    )
+    if repairs is None:
+        return show_preview(options, plan, found, ["Nothing was written.", *replaced])
+    if not (options.json or options.quiet):
+        print_planned_findings(repairs)
+    return show(options, repairs.as_record(), planned_lines(repairs))
 
 
 def _estimated_seconds(plan: PlanSummary) -> float | None:
@@ -219,79 +233,37 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Plan, and print the plan."""
+    from leconvert.run.planner import open_or_plan, summarize
+    from leconvert.workdir.activity import record_invocation
+
     take_arguments(options)
     conversion = conversion_options(options)
     # The packer decides whether a dataset at the target may be replaced.
-    proof = replace(conversion.proof, force_conversion=not conversion.layout.append)
-    return show_plan(options, conversion, proof)
-
-
-def show_plan(
-    options: argparse.Namespace,
-    conversion: Conversion,
-    proof: ProofOptions,
-    *,
-    finished: Callable[[Places], int | None] = lambda _: None,
-) -> int:
-    """Write a plan and print it; or only print it.
-
-    Args:
-        proof: Decides whether the packer may replace a dataset at the target.
-        finished: Called with the places of a dry run. Says that the result is in place already, and
-            returns the exit code; None if it is not.
-    """
-    from leconvert.run.planner import is_outline, open_or_plan, preview_plan, summarize
-    from leconvert.workdir.activity import record_invocation
-
-    progress = progress_for(quiet=options.json or options.quiet)
-    with ExitStack() as cleanup:
-        given = options.work_dir
-        if options.dry_run:  # files that were downloaded for the plan are removed
-            begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
-            options.work_dir = Path(begun) / "work"
-        found = places(options, conversion, stream=True, migrate=options.dry_run, progress=progress)
+    may_replace = replace(conversion.proof, force_conversion=not conversion.layout.append)
+    conversion = replace(conversion, proof=may_replace)
+    control = Control(progress=progress_for(quiet=options.json or options.quiet))
+    with places(options, conversion, control, stream=True) as found:
         if isinstance(found, str):
-            print(json.dumps({"already_converted": found}) if options.json else found)
-            return 0
-        if options.dry_run and not found.migrates:
-            work_dir = default_work_dir(found.target) if given is None else given.resolve()
-            found = replace(found, work_dir=work_dir)
-        code = finished(found)
-        if code is not None:
-            return code
-        source, target, work_dir = found.source, found.target, found.work_dir
-        arrival = found.arrival
-        replaced = replaced_target(
-            [source],
-            target,
-            work_dir,
-            replace(conversion, proof=proof),
-            is_outlined=is_outline(arrival),
-        )
+            return show(options, {"already_converted": found}, [found])
         if options.dry_run:
-            plan = preview_plan(
-                [source], target, work_dir, conversion, arrival=arrival, progress=progress
-            )
-        else:
-            opened = open_or_plan(
-                [source], target, work_dir, conversion, arrival=arrival, progress=progress
-            )
-            record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
-            plan = summarize(opened)
-    after = ["Nothing was written."]
-    if not options.dry_run:
-        forced = replaced is not None and not conversion.layout.append
-        pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if forced else [])]
-        after = [
-            f"The plan is written. Start workers with: leconvert work {shlex.quote(str(work_dir))}",
-            f"Then run on one host:                    {shlex.join(pack)}",
-        ]
-        if plan.meta_alone:
-            said = "The plan is written. Workers have nothing to do. Run on one host:"
-            after = [f"{said} {shlex.join(pack)}"]
-    if replaced:
-        version = conversion.layout.to
-        after.append(f"{target} holds a {version} dataset now, which will be kept as {replaced}.")
-    named = (arrival.outline if arrival else None) or source
-    written = None if options.dry_run else work_dir
-    return show_preview(options, plan, [named], target, written, after=after)
+            return show_dry_run(options, found, conversion, control)
+    replaced = replaced_target(found, conversion)
+    opened = open_or_plan(
+        found.sources,
+        found.target,
+        found.work_dir,
+        conversion,
+        arrival=found.arrival,
+        progress=control.progress,
+    )
+    record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
+    plan, work_dir = summarize(opened), str(found.work_dir)
+    forced = ["--force-conversion"] if replaced and may_replace.force_conversion else []
+    pack = shlex.join(["leconvert", "pack", work_dir, *forced])
+    after = [
+        f"The plan is written. Start workers with: leconvert work {shlex.quote(work_dir)}",
+        f"Then run on one host:                    {pack}",
+    ]
+    if plan.meta_alone:
+        after = [f"The plan is written. Workers have nothing to do. Run on one host: {pack}"]
+    return show_preview(options, plan, found, [*after, *replaced])

@@ -198,6 +198,10 @@ class ResultPush:
         if self.repo_id is not None:
             check_can_push(self.repo_id)
 
+    def is_alone_left(self) -> bool | None:
+        """Return whether an earlier call has put the result in place; None if no record tells."""
+        return None
+
     def run(self) -> PushReport | None:
         """Push, if that is wanted and the conversion did not."""
         if self.repo_id is None or self.done is not None:
@@ -230,12 +234,17 @@ class ConvertPush(ResultPush):
         repo_id = push_target(options, conversion.layout, self._origin)
         super().__init__(options, places.target, repo_id)
 
-    def is_alone_left(self) -> bool:
-        """Return whether an earlier call of this command has put the result in place."""
+    def is_alone_left(self) -> bool | None:
+        """Return whether an earlier call has put the result in place; None if nothing is pushed.
+
+        The record of the result tells, since it names the commit that the push replaces.
+        """
         from leconvert.remote.provenance import read_provenance
 
         to = self._conversion.layout.to
-        if self.repo_id is None or not is_converted(self._target, to):
+        if self.repo_id is None:
+            return None
+        if not is_converted(self._target, to):
             return False
         if WorkDir(self._places.work_dir).current_run_id() is not None:
             return False  # the records of the run are more exact
@@ -253,7 +262,7 @@ class ConvertPush(ResultPush):
         anew = (
             f"`--force-conversion` converts again and keeps this dataset as {old_dir(self._target)}"
         )
-        if self._is_in_place:
+        if self._places.in_place:
             anew = "or convert its source again with --output"
         raise TargetError(
             f"{self._target} already holds a {to} dataset, made from another source or with "
@@ -264,15 +273,11 @@ class ConvertPush(ResultPush):
             f"pushes this dataset as it is; {anew}.",
         )
 
-    @property
-    def _is_in_place(self) -> bool:
-        return self._places.source == self._target
-
     def _other_source(self, known: Provenance) -> list[str]:
         """Return how this command's source differs from the source of the result."""
         from leconvert.remote.provenance import facts_of
 
-        if self._is_in_place:
+        if self._places.in_place:
             asked = self._options.repo_id
             if asked is None or (known.repo_id == asked and _is_revision(self._options, known)):
                 return []
@@ -282,7 +287,7 @@ class ConvertPush(ResultPush):
         if then != ((now.repo_id, now.commit) if now else ("", "")):
             named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
             return [f"source: it was {known.place}, and is {named} now"]
-        is_here = here.is_dir() and not (self._places.arrival and self._places.arrival.outline)
+        is_here = here.is_dir() and not self._places.outline
         if is_here and known.source_facts and facts_of(here) != known.source_facts:
             return [f"source: {here} changed since {known.source} was converted"]
         return []
@@ -312,7 +317,7 @@ def _origin(places: Places) -> Origin | None:
 
     if places.arrival is not None:
         return places.arrival.origin
-    if places.source != places.target:
+    if not places.in_place:
         return None
     # The source may have been replaced. The run under way knows its origin, or the result's record.
     work = WorkDir(places.work_dir)

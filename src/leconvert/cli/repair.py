@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.flow import make_dataset
-from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     VERIFY_WITHOUT_DELETE,
     add_engine_options,
@@ -17,6 +17,7 @@ from leconvert.cli.options import (
     add_group,
     add_report_option,
     add_target,
+    controlled,
     conversion_options,
     filled,
     local_path,
@@ -24,7 +25,7 @@ from leconvert.cli.options import (
 from leconvert.cli.output import print_findings, show
 from leconvert.cli.parser import EDITING_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
-from leconvert.cli.sources import NamedDataset
+from leconvert.cli.sources import NamedDataset, named_places
 from leconvert.model.repairs import RepairOptions
 from leconvert.run.conversion import ProofOptions
 from leconvert.support.errors import SourceError, UsageError
@@ -82,14 +83,14 @@ def run(options: argparse.Namespace) -> int:
                 "writes only the files that are wrong.",
                 next_step=f"Leave {flag} out.",
             )
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         report = repair_dataset(
             dataset,
             output=output,
             retime=asked.retime,
             dry_run=options.dry_run,
-            stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            stop=control.stop,
+            progress=control.progress,
         )
     if not options.json:
         print_findings(report.plan.left, report.dataset)
@@ -103,7 +104,8 @@ def _write_anew(dataset: Path, asked: RepairOptions, options: argparse.Namespace
 
     plan = plan_anew(dataset, asked, progress=progress_for(quiet=options.json or options.quiet))
     conversion = replace(conversion_options(options), repairs=plan.options)
-    return make_dataset(options, [NamedDataset(dataset)], conversion, repairs=plan)
+    bring = partial(named_places, options, [NamedDataset(dataset)])
+    return make_dataset(options, conversion, bring, repairs=plan)
 
 
 def _lines(report: RepairReport) -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from leconvert.cli.main import end_on_signals
@@ -21,14 +22,13 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.push import waits_for_push
 from leconvert.model.values import LayoutOptions
-from leconvert.run.conversion import Conversion
+from leconvert.run.conversion import Control, Conversion
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
-from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import check_can_push
+from leconvert.transfer.incoming import source_dir
 from leconvert.transfer.names import download_command, downloaded_at
 from leconvert.workdir.fs import is_folder, remove_tree
-from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta, work_dir_beside
 
@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 
 
 def bring_from_store(
-    options: argparse.Namespace,
-    conversion: Conversion,
-    target: Path,
-    *,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
+    options: argparse.Namespace, conversion: Conversion, control: Control, target: Path
 ) -> Path:
     """Download the dataset at the URL of ``--root`` to beside the target; return its folder."""
     from leconvert.remote.stores import download_tree
@@ -60,7 +55,7 @@ def bring_from_store(
         )
     folder = source_dir(target)
     conversion.proof.check_target(folder, target, conversion.layout.to)
-    return download_tree(url, folder, stop=stop, progress=progress)
+    return download_tree(url, folder, stop=control.stop, progress=control.progress)
 
 
 # The places of a conversion.
@@ -71,7 +66,7 @@ class Places:
     """Folders that a command reads and writes, absolute.
 
     Attributes:
-        source: The dataset, or its sparse snapshot.
+        sources: The datasets, or the sparse snapshot of the only one.
         target: The folder of the result.
         work_dir: The run's folder.
         arrival: How the source came from the Hub; None for a local source.
@@ -81,7 +76,7 @@ class Places:
         named: The target that the options name. A report goes beside it.
     """
 
-    source: Path
+    sources: Sequence[Path]
     target: Path
     work_dir: Path
     arrival: HubOrigin | None = None
@@ -90,12 +85,27 @@ class Places:
     named: Path = Path()
 
     @property
+    def source(self) -> Path:
+        """The first source."""
+        return self.sources[0]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result takes the place of its source."""
+        return self.source == self.target
+
+    @property
+    def outline(self) -> str | None:
+        """The URL of the source if its files are on the Hub; None if they are on this machine."""
+        return None if self.arrival is None else self.arrival.outline
+
+    @property
     def made_of(self) -> str:
         """The source to compare a result with. In place, it is the kept source."""
-        if self.arrival is not None and self.arrival.outline is not None:
-            return self.arrival.outline
+        if self.outline is not None:
+            return self.outline
         kept = overlaid_meta(self.target) or old_dir(self.target)
-        return str(kept if self.source == self.target else self.source)
+        return str(kept) if self.in_place else ", ".join(map(str, self.sources))
 
     def release(self) -> None:
         """Remove a source that was downloaded only to be converted, when it is."""
@@ -103,46 +113,64 @@ class Places:
             remove_tree(self.source)
 
 
+@contextmanager
 def places(
     options: argparse.Namespace,
     conversion: Conversion,
+    control: Control,
     *,
     stream: bool,
-    migrate: bool = True,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
-) -> Places | str:
-    """Return source, target and work dir; a source on the Hub is downloaded first.
+) -> Iterator[Places | str]:
+    """Provide source, target and work dir for the block; a source on the Hub is downloaded first.
 
-    A signal ends the download at once. The next call continues it.
+    A signal ends the download at once. The next call continues it. Files that are downloaded for a
+    dry run are removed after the block.
 
-    Returns:
+    Yields:
         The places; or a sentence that the Hub has the dataset in this version already.
     """
+    if not options.dry_run:
+        yield _places(options, conversion, control, options.work_dir, stream)
+        return
+    with TemporaryDirectory(prefix="leconvert-plan-") as begun:
+        found = _places(options, conversion, control, Path(begun) / "work", True)
+        if not isinstance(found, str) and not found.migrates:
+            found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
+        yield found
+
+
+def _work_dir(given: Path | None, target: Path) -> Path:
+    return work_dir_beside(target) if given is None else given.resolve()
+
+
+def _places(
+    options: argparse.Namespace,
+    conversion: Conversion,
+    control: Control,
+    named: Path | None,
+    stream: bool,
+) -> Places | str:
     local = local_root(options).resolve()
-    migrates = migrate and _migrates(options, conversion.layout, local)
+    migrates = _migrates(options, conversion.layout, local)
     stream = stream or migrates
     refuse_scratch_options(options, stream=stream)
     refuse_source_as_output(options, local)
     target = local if options.output is None else Path(options.output).resolve()
-    named = options.work_dir
-    work_dir = work_dir_beside(target) if named is None else Path(named).resolve()
-    with end_on_signals(stop):
+    work_dir = _work_dir(named, target)
+    with end_on_signals(control.stop):
         if isinstance(options.root, str):
-            source = bring_from_store(options, conversion, target, stop=stop, progress=progress)
-            return Places(source, target, work_dir, is_temporary=True, named=target)
+            source = bring_from_store(options, conversion, control, target)
+            return Places([source], target, work_dir, is_temporary=True, named=target)
         if options.output is None and options.root is None:
             target.parent.mkdir(parents=True, exist_ok=True)
-        here = Places(local, target, work_dir, _known(local), named=target)
+        here = Places([local], target, work_dir, _known(local), named=target)
         if options.repo_id is None:
             _check_push(options, conversion.layout, here.arrival)
             return here
 
         here = replace(here, migrates=migrates)
-        found = bring_from_hub(
-            options, conversion, here, stream=stream, stop=stop, progress=progress
-        )
-    if isinstance(found, str) or not (found.arrival and found.arrival.outline and migrates):
+        found = bring_from_hub(options, conversion, control, here, stream=stream)
+    if isinstance(found, str) or not (found.outline and migrates):
         return found
     return replace(found, target=WorkDir.migrated(found.source))
 
@@ -158,8 +186,8 @@ def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -
 
     if not layout.can_migrate:
         return False
-    if not hasattr(options, "push_repo_id"):  # `plan`, which shows what `convert` would do
-        return options.output is None
+    if not hasattr(options, "push_repo_id"):  # `plan` can only show what `convert` would do
+        return options.dry_run and options.output is None
     is_asked = options.push_repo_id in (None, options.repo_id)
     return is_asked and push_target(options, layout, Origin(options.repo_id, "", "")) is not None
 
@@ -200,11 +228,10 @@ def _known(local: Path) -> HubOrigin | None:
 def bring_from_hub(
     options: argparse.Namespace,
     conversion: Conversion,
+    control: Control,
     here: Places,
     *,
     stream: bool,
-    stop: threading.Event | None,
-    progress: Progress,
 ) -> Places | str:
     """Return the places of the dataset of ``--repo-id``, after its download."""
     from leconvert.remote import source as hub_source  # local datasets do not need the Hub's client
@@ -231,7 +258,12 @@ def bring_from_hub(
         return here
     elif options.revision is None and not force and (to == "v3.0" or not changes):
         said = hub_source.already_converted(
-            options.repo_id, here.target, to=to, fetch=not stream, stop=stop, progress=progress
+            options.repo_id,
+            here.target,
+            to=to,
+            fetch=not stream,
+            stop=control.stop,
+            progress=control.progress,
         )
         if said is not None:
             return said
@@ -247,8 +279,8 @@ def bring_from_hub(
             anew=anew,
             to=to,
             also_v3=also_v3,
-            stop=stop,
-            progress=progress,
+            stop=control.stop,
+            progress=control.progress,
         )
     else:
         arrived = hub_source.fetch_sparse(
@@ -260,12 +292,12 @@ def bring_from_hub(
             scratch_limit=conversion.scratch.limit_bytes,
             for_copies=here.migrates,
             restart=restart,
-            stop=stop,
-            progress=progress,
+            stop=control.stop,
+            progress=control.progress,
         )
     return replace(
         here,
-        source=arrived.source,
+        sources=[arrived.source],
         arrival=arrived.arrival,
         is_temporary=anew and arrived.source == local,
         migrates=here.migrates and arrived.source != local,
@@ -292,19 +324,41 @@ class NamedDataset(NamedTuple):
         """Return whether its folder contains anything."""
         return self.folder.is_dir() and any(self.folder.iterdir())
 
-    def bring(
-        self, *, stop: threading.Event | None = None, progress: Progress = NO_PROGRESS
-    ) -> Path:
+    def bring(self, control: Control) -> Path:
         """Return its folder, after a download if need be; a signal ends it as in `places`."""
         if self.repo_id is None:
             return self.folder
         from leconvert.remote.source import download
 
-        with end_on_signals(stop):
+        with end_on_signals(control.stop):
             found = download(
-                self.repo_id, self.revision, self.folder, also_v3=True, stop=stop, progress=progress
+                self.repo_id,
+                self.revision,
+                self.folder,
+                also_v3=True,
+                stop=control.stop,
+                progress=control.progress,
             )
         return found.source.resolve()
+
+
+@contextmanager
+def named_places(
+    options: argparse.Namespace, datasets: Sequence[NamedDataset], control: Control
+) -> Iterator[Places]:
+    """Provide sources, target and work dir for the block, after downloads if need be."""
+    from leconvert.run.planner import check_all_places
+
+    folders = [dataset.folder for dataset in datasets]
+    target = folders[0] if options.output is None else options.output.resolve()
+    # Impossible places are refused before anything is downloaded.
+    if len(datasets) > 1:
+        check_all_places(folders, target, _work_dir(options.work_dir, target))
+    refuse_source_as_output(options, folders[0])
+    sources = [dataset.bring(control) for dataset in datasets]
+    if options.output is None:
+        target = sources[0]
+    yield Places(sources, target, _work_dir(options.work_dir, target), named=target)
 
 
 def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> list[NamedDataset]:

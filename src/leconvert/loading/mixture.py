@@ -182,8 +182,7 @@ class MixedStream(SampleStream):
         features: dict[str, Mapping[str, Any]] = {}
         for member in self._members:
             features = {**member.features, **features}
-        cameras = [key for key, ft in features.items() if ft["dtype"] in {"image", "video"}]
-        aggregate = v3.StatsAggregator(image_features=cameras)
+        aggregate = v3.StatsAggregator(features)
         counts: dict[str, Any] = {}
         stats = [member.stats for member in self._members]
         # If one dataset lacks a statistic, it is unknown for the mixture.

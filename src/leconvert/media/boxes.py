@@ -435,6 +435,28 @@ class Boxes(dict[bytes, Span]):
         return 0
 
 
+class _Walk(NamedTuple):
+    """A walk through an index, for others whose boxes have the same sizes.
+
+    Attributes:
+        deciding: Selects the bytes that decided the walk.
+        found: These bytes.
+        movie: The movie's own boxes.
+        tracks: The boxes of each track.
+    """
+
+    deciding: Struct
+    found: tuple[bytes, ...]
+    movie: Mapping[bytes, Span]
+    tracks: Sequence[Mapping[bytes, Span]]
+
+
+# By the range of the index. Clips of one length have boxes of the same sizes, unless their tables
+# were compressed in runs. A walk takes ten times as long as to see that it would be the same.
+_WALKS: dict[Span, _Walk] = {}
+_KEPT_WALKS = 256
+
+
 def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     """Find the boxes of an index that describe its video, in one pass.
 
@@ -448,6 +470,30 @@ def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     Raises:
         UnreadableSourceError: A box reaches beyond the enclosing one, or there are too many.
     """
+    known, buffer = _WALKS.get(moov.span), moov.buffer
+    if known is not None and known.deciding.unpack_from(buffer, moov.span[0]) == known.found:
+        tracks = [Boxes(buffer, path, spans) for spans in known.tracks]
+        return Boxes(buffer, path, known.movie), tracks
+    deciding = set[Span]()
+    movie, tracks = _walk(moov, path, deciding)
+    start, letters = moov.span[0], ""
+    for first, stop in sorted(deciding):
+        letters += f"{first - start}x{stop - first}s"
+        start = stop
+    layout = Struct(letters)
+    if len(_WALKS) >= _KEPT_WALKS:
+        _WALKS.clear()
+    _WALKS[moov.span] = _Walk(
+        layout,
+        layout.unpack_from(buffer, moov.span[0]),
+        dict(movie),
+        [dict(each) for each in tracks],
+    )
+    return movie, tracks
+
+
+def _walk(moov: Moov, path: str, deciding: set[Span]) -> tuple[Boxes, list[Boxes]]:
+    """Walk through an index, and note the ranges of all bytes that decide the result."""
     movie, tracks = Boxes(moov.buffer, path), list[Boxes]()
     boxes, wanted = movie, _WANTED
     around: list[tuple[int, Mapping[bytes, Any]]] = []
@@ -462,11 +508,13 @@ def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
             if not around:
                 boxes = movie
         box_bytes, kind = unpack(buffer, position)
+        deciding.add((position, position + 8))
         body, stop = position + 8, position + box_bytes
         if stop > end or box_bytes < 8:
             if box_bytes == 0:
                 stop = position if kind == b"\0\0\0\0" else end
             elif box_bytes == 1 and position + 16 <= end:
+                deciding.add((body, body + 8))
                 body, stop = position + 16, position + _LARGE_SIZE.unpack_from(buffer, body)[0]
             if stop == position:
                 position = end
@@ -481,15 +529,22 @@ def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
             if kind not in boxes or kind == b"elst":
                 boxes[kind] = body, stop
         elif kind == b"sbgp":
+            deciding.add((body, min(body + 8, stop)))
             if buffer[body + 4 : min(body + 8, stop)] in inside:
                 raise UnsupportedClipError("random access groups", path=path)
-        elif kind != b"minf" or b"hdlr" not in boxes or boxes.handler == VIDEO:
+        elif kind != b"minf" or b"hdlr" not in boxes or _is_video(boxes, deciding):
             if kind == b"trak":
                 boxes = Boxes(buffer, path)
                 tracks.append(boxes)
             around.append((end, wanted))
             position, end, wanted = body, stop, inside
     raise broken(path, "its index has an implausible number of boxes")
+
+
+def _is_video(boxes: Boxes, deciding: set[Span]) -> bool:
+    start, _ = boxes[b"hdlr"]
+    deciding.add((start + 8, start + 12))
+    return boxes.handler == VIDEO
 
 
 def _check_start(head: bytes, path: str) -> None:

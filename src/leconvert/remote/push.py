@@ -29,7 +29,7 @@ from __future__ import annotations
 import posixpath
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ from leconvert.remote.push_plan import (
     payload_of,
     plan_push,
     version_of,
+    within_limits,
 )
 from leconvert.remote.repo import KIND, NOTHING, Repo, RepoState, head_of
 from leconvert.support.errors import (
@@ -253,10 +254,9 @@ def _push(
         )
         for (name, root), info in zip(results.items(), infos, strict=True)
     ]
-    run = pushes[0].run if len(pushes) == 1 else _PushTogether(api, pushes, options).run
     started = time.monotonic()
     with without_its_bars():
-        reports = Patience(pause=pause).run(run, say=progress.say)
+        reports = Patience(pause=pause).run(_Push(api, pushes, options).run, say=progress.say)
     for each in pushes if not options.dry_run else ():
         each.note_pushed()
     return [replace(report, seconds=time.monotonic() - started) for report in reports]
@@ -308,22 +308,17 @@ class _Part:
     """The share of one dataset in a commit."""
 
     push: DatasetPush
-    state: RepoState
     share: CommitShare
     copies: Mapping[str, tuple[str, str]]
     card: str | None
 
     @property
-    def operations(self) -> int:
-        """Number of its operations in a commit."""
-        return len(self.share.add) + len(self.share.delete) + (self.card is not None)
-
-    @property
-    def payload_bytes(self) -> float:
-        """Number of its bytes in the body of a commit."""
-        card = payload_of({CARD_PATH: len((self.card or "").encode())})
+    def cost(self) -> tuple[int, float]:
+        """Number of its operations in a commit, and of its bytes in the commit's body."""
         sizes = self.push.result.sizes
-        return card + payload_of({path: sizes[path] for path in self.share.add})
+        operations = len(self.share.add) + len(self.share.delete) + (self.card is not None)
+        card = payload_of({CARD_PATH: len((self.card or "").encode())})
+        return operations, card + payload_of({path: sizes[path] for path in self.share.add})
 
     def sent(self) -> list[str]:
         """Return the files whose content is sent."""
@@ -368,88 +363,40 @@ def _commit(parts: Sequence[_Part], revision: str, parent: str, message: str) ->
     return repo.commit([*additions, *others], revision=revision, parent=parent, message=message)
 
 
-def _replace(parts: Sequence[_Part], branch: str, parent: str, message: str) -> str:
-    """Commit to a branch, and say after a conflict what it is about; return the commit.
-
-    Raises:
-        HubUnavailableError: Only other folders of the repo changed meanwhile.
-        HubConflictError: The branch changed meanwhile.
-    """
-    try:
-        return _commit(parts, branch, parent, message)
-    except HubConflictError:
-        for part in parts:
-            part.push.check_source_again()
-        if parent == parts[0].state.head and all(
-            folder_of(part.push.name) and part.push.has_same_files(part.state) for part in parts
-        ):
-            raise HubUnavailableError(
-                f"{parts[0].push.name} was not pushed: other folders of the repo change again and "
-                "again.",
-                next_step="Run the same command again. Files that the Hub has are not uploaded "
-                "again.",
-            ) from None
-        raise
-
-
 class DatasetPush:
-    """One push; `run` may be called again after `HubUnavailableError`."""
+    """The push of one dataset; `prepare` may be called again after `HubUnavailableError`.
+
+    Attributes:
+        state: The repo as `prepare` saw it.
+        plan: The changes.
+        shares: The same as commits.
+        card: The new card; None if it stays unchanged.
+        report: The report so far.
+    """
+
+    state: RepoState
+    plan: PushPlan
+    shares: Sequence[CommitShare]
+    card: str | None
+    report: PushReport
 
     def __init__(
-        self,
-        repo: Repo,
-        result: Result,
-        options: PushOptions,
-        progress: Progress,
+        self, repo: Repo, result: Result, options: PushOptions, progress: Progress
     ) -> None:
         self.repo, self.name = repo, repo.name
         self.result, self.version = result, result.version
         self.progress = progress
         self._options = options
-        self._title = f"LeRobot dataset {result.version}"  # of a commit
+        self.title = f"LeRobot dataset {result.version}"  # of a commit
         self._pull_title = f"Convert to LeRobot {result.version}"
         self._listed: dict[str, Mapping[str, RemoteFile]] = {}
-        self._begun: PushReport | None = None
+        self._is_begun = False
 
-    def run(self) -> list[PushReport]:
-        """Look at the repo, and do what is missing; return the report."""
-        options = self._options
-        state, plan, card, report = self.prepare(self.repo.look(options.branch))
-        if not options.dry_run:
-            report = self._act(state, plan, card, report)
-        return [report]
-
-    def _act(
-        self, state: RepoState, plan: PushPlan, card: str | None, report: PushReport
-    ) -> PushReport:
-        options = self._options
-        if not state.has_branch and not options.create_pr:
-            self.repo.create_branch(options.branch, state.head)
-        if not plan.changes_dataset:
-            return self._finish(state, card, report)
-        shares = self._shares(plan)
-        if options.create_pr:
-            number, head = self._fill_pull(state, card)
-            return replace(report, commit=head, pull_request=number, commits=len(shares))
-        if len(shares) > 1:
-            return self._merge(state, card, replace(report, commits=len(shares)))
-        part = _Part(self, state, shares[0], plan.copies, card)
-        commit = _replace([part], options.branch, state.head, self._title)
-        if state.info is not None:
-            self._tag_replaced(state, state.head, version_of(state.info))
-        self._check_arrived(commit)
-        return replace(report, commit=commit, tag=self._set_tag(state, commit))
-
-    def prepare(
-        self, state: RepoState | None
-    ) -> tuple[RepoState, PushPlan, str | None, PushReport]:
+    def prepare(self, state: RepoState | None) -> None:
         """Decide what to do, and refuse forbidden pushes; the repo is made if necessary.
 
         Args:
             state: The repo; None if there is none.
-
-        Returns:
-            The repo as it is now, the plan, the new card, and a report of the planned work.
         """
         options = self._options
         created = state is None
@@ -463,21 +410,30 @@ class DatasetPush:
         if state is None and not options.dry_run:
             state = self._create(private=private)
             self._check(state)  # somebody else may have made and filled it meanwhile
-        state = state or NOTHING
-        plan = self._plan(state)  # the check read files that were to be hashed
-        self._check_sources(plan)
-        card = self._card(state)
-        report = self._report(state, plan, card, created=created)
-        if self._begun is not None:
-            # After an earlier attempt: its work counts, too.
-            report = replace(self._begun, commit=report.commit, tag=report.tag)
-        self._begun = report
-        return state, plan, card, report
+        self.state = state or NOTHING
+        self.plan = self._plan(self.state)  # the check read files that were to be hashed
+        self._check_sources(self.plan)
+        self.shares = self._shares(self.plan)
+        self.card = self._card()
+        report = self._report(created=created)
+        if self._is_begun:
+            # The work of an earlier attempt counts, too.
+            report = replace(self.report, commit=report.commit, tag=report.tag)
+        self.report, self._is_begun = report, True
 
-    def part_of(self, state: RepoState, plan: PushPlan, card: str | None) -> _Part:
-        """Return the dataset's share of one commit."""
-        shares = self._shares(plan)
-        if len(shares) > 1:
+    @property
+    def needs_pull(self) -> bool:
+        """Whether a pull request is needed: one is wanted, or one commit does not hold it all."""
+        wanted = self._options.create_pr and self.plan.changes_dataset
+        return wanted or len(self.shares) > 1
+
+    def part(self) -> _Part:
+        """Return the dataset as a part of one commit.
+
+        Raises:
+            HubConflictError: One commit does not hold it all.
+        """
+        if len(self.shares) > 1:
             root = str(self.result.root)
             raise HubConflictError(
                 f"{root} is more than one commit can hold.",
@@ -485,7 +441,9 @@ class DatasetPush:
                 next_step=f"Push it by itself: `leconvert push {shlex.quote(root)} "
                 f"--push-repo-id {shlex.quote(self.name)}`. Then push the others.",
             )
-        return _Part(self, state, shares[0], plan.copies, card)
+        # A card alone does not make a pull request.
+        card = None if self._options.create_pr else self.card
+        return _Part(self, self.shares[0], self.plan.copies, card)
 
     def note_pushed(self) -> None:
         """Note in the record beside the result that it was pushed, if it is its own record."""
@@ -516,27 +474,31 @@ class DatasetPush:
             )
         return state
 
-    def has_same_files(self, before: RepoState) -> bool:
-        """Return whether the branch has changed, but the dataset's folder has not."""
-        now = self._look_again(self._options.branch)
-        return now.head != before.head and now.files == before.files
+    def look_after_conflict(self) -> RepoState:
+        """Return the repo as it is now.
 
-    def check_source_again(self) -> None:
-        """After a conflict: raise if another push changed the dataset that was converted."""
-        state = self._look_again(self._options.branch)
+        Raises:
+            HubSourceChangedError: Another push changed the dataset that was converted.
+        """
+        now = self._look_again(self._options.branch)
         try:
-            self._check(state)
-            self._check_sources(self._plan(state))
+            self._check(now)
+            self._check_sources(self._plan(now))
         except HubSourceChangedError:
             raise
         except HubConflictError:
-            return  # it is about the repo's state now; the conflict itself is the reason
+            pass  # it is about the repo's state now; the conflict itself is the reason
+        return now
 
-    def _tag_replaced(self, state: RepoState, commit: str, version: str) -> None:
-        """Make the tag of the replaced version, if that tag does not exist."""
+    def tag_replaced(self) -> None:
+        """Make the tag of the version that the commit replaced, if that tag does not exist."""
+        if self.plan.changes_dataset and self.state.info is not None:
+            self._tag_replaced(self.state.head, version_of(self.state.info))
+
+    def _tag_replaced(self, commit: str, version: str) -> None:
         if not self._is_for_main or version not in SOURCE_VERSIONS or version == self.version:
             return
-        if version in state.tags:
+        if version in self.state.tags:
             return
         try:
             self.repo.create_tag(version, commit)
@@ -547,16 +509,16 @@ class DatasetPush:
         said = f"The tag {version} now leads to {commit[:12]}, the commit before this push."
         self.progress.say(said)
 
-    def _tag_replaced_before(self, state: RepoState) -> None:
+    def _tag_replaced_before(self) -> None:
         """Do the same for an earlier attempt that ended after its commit, by the history."""
         is_below = False
-        for commit in self.repo.commits(state.head):
-            if commit.title.startswith((self._title, self._pull_title)):
+        for commit in self.repo.commits(self.state.head):
+            if commit.title.startswith((self.title, self._pull_title)):
                 is_below = True
             elif is_below:
                 info = self.repo.info_at(commit.commit_id)
                 if version_of(info) in SOURCE_VERSIONS:
-                    self._tag_replaced(state, commit.commit_id, version_of(info))
+                    self._tag_replaced(commit.commit_id, version_of(info))
                     return
                 is_below = False
 
@@ -663,11 +625,12 @@ class DatasetPush:
             payload_bytes=self._options.commit_payload_bytes,
         )
 
-    def _card(self, state: RepoState) -> str | None:
+    def _card(self) -> str | None:
         """Return the new card, or None if it stays unchanged."""
-        if state.card is not None and not self._options.card:
+        present = self.state.card
+        if present is not None and not self._options.card:
             return None
-        stored, place = state.card, f"README.md in {self.name}"
+        stored, place = present, f"README.md in {self.name}"
         if stored is None and CARD_PATH in self.result.sizes:
             path = self.result.root / CARD_PATH
             with storage_errors(path):
@@ -690,23 +653,25 @@ class DatasetPush:
             sizes=self.result.sizes,
             provenance=self.result.known or told_by_repairs(self.result.root),
         )
-        return None if state.card == text.encode() else text
+        return None if present == text.encode() else text
 
     # --- acting -------------------------------------------------------------------------------
 
-    def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
-        """Set the tag of a result that is already there, then update the card."""
-        if self._is_for_main and not self._is_tagged(state, state.head):
-            self._tag_replaced_before(state)
-        tag = self._set_tag(state, state.head)
-        commit = state.head
-        if card is not None and not self._options.create_pr:
-            part = _Part(self, state, CommitShare((), ()), {}, card)
-            commit = _commit([part], self._options.branch, state.head, self._title)
-        return replace(report, commit=commit, tag=tag)
+    def finish(self) -> None:
+        """Set the tag of a result that is already there."""
+        commit = self.state.head
+        if self._is_for_main and not self._is_tagged(commit):
+            self._tag_replaced_before()
+        self.report = replace(self.report, commit=commit, tag=self._set_tag(commit))
 
-    def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
-        """Fill a pull request with the result and leave it open; return its number and head."""
+    def settle(self, commit: str, files: Mapping[str, RemoteFile]) -> None:
+        """Compare the files of a commit with the result, and set its tag."""
+        self.result.check_arrived(self.name, commit, files)
+        self.report = replace(self.report, commit=commit, tag=self._set_tag(commit))
+
+    def _fill_pull(self) -> int:
+        """Fill a pull request with the result; return its number."""
+        state = self.state
         title = f"{self._pull_title} ({fingerprint(self.result.sizes, state.head)})"
         number = self.repo.find_pull(title)
         if number is None:
@@ -720,40 +685,39 @@ class DatasetPush:
         self._check_sources(plan)
         shares = self._shares(plan)
         for place, share in enumerate(shares if plan.changes_dataset else []):
-            text = card if place == len(shares) - 1 else None
-            part = _Part(self, state, share, plan.copies, text)
-            head = _commit([part], revision, head, self._title)
-        self._check_arrived(revision)
+            text = self.card if place == len(shares) - 1 else None
+            part = _Part(self, share, plan.copies, text)
+            head = _commit([part], revision, head, self.title)
+        self.result.check_arrived(self.name, revision, self.repo.files_at(revision))
         self.repo.publish_pull(number)
-        return number, head
+        self.report = replace(self.report, commit=head, pull_request=number)
+        return number
 
-    def _merge(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
-        """Push the result through a pull request: it has more operations than one commit takes."""
+    def push_by_pull(self) -> None:
+        """Push the result through a pull request, and merge it unless it was asked for."""
+        if self._options.create_pr:
+            self._fill_pull()
+            return
         if self._options.branch != MAIN:
             raise HubConflictError(
-                f"The push to {self.name} needs {report.commits} commits. Such a push uses a pull "
-                "request, and pull requests always go to main.",
+                f"The push to {self.name} needs {self.report.commits} commits. Such a push uses a "
+                "pull request, and pull requests always go to main.",
                 next_step="Push without --branch.",
             )
-        number, _ = self._fill_pull(state, card)
-        if self._look_again(MAIN).head != state.head:
+        number = self._fill_pull()
+        if self._look_again(MAIN).head != self.state.head:
             self.progress.say(f"Pull request {number} is no longer needed. Close it on the Hub.")
-            self.check_source_again()
+            self.look_after_conflict()
             raise HubConflictError(
                 f"{self.name} changed during the upload to pull request {number}.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
         self.repo.merge_pull(number)
-        if state.info is not None:
-            self._tag_replaced(state, state.head, version_of(state.info))
+        self.tag_replaced()
         merged = self._look_again(MAIN)
-        self._check_arrived(merged.head)
-        tag = self._set_tag(merged, merged.head)
-        return replace(report, commit=merged.head, pull_request=number, merged=True, tag=tag)
-
-    def _check_arrived(self, revision: str) -> None:
-        self.result.check_arrived(self.name, revision, self.repo.files_at(revision))
+        self.settle(merged.head, merged.files)
+        self.report = replace(self.report, merged=True)
 
     def _tag_in(self, state: RepoState) -> str | None:
         """Return the commit of the tag of the result's version; None if there is no such tag."""
@@ -768,13 +732,13 @@ class DatasetPush:
         is_repository = not folder_of(self.name)
         return is_repository and self._options.branch == MAIN and not self._options.create_pr
 
-    def _set_tag(self, state: RepoState, commit: str) -> str:
+    def _set_tag(self, commit: str) -> str:
         """Make the tag for a commit that holds the result, and return what was done."""
         if not self._is_for_main:
             return "none"
-        if self._is_tagged(state, commit):
+        if self._is_tagged(commit):
             return "kept"
-        before = self._tag_in(state)
+        before = self._tag_in(self.state)
         if before is not None:
             # Uploads since the look may have taken hours.
             now = self.repo.find_tag(self.version)
@@ -805,22 +769,20 @@ class DatasetPush:
             "tag.",
         )
 
-    def _is_tagged(self, state: RepoState, commit: str) -> bool:
+    def _is_tagged(self, commit: str) -> bool:
         """Return whether the tag is at the commit, or at one with the same dataset."""
-        tag = self._tag_in(state)
+        tag = self._tag_in(self.state)
         if tag is None or tag == commit:
             return tag is not None
-        return not self._plan(state, self._files_at(tag)).changes_dataset
+        return not self._plan(self.state, self._files_at(tag)).changes_dataset
 
-    def _report(
-        self, state: RepoState, plan: PushPlan, card: str | None, *, created: bool
-    ) -> PushReport:
+    def _report(self, *, created: bool) -> PushReport:
         """Return the report, as far as it is known before any action."""
-        pending = plan.changes_dataset
+        state, plan, pending = self.state, self.plan, self.plan.changes_dataset
         tag = "set" if self._tag_in(state) is None else "moved"
         if not self._is_for_main:
             tag = "none"
-        elif self._options.dry_run and not pending and self._is_tagged(state, state.head):
+        elif self._options.dry_run and not pending and self._is_tagged(state.head):
             tag = "kept"
         return PushReport(
             repo_id=self.name,
@@ -829,7 +791,7 @@ class DatasetPush:
             created=created,
             before=None if created else state.head or None,
             commit=None if pending else state.head or None,
-            commits=len(self._shares(plan)) if pending else int(card is not None),
+            commits=len(self.shares) if pending else int(self.card is not None),
             pull_request=None,
             merged=False,
             tag=tag,
@@ -838,7 +800,7 @@ class DatasetPush:
             unchanged=len(plan.unchanged),
             deleted=plan.deleted_files,
             kept=plan.kept,
-            card="kept" if card is None else "written",
+            card="kept" if self.card is None else "written",
             dry_run=self._options.dry_run,
             seconds=0.0,
             version=self.version,
@@ -847,8 +809,8 @@ class DatasetPush:
         )
 
 
-class _PushTogether:
-    """Several pushes to folders of one repository.
+class _Push:
+    """A push of one dataset, or of several into folders of one repository.
 
     `run` may be called again after a `HubUnavailableError`.
     """
@@ -860,41 +822,45 @@ class _PushTogether:
         self._repo = Repo(api, posixpath.commonpath([*self._pushes]))
 
     def run(self) -> list[PushReport]:
-        """Look at the repository, and do the missing work.
+        """Look at the repository, and do the missing work; return a report for each dataset."""
+        pushes = [*self._pushes.values()]
+        self._prepare()
+        if len(pushes) == 1 and pushes[0].needs_pull:
+            if not self._options.dry_run:
+                pushes[0].push_by_pull()
+            return [pushes[0].report]
+        parts = [part for push in pushes if (part := push.part()).cost[0]]
+        most = self._options.commit_operations, self._options.commit_payload_bytes
+        groups = [*within_limits(parts, lambda part: part.cost, *most)]
+        if len(pushes) > 1:
+            for part in parts:
+                part.push.report = replace(part.push.report, commits=len(groups))
+        if not self._options.dry_run:
+            self._commit_all(groups)
+        return [push.report for push in pushes]
 
-        Returns:
-            A report for each dataset.
-        """
-        options = self._options
+    def _prepare(self) -> None:
+        branch = self._options.branch
         refs = self._repo.refs()
-        head = None if refs is None else head_of(refs, options.branch)
+        head = None if refs is None else head_of(refs, branch)
         files = {} if head is None else self._listed(head)
-        parts: list[_Part] = []
-        reports: dict[str, PushReport] = {}
-        for name, push in self._pushes.items():
-            if refs is None and parts and not options.dry_run:
+        for number, (name, push) in enumerate(self._pushes.items()):
+            if refs is None and number and not self._options.dry_run:
                 refs = self._repo.refs()  # the first push made the repo
             own = files.get(name, {})
-            seen = None if refs is None else push.repo.look(options.branch, refs, own)
-            state, plan, card, reports[name] = push.prepare(seen)
-            parts.append(push.part_of(state, plan, card))
-        pending = [part for part in parts if part.operations]
-        groups = list(self._groups(pending))
-        for part in pending:
-            name = part.push.name
-            reports[name] = replace(reports[name], commits=len(groups))
-        if options.dry_run or not groups:
-            return [*reports.values()]
-        state = parts[0].state
-        if not state.has_branch:
-            self._repo.create_branch(options.branch, state.head)
+            push.prepare(None if refs is None else push.repo.look(branch, refs, own))
+
+    def _commit_all(self, groups: Sequence[Sequence[_Part]]) -> None:
+        pushes = [*self._pushes.values()]
+        state = pushes[0].state
+        if not state.has_branch and not self._options.create_pr:
+            self._repo.create_branch(self._options.branch, state.head)
+        for push in pushes:
+            if not push.plan.changes_dataset:
+                push.finish()
         head = state.head
         for group in groups:
             head = self._commit(group, head)
-            for part in group:
-                name = part.push.name
-                reports[name] = replace(reports[name], commit=head)
-        return [*reports.values()]
 
     def _listed(self, commit: str) -> dict[str, dict[str, RemoteFile]]:
         """Return the files of each dataset at a commit, by its name and their paths in it."""
@@ -907,32 +873,61 @@ class _PushTogether:
                     found.setdefault(name, {})[own] = replace(file, path=own)
         return found
 
-    def _groups(self, parts: Iterable[_Part]) -> Iterator[list[_Part]]:
-        """Yield groups of datasets that fit into one commit."""
-        most, most_bytes = self._options.commit_operations, self._options.commit_payload_bytes
-        group: list[_Part] = []
-        operations, payload_bytes = 0, 0.0
-        for part in parts:
-            operations += part.operations
-            payload_bytes += part.payload_bytes
-            if group and (operations > most or payload_bytes > most_bytes):
-                yield group
-                group = []
-                operations, payload_bytes = part.operations, part.payload_bytes
-            group.append(part)
-        if group:
-            yield group
-
     def _commit(self, group: Sequence[_Part], parent: str) -> str:
-        """Upload and commit some datasets, then compare the repository with them.
+        """Upload and commit some datasets, compare the commit with them, and set the tags.
 
         Returns:
             The commit.
+
+        Raises:
+            HubUnavailableError: Only other folders of the repo changed meanwhile.
+            HubConflictError: The branch changed meanwhile.
         """
-        said = f"{count(len(group), 'LeRobot dataset')} {group[0].push.result.version}"
-        commit = _replace(group, self._options.branch, parent, said)
-        listed = self._listed(commit)
+        pushes = [part.push for part in group]
+        title = pushes[0].title
+        if len(group) > 1:
+            title = f"{count(len(group), 'LeRobot dataset')} {pushes[0].version}"
+        try:
+            commit = _commit(group, self._options.branch, parent, title)
+        except HubConflictError as error:
+            raise self._conflict(pushes, parent, error) from error
+        pushes = [push for push in pushes if push.plan.changes_dataset]
         for part in group:
-            name = part.push.name
-            part.push.result.check_arrived(name, commit, listed.get(name, {}))
+            part.push.report = replace(part.push.report, commit=commit)
+        for push in pushes:
+            push.tag_replaced()
+        listed = self._listed(commit) if pushes else {}
+        for push in pushes:
+            push.settle(commit, listed.get(push.name, {}))
         return commit
+
+    def _conflict(
+        self, pushes: Sequence[DatasetPush], parent: str, error: HubConflictError
+    ) -> LeconvertError:
+        """Return the error for a commit that the Hub refused, with the datasets that changed.
+
+        Raises:
+            HubSourceChangedError: A dataset that was converted changed.
+        """
+        found = [push.look_after_conflict() for push in pushes]
+        if found[0].head == parent:
+            return error  # the Hub has another reason
+        changed = [
+            push.name
+            for push, now in zip(pushes, found, strict=True)
+            if now.files != push.state.files
+        ]
+        if not changed and all(folder_of(push.name) for push in pushes):
+            return HubUnavailableError(
+                f"{self._repo.name} was not pushed: other folders of the repo change again and "
+                "again.",
+                next_step="Run the same command again. Files that the Hub has are not uploaded "
+                "again.",
+            )
+        if not changed or len(pushes) == 1:
+            return error
+        return HubConflictError(
+            f"{changed[0]} changed during this command.",
+            next_step=error.next_step,
+            details=[f"changed: {name}" for name in changed[:20]],
+        )

@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -262,20 +262,42 @@ def _cut(
     operations: int,
     payload_bytes: int,
 ) -> Iterator[CommitShare]:
-    added: list[str] = []
-    payload = 0.0
-    for path in add:
-        cost = payload_of({path: sizes[path]})
-        if added and (len(added) >= operations or payload + cost > payload_bytes):
-            yield CommitShare(tuple(added), ())
-            added, payload = [], 0.0
-        added.append(path)
-        payload += cost
-    begun = tuple(added)
+    def cost_of(path: str) -> tuple[int, float]:
+        return 1, payload_of({path: sizes[path]})
+
+    *before, begun = [*within_limits(add, cost_of, operations, payload_bytes)] or [[]]
+    yield from (CommitShare(tuple(added), ()) for added in before)
     room = operations - len(begun)
-    yield CommitShare(begun, delete[:room])
+    yield CommitShare(tuple(begun), delete[:room])
     for start in range(room, len(delete), operations):
         yield CommitShare((), delete[start : start + operations])
+
+
+def within_limits[T](
+    items: Iterable[T],
+    cost_of: Callable[[T], tuple[int, float]],
+    operations: int,
+    payload_bytes: float,
+) -> Iterator[list[T]]:
+    """Yield items in groups, in order; a group is within the limits, or a single item.
+
+    Args:
+        items: The items.
+        cost_of: Returns the operations and the bytes of an item in a commit.
+        operations: Maximum of operations in a commit.
+        payload_bytes: Maximum of bytes in the body of a commit.
+    """
+    group: list[T] = []
+    used, payload = 0, 0.0
+    for item in items:
+        more, size = cost_of(item)
+        if group and (used + more > operations or payload + size > payload_bytes):
+            yield group
+            group, used, payload = [], 0, 0.0
+        group.append(item)
+        used, payload = used + more, payload + size
+    if group:
+        yield group
 
 
 def payload_of(sizes: Mapping[str, int]) -> float:

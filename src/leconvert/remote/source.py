@@ -36,6 +36,7 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubStore
+from leconvert.transfer.incoming import Incoming, incoming, not_fetched_from
 from leconvert.transfer.names import (
     download_command,
     folder_of,
@@ -44,7 +45,6 @@ from leconvert.transfer.names import (
 )
 from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
 from leconvert.workdir.fs import is_there, remove_tree
-from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest

@@ -62,6 +62,7 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.incoming import part_in
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import (
@@ -75,7 +76,6 @@ from leconvert.transfer.store import (
     write_listing,
 )
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
-from leconvert.workdir.incoming import part_in
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 
 # A local file with the size of a remote one, and with only the bytes that a scan reads.

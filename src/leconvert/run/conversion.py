@@ -288,15 +288,15 @@ class ProofOptions:
             raise TargetError(
                 f"{target} exists already and is not a {to} dataset.",
                 path=str(target),
-                next_step=f"Choose another --output, or move {target} away.",
+                next_step=f"Choose another folder for the result, or move {target} away.",
             )
         if not self.force_conversion and not appends:
             raise TargetError(
                 f"{target} already holds a {version} dataset.",
                 path=str(target),
                 next_step="If this is the wanted result, there is nothing to do. If the source has "
-                "new episodes, --append adds them. --force-conversion converts again and "
-                f"keeps the old result as {old_dir(target)}.",
+                "new episodes, `leconvert convert --append` adds them. --force-conversion converts "
+                f"again and keeps the old result as {old_dir(target)}.",
             )
         is_former = appends or self.keep_as_former
         return former_dir(target, run_id) if is_former else old_dir(target)

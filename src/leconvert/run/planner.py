@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from leconvert.dataset.findings import lossless_remedy, named
+from leconvert.dataset.findings import frames_lost, lossless_remedy, named
 from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
@@ -617,7 +617,7 @@ def plan_repairs(
 
     It applies the first remedy of every error and scans again, until there is no error. Then it
     takes back each repair that drops something, the costliest first, if the others turn out to be
-    enough.
+    enough and do not lose more by themselves.
 
     Args:
         source: The dataset.
@@ -630,6 +630,10 @@ def plan_repairs(
     scan_with = partial(scan_source, source, progress=progress)
     flags: dict[str, float] = {}
     whole = scan = scan_with()
+
+    def frames_of(found: SourceScan) -> int:
+        return int(found.length.sum())
+
     if options is not None:
         scan = scan_with(options)
     else:
@@ -637,21 +641,29 @@ def plan_repairs(
             scan = again
     if errors := _errors(scan):
         raise _refusal(scan.findings, errors, str(source), source)
+    stored = read_info(source)["features"]
+
+    def lost(found: SourceScan) -> float:
+        features = {**stored, **found.repairs.declared_features}
+        return frames_lost(
+            features, found.repairs.dropped_features, frames_of(whole), frames_of(found)
+        )
+
     costly = sorted((share, flag) for flag, share in flags.items() if share < 1)
     for _, flag in costly if len(costly) > 1 else ():
         without = [other for other in flags if other != flag]
         other = scan_with(RepairOptions.of_flags(without))
-        if not _errors(other):
+        if not _errors(other) and lost(other) <= lost(scan):
             del flags[flag]
             scan = other
     gone = scan.repairs.dropped_features
-    features = {*read_info(source)["features"], *scan.repairs.declared_features, *gone}
+    features = {*stored, *scan.repairs.declared_features, *gone}
     return PlannedRepairs(
         source,
         flags=tuple(flags) if options is None else options.flags(),
         options=RepairOptions.of_flags(flags) if options is None else options,
-        keeps=Extent(scan.num_episodes, int(scan.length.sum()), len(features) - len(gone)),
-        of=Extent(whole.num_episodes, int(whole.length.sum()), len(features)),
+        keeps=Extent(scan.num_episodes, frames_of(scan), len(features) - len(gone)),
+        of=Extent(whole.num_episodes, frames_of(whole), len(features)),
         repairs=scan.repairs,
         findings=scan.findings,
         lossless=tuple(named(each, source) for each in _lossless(_errors(whole))),
@@ -686,8 +698,28 @@ def _lossless(errors: Sequence[Finding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, told)))
 
 
+def _flags_that_help(errors: Sequence[Finding]) -> list[str]:
+    """Return the first remedy of each error, but none in vain.
+
+    A flag goes if others that are needed anyway help with its errors and keep as much.
+    """
+    shares: dict[str, float] = {}
+    for remedy in (error.remedies[0] for error in errors if error.remedies):
+        shares[remedy.flag] = min(_share(remedy), shares.get(remedy.flag, 1.0))
+    flags = list(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    for share, flag in sorted((share, flag) for flag, share in shares.items() if share < 1):
+        others = set(flags) - {flag}
+        if all(
+            any(each.flag in others and _share(each) >= share for each in error.remedies)
+            for error in errors
+            if error.remedy == flag
+        ):
+            flags.remove(flag)
+    return flags
+
+
 def _what_helps(errors: Sequence[Finding]) -> str:
-    flags = " ".join(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    flags = " ".join(_flags_that_help(errors))
     first = " ".join(_lossless(errors))
     if not flags and all(lossless_remedy(error.code, error.remedy) for error in errors):
         return f"{first} Then run the command again; nothing was written."

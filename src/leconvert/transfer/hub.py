@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -28,7 +28,6 @@ from leconvert.support.errors import (
     InterruptedRunError,
     SourceError,
 )
-from leconvert.support.storage_errors import storage_errors
 from leconvert.transfer import client
 from leconvert.transfer.client import TRIES, Patience, ask_hub, hub_errors, make_api
 from leconvert.transfer.names import folder_of, in_folder, repository_of
@@ -207,27 +206,22 @@ class HubStore:
 
         repo = self._repo
         api = make_api(endpoint=repo.endpoint, token=repo.token)
-        patience = Patience(self._tries, partial(self._wait, folder or repo.name))
-        told = 0
-        while True:
-            try:
-                with hub_errors(repo.repo_id, repo.commit):
-                    entries = api.list_repo_tree(
-                        repo.repository,
-                        repo.full_path(folder) or None,
-                        recursive=recursive,
-                        revision=repo.commit,
-                        repo_type=repo.kind,
-                    )
-                    for file in islice(self._files_among(entries), told, None):
-                        told += 1
-                        yield file
-                    return
-            except HubUnavailableError as error:
-                patience.wait(error)
-            except HubError as error:
-                if isinstance(error.__cause__, EntryNotFoundError):
-                    return
+
+        def ask(told: int) -> Iterator[RemoteFile]:
+            with hub_errors(repo.repo_id, repo.commit):
+                entries = api.list_repo_tree(
+                    repo.repository,
+                    repo.full_path(folder) or None,
+                    recursive=recursive,
+                    revision=repo.commit,
+                    repo_type=repo.kind,
+                )
+                yield from islice(self._files_among(entries), told, None)
+
+        try:
+            yield from self._again(folder or repo.name, ask, lambda _: 1)
+        except HubError as error:
+            if not isinstance(error.__cause__, EntryNotFoundError):
                 raise
 
     def _files_among(self, entries: Iterable[RepoFile | RepoFolder]) -> Iterator[RemoteFile]:
@@ -246,18 +240,7 @@ class HubStore:
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         """Return a range of a file's bytes."""
         stop = min(stop, file.size_bytes)
-        found = bytearray()
-
-        def take(chunks: Iterator[bytes], _: Body) -> None:
-            for chunk in chunks:
-                found.extend(chunk)
-                if len(found) >= stop - start:
-                    return
-            raise self._broken_off(file)
-
-        if start < stop:
-            self._try(file, lambda: (start + len(found), stop), take)
-        return bytes(found[: max(stop - start, 0)])
+        return b"".join(self._chunks(file, start, stop))[: stop - start] if start < stop else b""
 
     def read_whole(self, path: str, digest: str = "") -> bytes | None:
         """Return a small file of unknown size, with one request; None if it does not exist.
@@ -271,23 +254,19 @@ class HubStore:
         """
         from huggingface_hub.errors import EntryNotFoundError
 
-        found, told = bytearray(), [digest]
-
-        def take(chunks: Iterator[bytes], body: Body) -> None:
-            found.clear()
-            for chunk in chunks:
-                found.extend(chunk)
-            told[0] = digest or body.digest
+        def ask() -> tuple[bytes, str]:
+            with self._repo.open(path) as body:
+                return b"".join(body.chunks), digest or body.digest
 
         for _ in range(_READS_OF_A_SMALL_FILE):
             try:
-                self._try(RemoteFile(path, 0), lambda: (0, None), take)
+                found, told = self._patience(path).run(ask)
             except HubError as error:
                 if isinstance(error.__cause__, EntryNotFoundError):
                     return None
                 raise
-            if is_content(found, told[0]):
-                return bytes(found)
+            if is_content(found, told):
+                return found
         raise other_content(path, self.name)
 
     def fetch(
@@ -303,20 +282,11 @@ class HubStore:
             return
         if out.tell():
             on_bytes(out.tell())
-
-        def take(chunks: Iterator[bytes], _: Body) -> None:
-            for chunk in chunks:
-                # otherwise an error of the disk would look like one of the Hub
-                with storage_errors(out.name):
-                    out.write(chunk)
-                on_bytes(len(chunk))
-                if out.tell() > file.size_bytes:
-                    return  # it is another file; the hash will show that
-            if out.tell() < file.size_bytes:
-                raise self._broken_off(file)
-
         if out.tell() < file.size_bytes:
-            self._try(file, lambda: (out.tell(), None), take)
+            with closing(self._chunks(file, out.tell())) as chunks:
+                for chunk in chunks:
+                    out.write(chunk)
+                    on_bytes(len(chunk))
 
     def _cached(self, file: RemoteFile) -> Path | None:
         from huggingface_hub import constants, try_to_load_from_cache
@@ -330,32 +300,56 @@ class HubStore:
         )
         return Path(found) if isinstance(found, str) else None
 
-    def _try(
-        self,
-        file: RemoteFile,
-        rest: Callable[[], tuple[int, int | None]],
-        take: Callable[[Iterator[bytes], Body], None],
-    ) -> None:
-        """Request the rest of a file until all of it is there."""
-        patience = Patience(self._tries, partial(self._wait, file.path))
+    def _chunks(
+        self, file: RemoteFile, start: int, stop: int | None = None
+    ) -> Generator[bytes, None, None]:
+        """Yield a range of a file; it ends with the first byte too many, if there is one."""
+        end = file.size_bytes if stop is None else stop
+
+        def ask(arrived: int) -> Iterator[bytes]:
+            at = start + arrived
+            with self._repo.open(file.path, at, stop) as body:
+                skip = at - body.start  # the answer may begin before the range
+                for chunk in body.chunks if skip >= 0 else ():
+                    self._check_stop(file.path)
+                    yield chunk[skip:]
+                    at += len(chunk[skip:])
+                    skip -= min(skip, len(chunk))
+                    if at > end:
+                        return  # it is another file; the hash will show that
+                if at < end:
+                    raise HubUnavailableError(
+                        f"The download of {file.path} of {self.name} breaks off again and again.",
+                        path=file.path,
+                        next_step="Check the network, then run the same command again. It "
+                        "continues where it stopped.",
+                    )
+
+        yield from self._again(file.path, ask, len)
+
+    def _again[T](
+        self, what: str, ask: Callable[[int], Iterator[T]], size_of: Callable[[T], int]
+    ) -> Generator[T, None, None]:
+        """Yield the parts of an answer; after a failure, ask for the parts that are missing.
+
+        Args:
+            what: The file or folder, for messages.
+            ask: Makes the request, given the sum of the sizes of the parts that arrived.
+            size_of: Returns the size of a part.
+        """
+        patience, arrived = self._patience(what), 0
         while True:
-            start, stop = rest()
+            before = arrived
             try:
-                with self._repo.open(file.path, start, stop) as body:
-                    if body.start > start:
-                        raise self._broken_off(file)
-                    take(self._chunks(file, body, start), body)
+                for part in ask(arrived):
+                    arrived += size_of(part)
+                    yield part
                 return
             except HubUnavailableError as error:
-                patience.wait(error, arrived=rest()[0] > start)
+                patience.wait(error, arrived=arrived > before)
 
-    def _chunks(self, file: RemoteFile, body: Body, start: int) -> Iterator[bytes]:
-        """Yield an answer's bytes from an offset in the file on; the answer may begin before it."""
-        skip = start - body.start
-        for chunk in body.chunks:
-            self._check_stop(file.path)
-            yield chunk[skip:]
-            skip -= min(skip, len(chunk))
+    def _patience(self, what: str) -> Patience:
+        return Patience(self._tries, partial(self._wait, what))
 
     def _wait(self, path: str, seconds: float) -> None:
         while seconds > 0:
@@ -370,12 +364,3 @@ class HubStore:
                 path=path,
                 next_step="Run the same command again to continue.",
             )
-
-    def _broken_off(self, file: RemoteFile) -> HubUnavailableError:
-        """Return the error for an answer that ends before the file does."""
-        return HubUnavailableError(
-            f"The download of {file.path} of {self._repo.name} breaks off again and again.",
-            path=file.path,
-            next_step="Check the network, then run the same command again. It continues where "
-            "it stopped.",
-        )

@@ -20,11 +20,11 @@ import hashlib
 import os
 import shutil
 import stat
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -35,8 +35,8 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.storage_errors import storage_errors
+from leconvert.transfer.incoming import part_in
 from leconvert.transfer.options import ScratchOptions
-from leconvert.workdir.incoming import part_in
 
 if TYPE_CHECKING:
     from leconvert.transfer.store import RemoteFile
@@ -183,19 +183,22 @@ def limit_too_small(limit_bytes: int, needed_bytes: int) -> UsageError:
 
 
 @contextmanager
-def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
-    """Hold the first free slot.
+def hold_slot(
+    options: ScratchOptions, owner: str, name: str | None = None
+) -> Iterator[ScratchSlot]:
+    """Hold the slot of a name, or the first free slot.
 
-    The slot is emptied at the end. If an error ends the block, parts of files stay for the next
-    holder. The last worker to leave removes the folder of the run, if nothing is left in it.
+    The slot is removed at the end. If an error ends the block, its files stay for the next holder.
+    The last one to leave removes the folder of the owner, if nothing is left in it.
 
     Raises:
         StorageError: The folder cannot be used.
+        BusyError: Another process holds the slot of this name.
     """
-    root = options.place(run_id)
+    root = options.place(owner)
     try:
         with storage_errors(root), _locked(root / "lock"):
-            folder, descriptor = _take(root)
+            folder, descriptor = _take(root, name)
     except OSError as error:
         raise StorageError(
             f"{root} cannot be used for scratch files: {error.strerror or error}.",
@@ -204,7 +207,8 @@ def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
         ) from error
     try:
         yield ScratchSlot(root, folder, options.limit_bytes)
-        shutil.rmtree(folder / "files", ignore_errors=True)
+        with suppress(OSError), _locked(root / "lock"):
+            shutil.rmtree(folder)
     finally:
         _remove_if_last(root, folder)
         os.close(descriptor)
@@ -220,10 +224,10 @@ def hold_folder(
     should_stop: Callable[[], bool],
     pause: Callable[[float], object],
 ) -> Iterator[Path]:
-    """Hold the scratch folder of a name with room for ``size_bytes``; wait for the room.
+    """Hold the files of a name's slot with room for ``size_bytes``; wait for the room.
 
-    The folder is removed at the end. If an error ends the block, its files stay for the next holder
-    of that name on this host, and are removed if their room is needed.
+    If an error ends the block, the files stay for the next holder of that name on this host, and
+    are removed if their room is needed.
 
     Raises:
         UsageError: The limit is below ``size_bytes``.
@@ -237,32 +241,17 @@ def hold_folder(
             next_step=f"Give --scratch-limit {size_bytes} or more, and a --scratch-dir with "
             "enough space.",
         )
-    root = options.place(owner)
-    with storage_errors(root), _locked(root / "lock"):
-        descriptor = _hold(folder := root / _slot_name(name))
-        if descriptor is None:
-            raise BusyError(
-                f"Another process of this host works on {name} in {folder}.",
-                path=str(folder),
-                next_step="Wait for that process or stop it. Then run the same command again.",
-            )
-    slot = ScratchSlot(root, folder, limit)
+    with hold_slot(options, owner, name) as slot:
 
-    def give_way(seconds: float) -> None:
-        # A waiting process must hold no bytes: the files of an earlier holder are removed, or two
-        # processes could wait for each other for ever.
-        shutil.rmtree(slot.files_dir, ignore_errors=True)
-        pause(seconds)
+        def give_way(seconds: float) -> None:
+            # A waiting process must hold no bytes: the files of an earlier holder are removed, or
+            # two processes could wait for each other for ever.
+            shutil.rmtree(slot.files_dir, ignore_errors=True)
+            pause(seconds)
 
-    try:
         with slot.room(size_bytes, size_bytes, should_stop=should_stop, pause=give_way):
             slot.files_dir.mkdir(exist_ok=True)
             yield slot.files_dir
-        with storage_errors(root), _locked(root / "lock"):
-            shutil.rmtree(folder)
-    finally:
-        _remove_if_last(root, folder)
-        os.close(descriptor)
 
 
 def folder_of(options: ScratchOptions, owner: str, name: str) -> Path:
@@ -282,11 +271,18 @@ def _slot_name(name: str) -> str:
     return f"slot-{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}"
 
 
-def _take(root: Path) -> tuple[Path, int]:
-    number = 0
-    while (descriptor := _hold(folder := root / f"slot-{number}")) is None:
-        number += 1
-    return folder, descriptor
+def _take(root: Path, name: str | None) -> tuple[Path, int]:
+    numbers = count()
+    while True:
+        folder = root / (f"slot-{next(numbers)}" if name is None else _slot_name(name))
+        if (descriptor := _hold(folder)) is not None:
+            return folder, descriptor
+        if name is not None:
+            raise BusyError(
+                f"Another process of this host works on {name} in {folder}.",
+                path=str(folder),
+                next_step="Wait for that process or stop it. Then run the same command again.",
+            )
 
 
 def _hold(folder: Path) -> int | None:
@@ -378,15 +374,13 @@ def _bytes_in(folder: Path) -> int:
 
 # Files of a shard in order, fetched ahead of their reader, within a budget of bytes.
 #
-# **Room.** Under one lock every file is absent, in flight, present, or begun by a fetch that
-# failed.
-# All but the absent files together never exceed the budget, because a fetch begins only after its
-# room was found there, and room is released only after a file is removed.
+# **Room.** A file takes room from before its fetch begins until it is removed, also while it waits
+# for a thread, and if its fetch failed and left a part. All these files together never exceed the
+# budget.
 #
-# **Progress.** The reader waits for one file at a time. If that file finds no room, the files in
-# flight end, and every other file that is present or begun may be removed, those after the reader's
-# position first. So a budget that holds the largest file is enough; files are then fetched one by
-# one.
+# **Progress.** The reader waits for one file at a time. If that file finds no room, every other
+# file is removed once its fetch has ended, those after the reader's position last. So a budget that
+# holds the largest file is enough; files are then fetched one by one.
 
 
 _THREADS = 8
@@ -397,12 +391,12 @@ class Window:
     """Fetches files into a folder while they are needed; a context that removes them at its end.
 
     A file may be requested again, in another pass; it is fetched again if it had to go. There can
-    be only one reader.
+    be only one reader, and only its thread begins and removes anything.
 
     Args:
         files: The files in the order in which they are read.
         folder: The folder. Files are stored below ``whole`` under their paths; existing ones are
-            not trusted. For the paths of parts see `leconvert.workdir.incoming.part_in`.
+            not trusted. For the paths of parts see `leconvert.transfer.incoming.part_in`.
         fetch: Fetches one file to a path, or raises; called by several threads.
         budget_bytes: Maximum of bytes there at a time; at least the largest file's charge.
         should_stop: Called while the reader waits.
@@ -420,27 +414,18 @@ class Window:
         self._files = files
         self._folder = folder
         self._fetch = fetch
-        self._budget_bytes = budget_bytes
+        self._free_bytes = budget_bytes
         self._should_stop = should_stop
-        self._changed = threading.Condition()
-        self._present: set[int] = set()
-        self._in_flight: set[int] = set()
-        self._errors: dict[int, BaseException] = {}
-        self._begun: set[int] = set()
-        self._used_bytes = 0
-        self._reader_at = 0
-        self._next = 0
-        self._closed = False
+        self._fetches: dict[int, Future[None]] = {}  # of the files that take room
+        self._next = 0  # the first file that was not begun when the reader moved last
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        with self._changed:
-            self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for place in self._present:
+        for place in self._fetches:
             self._path(place).unlink(missing_ok=True)
 
     def path(self, place: int) -> str:
@@ -449,75 +434,71 @@ class Window:
         Raises:
             InterruptedRunError: ``should_stop`` returned true.
         """
-        with self._changed:
-            self._reader_at = self._next = place
-            self._errors.clear()
-            self._begin_more()
-            while place not in self._present:
-                if place in self._errors:
-                    raise self._errors[place]
-                if self._should_stop():
-                    raise InterruptedRunError(
-                        f"Stopped while fetching {self._files[place].path}.",
-                        path=self._files[place].path,
-                        next_step="Run the same command again to continue.",
-                    )
-                self._changed.wait(_SECONDS_BETWEEN_STOPS)
+        at = max(place, self._next) if self._comes(place) else place
+        while at < len(self._files) and (self._comes(at) or self._begin(at, place)):
+            at += 1
+        self._next = at
+        self._wait_for(place)
+        self._fetches[place].result()
         return str(self._path(place))
 
     def _path(self, place: int) -> Path:
         return self._folder / "whole" / self._files[place].path
 
-    def _begin_more(self) -> None:
-        """Begin to fetch the next files, as far as there is room; the lock is held."""
-        while not self._closed and self._next < len(self._files):
-            place = self._next
-            if place not in self._present and place not in self._in_flight:
-                if len(self._in_flight) >= _THREADS or place in self._errors:
-                    return
-                if place not in self._begun:
-                    if not self._make_room(place):
-                        return
-                    self._used_bytes += self._files[place].charge_bytes
-                self._begun.discard(place)
-                self._in_flight.add(place)
-                self._pool.submit(self._bring, place).add_done_callback(partial(self._ended, place))
-            self._next = place + 1
+    def _comes(self, place: int) -> bool:
+        """Return whether a file is there or is being fetched."""
+        fetch = self._fetches.get(place)
+        return fetch is not None and not (fetch.done() and fetch.exception())
 
-    def _make_room(self, place: int) -> bool:
-        needed = self._used_bytes + self._files[place].charge_bytes - self._budget_bytes
-        removable = sorted(other for other in self._present if other < self._reader_at)
-        if place == self._reader_at:
-            removable += sorted((other for other in self._present if other > place), reverse=True)
-            removable += sorted(self._begun, reverse=True)
-        for other in removable:
-            if needed <= 0:
-                break
+    def _begin(self, place: int, reader: int) -> bool:
+        """Begin to fetch a file; return whether it was begun, for which it needs room."""
+        if place in self._fetches:  # a failed fetch is repeated only if the reader needs the file
+            if place != reader:
+                return False
+        elif not self._make_room(place, reader):
+            return False
+        else:
+            self._free_bytes -= self._files[place].charge_bytes
+        self._fetches[place] = self._pool.submit(self._bring, place)
+        return True
+
+    def _make_room(self, place: int, reader: int) -> bool:
+        needed = self._files[place].charge_bytes
+        if self._free_bytes >= needed:
+            return True
+        others = sorted(other for other in self._fetches if other < reader)
+        if place == reader:
+            others += sorted((other for other in self._fetches if other > reader), reverse=True)
+        for other in others:
+            if not self._fetches[other].cancel():
+                self._wait_for(other)
             for path in (self._path(other), part_in(self._folder, self._files[other].path)):
                 path.unlink(missing_ok=True)
-            self._present.discard(other)
-            self._begun.discard(other)
-            self._used_bytes -= self._files[other].charge_bytes
-            needed -= self._files[other].charge_bytes
-        return needed <= 0
+            del self._fetches[other]
+            self._free_bytes += self._files[other].charge_bytes
+            if self._free_bytes >= needed:
+                return True
+        return False
+
+    def _wait_for(self, place: int) -> None:
+        """Wait until a fetch has ended, in any way."""
+        while not self._fetches[place].done():
+            if self._should_stop():
+                path = self._files[place].path
+                raise InterruptedRunError(
+                    f"Stopped while fetching {path}.",
+                    path=path,
+                    next_step="Run the same command again to continue.",
+                )
+            wait([self._fetches[place]], _SECONDS_BETWEEN_STOPS)
 
     def _bring(self, place: int) -> None:
         path = self._path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fetch(self._files[place], path)
-
-    def _ended(self, place: int, future: Future[None]) -> None:
-        with self._changed:
-            self._in_flight.discard(place)
-            error = None if future.cancelled() else future.exception()
-            if error is None and not future.cancelled():
-                self._present.add(place)
-            else:
-                # A part stays, and counts, for the next attempt; a whole file that was refused must
-                # not.
-                self._path(place).unlink(missing_ok=True)
-                self._begun.add(place)
-                if error is not None:
-                    self._errors[place] = error
-            self._begin_more()
-            self._changed.notify_all()
+        try:
+            self._fetch(self._files[place], path)
+        except BaseException:
+            # A part stays, and counts, for the next attempt; a whole file that was refused must
+            # not.
+            path.unlink(missing_ok=True)
+            raise

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from leconvert.support.errors import InterruptedRunError, UnreadableSourceError
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.incoming import Incoming
+from leconvert.transfer.incoming import Incoming
 
 _SHA256_DIGITS = 64
 _BLOCK_BYTES = 4096

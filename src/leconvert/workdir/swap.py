@@ -535,13 +535,13 @@ def check_target(target: Path, old: Path | None) -> None:
         )
     if not os.access(parent, os.W_OK | os.X_OK):
         said, helps = lacking_right(parent, "wx", "write in the folder")
-        raise refusal(target, said.rstrip("."), f"{helps} Or choose another --output.")
+        raise refusal(target, said.rstrip("."), f"{helps} Or choose another folder for the result.")
     if old is None:
         if is_there(target):
             raise refusal(
                 target,
                 f"{target} exists already",
-                "Choose another --output, or move the existing one away.",
+                "Choose another folder for the result, or move the existing one away.",
             )
         return
     if not target.is_dir():

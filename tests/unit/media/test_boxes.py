@@ -348,6 +348,36 @@ def test_random_access_groups_are_refused_and_others_are_not() -> None:
         found_in(track(tables=other + random_access))
 
 
+def test_an_index_is_walked_as_if_no_other_of_its_size_was_walked_before() -> None:
+    content = (
+        box(b"mvhd", b"movie")
+        + track(handler=b"soun", tables=box(b"stsz", b"sound"))
+        + track(
+            box(b"edts", wide_box(b"elst", b"edits")),
+            tables=box(b"sbgp", bytes(4) + b"rap!") + box(b"stsz", b"sizes") + box(b"stco"),
+        )
+        + box(b"mvex", b"more", 0)
+    )
+
+    def outcome(changed: bytes) -> object:
+        try:
+            return found_in(changed)
+        except UnreadableSourceError as error:
+            return type(error), str(error)
+
+    known = outcome(content)
+    different = 0
+    for place in range(len(content)):
+        for byte in {0, 1, 0x80, *b" v", content[place] ^ 1} - {content[place]}:
+            changed = content[:place] + bytes((byte,)) + content[place + 1 :]
+            assert outcome(content) == known
+            after_the_other = outcome(changed)
+            boxes._WALKS.clear()  # as a process that reads this index first
+            assert after_the_other == outcome(changed), place
+            different += after_the_other != known
+    assert different > len(content)
+
+
 @pytest.mark.parametrize("rest", [b"", bytes(7), bytes(8), bytes(16), bytes(4) + b"\0\0\0\0moov"])
 def test_what_quicktime_leaves_behind_the_last_box_is_ignored(rest: bytes) -> None:
     movie, (video,) = found_in(box(b"trak", box(b"tkhd", b"track") + rest) + box(b"mvhd"))

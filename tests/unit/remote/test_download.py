@@ -20,7 +20,7 @@ from leconvert.support.errors import (
     StorageError,
     TargetError,
 )
-from leconvert.workdir.incoming import download_dir, part_in
+from leconvert.transfer.incoming import download_dir, part_in
 
 FILES = {
     "meta/info.json": b'{"codebase_version": "v2.1"}',

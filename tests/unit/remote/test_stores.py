@@ -34,8 +34,8 @@ from leconvert.support.errors import (
     VerificationError,
 )
 from leconvert.support.extras import command_for_extra
+from leconvert.transfer.incoming import source_dir
 from leconvert.transfer.urls import open_store
-from leconvert.workdir.incoming import source_dir
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -186,22 +186,14 @@ def test_a_push_goes_on_where_other_folders_change(
 ) -> None:
     assert main(["convert", ONE, str(tmp_path / "out")]) == 0
     changes = ["ben/deep/er/more.txt", "anna/pick_2/more.txt"]
-    original = Repo.commit
-
-    def commit(self: Repo, *arguments: object, **options: object) -> str:
-        if changes:
-            repo.add_commit(REPO, {changes.pop(0): b"more"})
-        return original(self, *arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Repo, "commit", commit)
+    change_before_commits(repo, monkeypatch, *changes)
     options = PushOptions(repo_id=ONE)
     report = push(tmp_path / "out", options)
     assert report.commits == 1
-    assert not changes
     assert tree_of(repo, "anna/pick/meta/tasks.parquet")
-    assert tree_of(repo) >= {"ben/deep/er/more.txt", "anna/pick_2/more.txt"}
+    assert tree_of(repo) >= {*changes}
     assert main(["convert", OTHER, str(tmp_path / "other")]) == 0
-    changes.append("ben/deep/er/place/meta/info.json")
+    change_before_commits(repo, monkeypatch, "ben/deep/er/place/meta/info.json")
     with pytest.raises(HubConflictError):
         push(tmp_path / "other", PushOptions(repo_id=OTHER))
     assert tree_of(repo, "ben/deep/er/place/meta/tasks.jsonl")
@@ -339,22 +331,46 @@ def test_a_commit_holds_whole_datasets_and_no_more_than_it_can(
     assert len({report.commit for report in reports}) == 2
 
 
-@pytest.mark.parametrize("refused", ["others", "own"])
-def test_several_are_pushed_again_where_others_were_quicker(
-    repo: StandIn, converted: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+@pytest.mark.parametrize("refused", [1, 2])
+def test_several_are_pushed_again_where_other_folders_were_quicker(
+    repo: StandIn, converted: Path, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
-    changes = ["carl/notes.txt"] if refused == "others" else ["anna/pick/meta/info.json"]
-    original = Repo.commit
+    """Also where the second of two commits is refused."""
+    change_before_commits(repo, monkeypatch, *[""] * (refused - 1), "carl/notes.txt")
+    named = {name: converted / name.removeprefix(f"{REPO}/") for name in (ONE, OTHER)}
+    push_folders(named, PushOptions(commit_operations=20))
+    assert commits_of(repo) == 3
+    assert tree_of(repo) >= {"anna/pick/meta/tasks.parquet", "carl/notes.txt"}
+    assert "ben/deep/er/place/meta/tasks.parquet" in tree_of(repo)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("README.md", f"{OTHER} changed during this command."),
+        ("data/chunk-000/episode_000000.parquet", f"{OTHER} changed after the converted commit"),
+    ],
+)
+def test_a_conflict_of_several_names_the_dataset_that_changed(
+    repo: StandIn, converted: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], path: str, said: str,
+) -> None:  # fmt: skip
+    change_before_commits(repo, monkeypatch, f"ben/deep/er/place/{path}")
+    assert main(["push", str(converted), "--push-repo-id", REPO]) == 17
+    assert said in capsys.readouterr().err
+    assert "anna/pick/meta/tasks.parquet" not in tree_of(repo)
+
+
+def change_before_commits(repo: StandIn, monkeypatch: pytest.MonkeyPatch, *paths: str) -> None:
+    """Let somebody else add a file just before each of the next commits; an empty path is none."""
+    changes, original = [*paths], Repo.commit
 
     def commit(self: Repo, *arguments: object, **options: object) -> str:
-        if changes:
-            repo.add_commit(REPO, {changes.pop(0): b"{}"})
+        if changes and (path := changes.pop(0)):
+            repo.add_commit(REPO, {path: b"more"})
         return original(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Repo, "commit", commit)
-    words = ["push", str(converted), "--push-repo-id", REPO]
-    assert main(words) == (0 if refused == "others" else 17)
-    assert ("anna/pick/meta/tasks.parquet" in tree_of(repo)) is (refused == "others")
 
 
 @pytest.mark.parametrize("kind", ["drop_after", "drop_before", "status"])

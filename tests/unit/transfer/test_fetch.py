@@ -27,8 +27,8 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS
 from leconvert.transfer.hub import Body, HubRepo, HubStore
+from leconvert.transfer.incoming import incoming
 from leconvert.transfer.store import NameGate, RemoteFile, download_all, fetch_file
-from leconvert.workdir.incoming import incoming
 
 REPO = "tester/arm"
 CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks
@@ -335,6 +335,27 @@ def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
     with pytest.raises(HubError, match="did not say which bytes they are"):
         HubStore(repo, tries=2).read(files["a.mp4"], 10, 20)
     assert asked == ["bytes=10-19"] * 2
+
+
+def test_a_listing_that_fails_often_but_never_twice_at_one_place_comes_to_its_end(
+    repo: HubRepo, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> None:
+    from huggingface_hub.hf_api import RepoFile
+
+    asked = []
+
+    def entries(*_: object, **__: object) -> Iterator[RepoFile]:
+        asked.append(0)
+        for number in range(9):
+            if number == len(asked):
+                raise ConnectionError("reset by peer")
+            yield RepoFile(path=str(number), size=1, oid="0" * 40)
+
+    monkeypatch.setattr(HfApi, "list_repo_tree", entries)
+    found = [file.path for file in HubStore(repo, tries=2).list_files()]
+    assert found == [str(number) for number in range(9)]
+    assert len(asked) == 9
+    assert pauses
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "meta/../../x", ".."])

@@ -630,23 +630,38 @@ class _Remedies:
     def _left(
         self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_], whole: Sequence[int]
     ) -> tuple[Extent, float]:
-        """Return the rest after a flag, and the loss, in frames of one camera.
-
-        An episode's table counts as much as a camera's clip.
-        """
+        """Return the rest after a flag, and the loss as `frames_lost` counts it."""
         base, frames = self._base, int(self._facts.length[rest].sum())
-        dtypes = [feature["dtype"] for feature in self._facts.features.values()]
-        cameras = dtypes.count("video")
+        features = self._facts.features
         if flag in (DROP, TRIM):
             frames += sum(whole)
             left = Extent(int(np.count_nonzero(rest)) + len(whole), frames, base.features)
-            return left, (base.frames - frames) * (1 + cameras)
+            return left, frames_lost(features, (), base.frames, frames)
         if flag == "--drop-feature":
             # If an error names episodes, the feature is useless in these episodes.
-            is_camera = self._facts.features.get(_feature(remark) or "", {}).get("dtype") == "video"
-            share = 1.0 if is_camera else 1 / max(1, len(dtypes) - cameras)
-            return replace(base, features=base.features - 1), frames * share
+            gone = (_feature(remark) or "",)
+            left = replace(base, features=base.features - 1)
+            return left, frames_lost(features, gone, frames, frames)
         return base, 0.0
+
+
+def frames_lost(
+    features: Mapping[str, Mapping[str, Any]], dropped: Collection[str], of: int, kept: int
+) -> float:
+    """Return what a result lacks, in frames of one camera.
+
+    A table counts as much as a camera's clips, and its columns count alike.
+
+    Args:
+        features: The features of the source.
+        dropped: Those that the result lacks.
+        of: Number of frames of the source.
+        kept: Number of frames of the result.
+    """
+    cameras = {name for name, feature in features.items() if feature["dtype"] == "video"}
+    a_column = 1 / max(1, len(features) - len(cameras))
+    gone = sum(1.0 if name in cameras else a_column for name in dropped)
+    return (of - kept) * (1 + len(cameras)) + kept * gone
 
 
 def _matter(remark: Observation) -> tuple[str, str | None, str | None]:

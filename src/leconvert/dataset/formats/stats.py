@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from leconvert.model.repairs import VISUAL_DTYPES
 from leconvert.support.errors import SourceError
 from leconvert.workdir.fs import make_folders_below
 
@@ -258,15 +259,16 @@ class StatsAggregator:
 
     Args:
         block_episodes: Number of episodes that are reduced together.
-        image_features: Features whose statistics must have one value per channel, shape (3,1,1) or
-            (1,1,1). By default features with "image" in their name, as in LeRobot.
+        features: The declared features. Statistics of cameras must have one value per channel,
+            shape (3, 1, 1) or (1, 1, 1). LeRobot requires it of features with "image" in their
+            name, so it refuses an ``image_embedding``.
     """
 
     def __init__(
-        self, *, block_episodes: int = 4096, image_features: Collection[str] | None = None
+        self, features: Mapping[str, Mapping[str, Any]] = {}, *, block_episodes: int = 4096
     ) -> None:
         self._block_episodes = block_episodes
-        self._image_features = None if image_features is None else frozenset(image_features)
+        self._images = {name for name, ft in features.items() if ft["dtype"] in VISUAL_DTYPES}
         self._features: dict[str, FeatureStats] = {}
         self._next_episode = 0
         self._in_block = 0
@@ -320,10 +322,7 @@ class StatsAggregator:
     def _feature(self, name: str) -> FeatureStats:
         feature = self._features.get(name)
         if feature is None:
-            is_image = (
-                "image" in name if self._image_features is None else name in self._image_features
-            )
-            feature = self._features[name] = FeatureStats(name, is_image)
+            feature = self._features[name] = FeatureStats(name, name in self._images)
         return feature
 
     def _reduce_block(self) -> None:

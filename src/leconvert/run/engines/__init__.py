@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
 
     from leconvert.run.engines.local import LocalEngine
-    from leconvert.run.engines.options import Site, SlurmOptions
-    from leconvert.run.engines.ray import RayEngine, RayOptions
+    from leconvert.run.engines.options import RayOptions, Site, SlurmOptions
+    from leconvert.run.engines.ray import RayEngine
     from leconvert.run.engines.slurm import SlurmEngine
 
 __all__ = [
@@ -55,8 +55,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "local": ("LocalEngine",),
-        "options": ("Site", "SlurmOptions"),
-        "ray": ("RayEngine", "RayOptions"),
+        "options": ("RayOptions", "Site", "SlurmOptions"),
+        "ray": ("RayEngine",),
         "slurm": ("SlurmEngine",),
     },
 )

@@ -1,21 +1,23 @@
-"""The resources that workers request from SLURM, as plain values.
+"""The resources that workers request from SLURM and from Ray, as plain values.
 
-Every command line with flags of SLURM needs these values. The module that talks to SLURM is
-separate, because it writes records of the work dir and so loads NumPy and pyarrow.
+Every command line with flags of an engine needs these values. The modules that talk to SLURM and
+Ray are separate, because they write records of the work dir and so load NumPy and pyarrow.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, whole
 
-# Values that SLURM's --mem and --time accept; `sbatch` would refuse others.
-_MEMORY = re.compile(r"\d+[KMGT]?")
+# Values that --mem, also for Ray, and --time accept; `sbatch` would refuse others.
+_MEMORY = re.compile(r"(\d+)([KMGT]?)")
 _TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
 
 
@@ -143,3 +145,144 @@ class SlurmOptions:
     def workers(self) -> int:
         """Number of workers."""
         return self.nodes * self.workers_per_node
+
+
+# Ray.
+
+
+_WORKERS_A_NODE = 4
+# More than a run has batches, so its nodes decide the number.
+_NO_LIMIT = 2**31
+_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _resource(text: str) -> tuple[str, float]:
+    name, _, amount = text.partition("=")
+    try:
+        return name, float(amount)
+    except ValueError:
+        raise UsageError(
+            f"--ray resource={text} is not of the form resource=NAME=NUMBER.",
+            next_step="Write for example --ray resource=gpu=1.",
+        ) from None
+
+
+def _runtime_env(text: str) -> dict[str, Any]:
+    try:
+        found, why = json.loads(text), "a JSON object"
+    except ValueError as error:
+        found, why = None, f"JSON: {error}"
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"The value of --ray runtime-env is not {why}.",
+            next_step="Write for example --ray runtime-env="
+            """'{"env_vars": {"NAME": "VALUE"}}'.""",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """The resources that workers request from a Ray cluster, and their number.
+
+    By default, every node with room for a worker gets up to four workers, including nodes that join
+    later.
+
+    Attributes:
+        address: ``auto`` for the cluster of this machine or of RAY_ADDRESS, ``HOST:PORT`` for
+            another one that this machine belongs to, ``local`` to start one on this machine.
+        workers: Most workers in all; None lets the nodes decide.
+        nodes: If given, there are at most ``nodes * workers_per_node`` workers.
+        workers_per_node: Most workers per node. None means four; if ``workers`` is given, as many
+            as have room.
+        cpus_per_task: Cores per worker.
+        mem: Memory per worker, such as ``4G``; None to request none.
+        resources: Custom resources of a worker, by name.
+        runtime_env: The `runtime environment`_ of workers.
+        ship_package: Send leconvert itself to nodes that lack it. The libraries that it needs must
+            be there, or come by ``runtime_env``.
+        connect_seconds: How long to wait for the cluster's answer.
+        node_wait_seconds: How long to continue while no node has room for a worker.
+
+    Raises:
+        UsageError: A number or size is invalid.
+
+    .. _runtime environment: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html
+    """
+
+    address: str = flag(
+        "auto",
+        "HOST:PORT of the Ray cluster, or local to start one on this machine (default: "
+        "$RAY_ADDRESS, or the cluster of this machine)",
+        "ADDRESS",
+        names=("--ray-address",),
+    )
+    workers: int | None = None
+    nodes: int | None = None
+    workers_per_node: int | None = None
+    cpus_per_task: int = 1
+    mem: str | None = None
+    resources: Mapping[str, float] = flag(
+        (),
+        "a custom resource that each worker takes; may be given several times",
+        "NAME=N",
+        _resource,
+        names=("--ray-resource",),
+    )
+    runtime_env: Mapping[str, Any] = flag(
+        None,
+        "the runtime environment of the workers, as JSON",
+        "JSON",
+        _runtime_env,
+        names=("--ray-runtime-env",),
+    )
+    ship_package: bool = flag(
+        False,
+        "send leconvert to nodes where it is not installed",
+        names=("--ray-ship-package",),
+    )
+    connect_seconds: float = 60.0
+    node_wait_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("resources", "runtime_env"):
+            object.__setattr__(self, name, dict(getattr(self, name) or ()))
+        for name in ("workers", "nodes", "workers_per_node", "cpus_per_task"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                option = "num-workers" if name == "workers" else name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least 1, not {number}.")
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise UsageError(
+                f"--ray mem={self.mem} is not an amount of memory.",
+                next_step="Write for example --ray mem=4G.",
+            )
+        for name, amount in self.resources.items():
+            if not name or not amount > 0:
+                raise UsageError(
+                    f"--ray resource={name}={amount:g} is not a resource and an amount.",
+                    next_step="Write --ray resource=NAME=1 with the name of a resource that the "
+                    "nodes offer.",
+                )
+
+    @property
+    def most_workers(self) -> int:
+        """Most workers in all."""
+        if self.workers is not None:
+            return self.workers
+        if self.nodes is not None:
+            return self.nodes * (self.workers_per_node or _WORKERS_A_NODE)
+        return _NO_LIMIT
+
+    @property
+    def most_on_a_node(self) -> int | None:
+        """Most workers per node; None for as many as have room."""
+        if self.workers_per_node is None and self.workers is not None:
+            return None
+        return self.workers_per_node or _WORKERS_A_NODE
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The value of ``mem`` in bytes; a plain number counts MiB, as in SLURM."""
+        found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
+        return None if found is None else int(found[1]) * _UNITS[found[2]]

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import signal
 import socket
@@ -32,109 +31,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from leconvert.run.engines import how_a_worker_failed, last_words, note_job
-from leconvert.support.errors import EngineError, LeconvertError, UsageError
+from leconvert.run.engines.options import RayOptions
+from leconvert.support.errors import EngineError, LeconvertError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import end_with_parent
 from leconvert.workdir.records import RunPaths
-
-# The resources that workers request from a Ray cluster; plain values.
-
-
-_WORKERS_A_NODE = 4
-# More than a run has batches, so its nodes decide the number.
-_NO_LIMIT = 2**31
-_MEMORY = re.compile(r"(\d+)([KMGT]?)")
-_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-@dataclass(frozen=True, slots=True)
-class RayOptions:
-    """The resources that workers request from a Ray cluster, and their number.
-
-    By default, every node with room for a worker gets up to four workers, including nodes that join
-    later.
-
-    Attributes:
-        address: ``auto`` for the cluster of this machine or of RAY_ADDRESS, ``HOST:PORT`` for
-            another one that this machine belongs to, ``local`` to start one on this machine.
-        workers: Most workers in all; None lets the nodes decide.
-        nodes: If given, there are at most ``nodes * workers_per_node`` workers.
-        workers_per_node: Most workers per node. None means four; if ``workers`` is given, as many
-            as have room.
-        cpus_per_task: Cores per worker.
-        mem: Memory per worker, such as ``4G``; None to request none.
-        resources: Custom resources of a worker, by name.
-        runtime_env: The `runtime environment`_ of workers.
-        ship_package: Send leconvert itself to nodes that lack it. The libraries that it needs must
-            be there, or come by ``runtime_env``.
-        connect_seconds: How long to wait for the cluster's answer.
-        node_wait_seconds: How long to continue while no node has room for a worker.
-
-    Raises:
-        UsageError: A number or size is invalid.
-
-    .. _runtime environment: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html
-    """
-
-    address: str = "auto"
-    workers: int | None = None
-    nodes: int | None = None
-    workers_per_node: int | None = None
-    cpus_per_task: int = 1
-    mem: str | None = None
-    resources: Mapping[str, float] = field(default_factory=dict)
-    runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    ship_package: bool = False
-    connect_seconds: float = 60.0
-    node_wait_seconds: float = 600.0
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "nodes", "workers_per_node", "cpus_per_task"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                option = "num-workers" if name == "workers" else name.replace("_", "-")
-                raise UsageError(f"--{option} must be at least 1, not {number}.")
-        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
-            raise UsageError(
-                f"--ray mem={self.mem} is not an amount of memory.",
-                next_step="Write for example --ray mem=4G.",
-            )
-        for name, amount in self.resources.items():
-            if not name or not amount > 0:
-                raise UsageError(
-                    f"--ray resource={name}={amount:g} is not a resource and an amount.",
-                    next_step="Write --ray resource=NAME=1 with the name of a resource that the "
-                    "nodes offer.",
-                )
-
-    @property
-    def most_workers(self) -> int:
-        """Most workers in all."""
-        if self.workers is not None:
-            return self.workers
-        if self.nodes is not None:
-            return self.nodes * (self.workers_per_node or _WORKERS_A_NODE)
-        return _NO_LIMIT
-
-    @property
-    def most_on_a_node(self) -> int | None:
-        """Most workers per node; None for as many as have room."""
-        if self.workers_per_node is None and self.workers is not None:
-            return None
-        return self.workers_per_node or _WORKERS_A_NODE
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """The value of ``mem`` in bytes; a plain number counts MiB, as in SLURM."""
-        found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
-        return None if found is None else int(found[1]) * _UNITS[found[2]]
-
 
 # The Ray task on a node: one worker, in its own process.
 # Ray sends the code of `work_on_this_node`, so nodes need no matching version of leconvert: the

@@ -70,7 +70,8 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     manifest = run.manifest
     sources = open_sources(manifest.sources)
     target = _target_of(run, sources)
-    aggregate, pixels = v3.StatsAggregator(), _PixelCounts(sources.features)
+    features = sources.features
+    aggregate, pixels = v3.StatsAggregator(features), _PixelCounts(features)
     aggregated = 0
 
     def records() -> Iterator[v3.EpisodeRecords]:

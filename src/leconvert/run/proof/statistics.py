@@ -76,7 +76,7 @@ def _compare_stats(
     found: Iterable[ResultStats],
     data_files: Callable[[], Sequence[str]],
 ) -> Iterator[Difference]:
-    aggregate = v3.StatsAggregator()
+    aggregate = v3.StatsAggregator(expected.sources.features)
     known: tuple[Set[str], Set[str]] = frozenset(), frozenset()
     names: list[str] = []
     times_computed: Counter[str] = Counter()

@@ -672,7 +672,7 @@ def _aggregated(
     """Return the aggregate of episodes' statistics as in a conversion, with quantiles from rows."""
     from leconvert.dataset.statistics import columns_with_quantiles, dataset_quantiles
 
-    aggregate = v3.StatsAggregator()
+    aggregate = v3.StatsAggregator({name: feature.raw for name, feature in features.items()})
     try:
         done = 0
         for rows in v3.EpisodesReader(root).blocks(lambda name: _stats_feature(name) in features):
