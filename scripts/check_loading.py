@@ -1,7 +1,6 @@
 """Load every frame of a v3.0 dataset through LeRobot, and count what does not come back right.
 
     python scripts/check_loading.py DATASET --processes 2
-    python scripts/check_loading.py DATASET --times-only
 
 Two counts a camera. *Off their time*: frames that LeRobot would refuse, because no coded frame is
 within its tolerance of the episode's start plus the row's timestamp, in its float32; these are
@@ -116,7 +115,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--times-only", action="store_true")
     options = parser.parse_args()
     root: Path = options.dataset
     info = json.loads((root / "meta/info.json").read_text())
@@ -128,21 +126,19 @@ def main() -> int:
             camera: frames_off_their_time(root, camera, info["fps"]) for camera in cameras
         },
     }
-    if not options.times_only:
-        total = info["total_episodes"]
-        edges = [total * part // options.processes for part in range(options.processes + 1)]
-        counts: Counter[str] = Counter({"right": 0, "wrong": 0})
-        with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
-            parts = [
-                pool.submit(load_episodes, root, range(first, stop))
-                for first, stop in pairwise(edges)
-            ]
-            for part in parts:
-                counts.update(part.result())
-        result["loaded"] = dict(counts)
+    total = info["total_episodes"]
+    edges = [total * part // options.processes for part in range(options.processes + 1)]
+    counts: Counter[str] = Counter({"right": 0, "wrong": 0})
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
+        parts = [
+            pool.submit(load_episodes, root, range(first, stop)) for first, stop in pairwise(edges)
+        ]
+        for part in parts:
+            counts.update(part.result())
+    result["loaded"] = dict(counts)
     result["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(result))
-    failed = sum(result["off_their_time"].values()) + result.get("loaded", {}).get("wrong", 0)
+    failed = sum(result["off_their_time"].values()) + counts["wrong"]
     return 1 if failed else 0
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from benches import kit
 
 CAMERAS = ("front", "left_wrist", "right_wrist")
+LIMIT_SECONDS = 300.0  # of a step
 PACKAGES = ("torch", "torchcodec", "lerobot", "accelerate", "pynvml", "av")
 # Keys left out of the documents that are kept: raw repeats of thousands of batches are not needed.
 DROPPED = frozenset({"raw", "host", "versions", "dataset", "options"})
@@ -104,7 +105,7 @@ def steps(root: Path, out_dir: Path, options: argparse.Namespace) -> Iterator[St
     yield Step("train, decoded on cuda", words)
 
 
-def try_step(step: Step, machine: Machine, scratch: Path, limit_s: float) -> dict[str, Any]:
+def try_step(step: Step, machine: Machine, scratch: Path) -> dict[str, Any]:
     """Run a step; return its row."""
     row: dict[str, Any] = {
         "step": step.name,
@@ -116,11 +117,11 @@ def try_step(step: Step, machine: Machine, scratch: Path, limit_s: float) -> dic
     began = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "leconvert", *step.words], timeout=limit_s,
+            [sys.executable, "-m", "leconvert", *step.words], timeout=LIMIT_SECONDS,
             capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return row | {"outcome": "failed", "why": f"it had not ended after {limit_s:.0f} s"}
+        return row | {"outcome": "failed", "why": f"it had not ended after {LIMIT_SECONDS:.0f} s"}
     row |= {"exit_code": done.returncode, "seconds": round(time.perf_counter() - began, 2)}
     try:
         document = json.loads(done.stdout)
@@ -163,7 +164,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--duration-s", type=float, default=10.0)
     parser.add_argument("--num-workers", type=int, default=min(4, os.cpu_count() or 1))
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--limit-s", type=float, default=300.0, help="a step may take so long")
     options = parser.parse_args(arguments)
     machine = look()
     outcomes = []
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str]) -> int:
         log = kit.new_log(options.log_dir, first, "gpu")
         with kit.rows_kept(log, first) as keep:
             for step in steps(root, scratch / "out", options):
-                row = try_step(step, machine, scratch, options.limit_s)
+                row = try_step(step, machine, scratch)
                 row["command"] = row["command"].replace(str(root), "ROOT")
                 outcomes.append(row["outcome"])
                 keep(row)

@@ -1,15 +1,14 @@
 """Record leconvert in a terminal and draw what the terminal showed.
 
-    python scripts/make_terminal_svg.py -o docs/images/terminal.svg
+    python scripts/make_terminal_svg.py
 
-Runs the commands below in a pseudo-terminal, one after the other, in a new folder; what they wrote
-is drawn as they wrote it, progress bars in their last state. Nothing is edited: to renew the
-picture, run this again.
+writes ``docs/images/terminal.svg``. The commands below run in a pseudo-terminal, one after the
+other, in a new folder; what they wrote is drawn as they wrote it, progress bars in their last
+state. Nothing is edited: to renew the picture, run this again.
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import io
 import os
@@ -32,6 +31,8 @@ COMMANDS = (
     "leconvert check arm_v30",
 )
 COLUMNS, ROWS = 108, 40
+FOLDER = Path("/tmp/robots")  # which the picture shows
+PICTURE = Path(__file__).resolve().parents[1] / "docs/images/terminal.svg"
 _FONTS = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
 
@@ -95,19 +96,12 @@ def drawn(parts: list[tuple[str, str]], title: str) -> str:
 
 def main() -> int:
     """Record and draw."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the SVG")
-    parser.add_argument(
-        "--folder", type=Path, default=Path("/tmp/robots"), metavar="DIR",
-        help="a new folder to run in, which the picture shows; removed (default: /tmp/robots)",
-    )  # fmt: skip
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True)
+    FOLDER.mkdir(parents=True)
     try:
-        parts = [(command, recorded(command, options.folder)) for command in COMMANDS]
+        parts = [(command, recorded(command, FOLDER)) for command in COMMANDS]
     finally:
-        shutil.rmtree(options.folder)
-    options.output.write_text(drawn(parts, "leconvert"), "utf-8")
+        shutil.rmtree(FOLDER)
+    PICTURE.write_text(drawn(parts, "leconvert"), "utf-8")
     return 0
 
 

@@ -51,6 +51,7 @@ from tests.trees import digest_of
 
 LONGEST_STOP_SECONDS = 3 * LEASE_SECONDS
 ROUND_SECONDS = 180.0
+WORKERS = 4
 REFUSED = 12
 SMALL_MB = 0.008
 KILLS_OF_LINKED_ROUNDS = 20
@@ -86,7 +87,6 @@ class ConversionStorm(Storm):
         )
         self.kills_at_work = self.kills_of_packers = self.stops = self.refused = 0
         self._work_dir = work_dir
-        self._num_workers = options.workers
         self._packed = False
         self._settled = False
 
@@ -105,7 +105,7 @@ class ConversionStorm(Storm):
         roles = Counter(member.role for member in self.members.values())
         if not roles["pack"]:
             self._start_packer()
-        for _ in range(0 if self._settled else self._num_workers - roles["work"]):
+        for _ in range(0 if self._settled else WORKERS - roles["work"]):
             self.start("work", str(self._work_dir), f"--lease-seconds={LEASE_SECONDS}")
 
     def _start_packer(self) -> None:
@@ -222,8 +222,7 @@ def one_round(
         "take_overs": sum(int(name) > 1 for name in claims),
         "journals": len(list(run_of(work_dir).journal.glob("[0-9]*.json"))),
     }
-    if not (troubles and options.keep):
-        shutil.rmtree(folder)
+    shutil.rmtree(folder)
     return row
 
 
@@ -294,7 +293,7 @@ def storms_afterwards(options: argparse.Namespace, folder: Path) -> int:
             }
         )
 
-    return rounds_until(options.kills, options.seed, one_round, options.log)
+    return rounds_until(options.kills, options.seed, one_round)
 
 
 def storms_over_edits(options: argparse.Namespace, folder: Path) -> int:
@@ -332,43 +331,31 @@ def storms_over_edits(options: argparse.Namespace, folder: Path) -> int:
         row = kill_trial(case, quiet, kills, template, folder / "round")
         return {"case": case.name, "kills": row.number, "troubles": list(row.problems)}
 
-    return rounds_until(options.kills, options.seed, one_round, options.log)
+    return rounds_until(options.kills, options.seed, one_round)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--kills", type=int, default=1000, help="go on until so many were killed")
     parser.add_argument("--kills-per-round", type=int, default=40)
-    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--episodes", type=int, default=60)
     parser.add_argument("--pace", type=float, default=0.03, help="mean seconds between two blows")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--afterwards", action="store_true", help="change something after a kill")
     parser.add_argument("--edits", action="store_true", help="kill what edits or begins with v3.0")
-    parser.add_argument("--keep", action="store_true", help="keep the folders of bad rounds")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--log", type=Path, help="append the rows here as well")
     options = parser.parse_args(arguments)
     if options.plain:
         site = kit.REPOSITORY / "tests" / "plain_platform" / "python"
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *sys.path])
-    folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
-    code = 0
-    try:
-        asked = {name: getattr(options, name) for name in ("workers", "episodes", "seed")}
-        head = header("storm.py", arguments, folder, lease_seconds=LEASE_SECONDS, **asked)
-        tell(head, options.log)
-        if options.edits:
-            code = storms_over_edits(options, folder)
-        elif options.afterwards:
-            code = storms_afterwards(options, folder)
-        else:
-            code = storms(options, folder)
-    finally:
-        if not (options.keep and code):
-            shutil.rmtree(folder)
-    return code
+    otherwise = storms_over_edits if options.edits else storms
+    storm = storms_afterwards if options.afterwards else otherwise
+    with tempfile.TemporaryDirectory(prefix="storm-", dir=options.folder) as name:
+        folder = Path(name)
+        asked = {"workers": WORKERS, "episodes": options.episodes, "seed": options.seed}
+        tell(header("storm.py", arguments, folder, lease_seconds=LEASE_SECONDS, **asked))
+        return storm(options, folder)
 
 
 def storms(options: argparse.Namespace, folder: Path) -> int:
@@ -382,7 +369,7 @@ def storms(options: argparse.Namespace, folder: Path) -> int:
             digest, kills = small, min(kills, KILLS_OF_LINKED_ROUNDS)
         return one_round(template, digest, folder / f"{number}", options, chance, number, kills)
 
-    return rounds_until(options.kills, options.seed, of_number, options.log)
+    return rounds_until(options.kills, options.seed, of_number)
 
 
 if __name__ == "__main__":

@@ -183,7 +183,6 @@ def rounds_until(
     kills: int,
     seed: int,
     one_round: Callable[[random.Random, int, int], Mapping[str, Any] | None],
-    log: Path | None,
 ) -> int:
     """Let rounds follow each other until enough were killed; tell each, and return the exit code.
 
@@ -193,7 +192,6 @@ def rounds_until(
         one_round: Takes its chance, its number from 1, and the kills that are left. Returns a row
             with its ``kills`` and ``troubles``, whose numbers are added up; None if nothing was to
             do.
-        log: See `tell`.
     """
     totals: Counter[str] = Counter()
     while totals["kills"] < kills:
@@ -207,8 +205,8 @@ def rounds_until(
         totals.update({name: count for name, count in row.items() if isinstance(count, int)})
         totals["bad_rounds"] += bool(row["troubles"])
         seconds, is_good = round(time.monotonic() - began, 2), not row["troubles"]
-        tell({"round": number, **row, "seconds": seconds, "ok": is_good}, log)
-    tell(dict(totals), log)
+        tell({"round": number, **row, "seconds": seconds, "ok": is_good})
+    tell(dict(totals))
     return int(bool(totals["bad_rounds"]))
 
 
@@ -221,9 +219,6 @@ def header(
     return {"format": f"leconvert-{name}", "version": 1, **machine, **facts}
 
 
-def tell(row: Mapping[str, Any], log: Path | None) -> None:
-    """Print a row, and append it to a log if there is one."""
+def tell(row: Mapping[str, Any]) -> None:
+    """Print a row."""
     print(json.dumps(row), flush=True)
-    if log is not None:
-        with log.open("a") as file:
-            file.write(json.dumps(row) + "\n")

@@ -1,6 +1,6 @@
 """A fleet of made datasets, some broken: its time beside single conversions, and under kills.
 
-`python scripts/storm_fleet.py --datasets 200 --kills 200 --log bench_logs/FILE` makes datasets
+`python scripts/storm_fleet.py --datasets 200 --kills 200` makes datasets
 of the kinds of `tests.collection`, 15 % of them unsound, adds the datasets of the folder
 `--recordings` if that is given, and
 
@@ -52,6 +52,7 @@ from tests.trees import digest_of
 type Facts = dict[str, Any]
 
 STORM_SECONDS = 1800.0
+WORKERS = 3
 SOUND = [name for name in KINDS if name.startswith("sound")]
 UNSOUND = [name for name in KINDS if not name.startswith(("sound", "v3.0"))]
 
@@ -192,7 +193,7 @@ def stormy_fleet(
         "step": "storm",
         "seconds": round(time.monotonic() - began, 1),
         "kills": storm.kills,
-        "workers": options.workers,
+        "workers": WORKERS,
         **facts,
         "problems": found,
     }
@@ -226,7 +227,6 @@ class FleetStorm(Storm):
         )
         self._work_dir = WorkDir(folder / "work-storm")
         self._words = words
-        self._num_workers = options.workers
         self._done = False
 
     def begin(self) -> None:
@@ -245,7 +245,7 @@ class FleetStorm(Storm):
 
     def fill_up(self) -> None:
         """Have as many workers as were asked for; the fleet's own command is one of them."""
-        while len(self.members) < self._num_workers:
+        while len(self.members) < WORKERS:
             folder, lease = str(self._work_dir.root), f"--lease-seconds={LEASE_SECONDS}"
             self.start("work", folder, lease, "-q")
 
@@ -368,7 +368,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="convert a fleet, quietly and under kills")
     parser.add_argument("--datasets", type=int, default=200)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--pace", type=float, default=0.3, help="mean seconds between two kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--alone", type=int, default=0, help="how many of a kind; default: all")
@@ -377,12 +376,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--changes-only", action="store_true", help="leave fleets without out")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--recordings", type=Path, help="a folder of further datasets")
-    parser.add_argument("--log", type=Path)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="leconvert-fleet-") as name:
         folder = Path(name)
-        asked = {"workers": options.workers, "seed": options.seed, "load": os.getloadavg()}
-        tell(header("storm_fleet.py", arguments, folder, **asked), options.log)
+        asked = {"workers": WORKERS, "seed": options.seed, "load": os.getloadavg()}
+        tell(header("storm_fleet.py", arguments, folder, **asked))
         real = sorted(options.recordings.iterdir()) if options.recordings else []
         kinds = make_all(folder, options.datasets, options.seed, options.most_kinds, real)
         lines = [f"in/{name} --name {name}\n" for name in kinds]
@@ -390,18 +388,18 @@ def main(arguments: Sequence[str]) -> int:
         wanted, told = converted_alone(folder, kinds, of_a_kind=options.alone)
         told["refused"] = sum(digest is None for digest in wanted.values())
         rows = [told]
-        tell({**told, "datasets": len(kinds)}, options.log)
+        tell({**told, "datasets": len(kinds)})
         if not options.changes_only:
             rows.append(whole_fleet(folder, wanted))
-            tell({**rows[-1], "load": os.getloadavg()}, options.log)
+            tell({**rows[-1], "load": os.getloadavg()})
             for gone in ("out-quiet", "work-quiet"):
                 shutil.rmtree(folder / gone)
             if options.kills:
                 rows.append(stormy_fleet(folder, wanted, options))
-                tell(rows[-1], options.log)
+                tell(rows[-1])
         if options.rounds:
             rows.append(stormy_changes(folder, wanted, options))
-            tell(rows[-1], options.log)
+            tell(rows[-1])
     return 1 if any(row.get("problems") for row in rows) else 0
 
 

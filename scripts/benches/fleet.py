@@ -40,6 +40,7 @@ sys.path.insert(0, str(kit.REPOSITORY))
 from tests.unit.fleet.test_makespan import Cost, lower_bound, makespan
 
 LAYOUT = LayoutOptions(video_file_size_in_mb=4000, data_file_size_in_mb=4000)
+MEAN_BYTES = 100e12 / 5000  # of a dataset
 EPISODE_BYTES = 4 * 2.5e6 + 7.5e4  # of `simulated_scan`
 # docs/scaling.md: 2.7 h of scanning and 4.9 h of packing for 12.4 million episodes, and 5 GB/s that
 # 64 hosts share.
@@ -50,11 +51,11 @@ CAMERA = {"dtype": "video", "shape": [480, 640, 3], "names": ["height", "width",
 VECTOR = {"dtype": "float32", "shape": [14], "names": None}
 
 
-def episodes_of(datasets: int, terabytes: float, seed: int) -> list[int]:
+def episodes_of(datasets: int, seed: int) -> list[int]:
     """Return how many episodes each dataset has."""
     chance = random.Random(seed)
     sizes = [chance.lognormvariate(0.0, 1.8) for _ in range(datasets)]
-    scale = terabytes * 1e12 / EPISODE_BYTES / sum(sizes)
+    scale = datasets * MEAN_BYTES / EPISODE_BYTES / sum(sizes)
     return [max(1, round(size * scale)) for size in sizes]
 
 
@@ -150,16 +151,15 @@ def main(arguments: Sequence[str]) -> int:
     """Begin, plan and work."""
     parser = kit.parser(__doc__, repeats=None)
     parser.add_argument("--datasets", type=int, default=5000)
-    parser.add_argument("--terabytes", type=float, default=100.0)
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    sizes = episodes_of(options.datasets, options.terabytes, options.seed)
+    sizes = episodes_of(options.datasets, options.seed)
     with tempfile.TemporaryDirectory(dir=options.scratch, prefix="leconvert-rehearse-") as name:
         folder = Path(name)
-        head = kit.machine("bench.py fleet", arguments, folder)
-        head |= {"format": "leconvert-rehearse-fleet", "version": 1, "load": os.getloadavg()}
-        head |= {"episodes": sum(sizes), "largest": max(sizes), "seed": options.seed}
+        shape = {"episodes": sum(sizes), "largest": max(sizes), "seed": options.seed}
+        head = kit.header("bench.py fleet", arguments, folder, shape)
+        head["load"] = os.getloadavg()
 
         def run(step: str) -> kit.Row:
             more = (options.workers,) if step == "work" else ()

@@ -87,7 +87,6 @@ def main(arguments: Sequence[str]) -> int:
     cases = {"push": push, "migration": migration, "folders": folders}
     parser = kit.parser(__doc__, repeats=None)
     parser.add_argument("what", choices=cases)
-    parser.add_argument("--shape", action="append", choices=[shape.name for shape in SHAPES])
     parser.add_argument("--datasets", type=int, default=50, help="of `folders` (50)")
     options = parser.parse_args(arguments)
     packages = ("huggingface_hub", "hf_xet")
@@ -103,8 +102,6 @@ def main(arguments: Sequence[str]) -> int:
 def push(options: Namespace) -> Iterator[kit.Row]:
     """Push the result of each shape, with a warm and with a cold client."""
     for shape in SHAPES:
-        if options.shape and shape.name not in options.shape:
-            continue
         with kit.scratch_folder(options.scratch, "hub") as folder:
             source = shape.make(folder / "source", TOP)
             with StandIn(folder / "hub", xet=True) as hub:
@@ -147,8 +144,6 @@ def pushed(folder: Path, result: Path, *, warm: bool) -> kit.Row:
 def migration(options: Namespace) -> Iterator[kit.Row]:
     """Migrate a dataset of each shape with each layout."""
     for shape in SHAPES:
-        if options.shape and shape.name not in options.shape:
-            continue
         for layout in IN_PLACE:
             with kit.scratch_folder(options.scratch, "hub") as folder:
                 source = shape.make(folder / "source", TOP, WRIST, state_dim=14)

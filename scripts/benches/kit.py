@@ -319,7 +319,7 @@ def compare(
         runners: The programs.
         scratch: The folder that they work in.
         dataset: The answer of `dataset_shape`.
-        options: Those of `parser`, perhaps ``sync`` and those of `add_trees`.
+        options: The options of `parser`, perhaps ``sync`` and those of `add_trees`.
         arguments: The command line.
         ratios: As for `table`.
     """

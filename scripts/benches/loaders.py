@@ -42,8 +42,6 @@ from benches import kit
 
 sys.path.insert(0, str(kit.REPOSITORY))
 
-from tests.s3 import s3_store
-
 CAMERAS = ("observation.images.top", "observation.images.wrist")
 CHECKED_BATCHES = 5
 # Every loader with the form of the dataset that it reads; LeRobot's classes read no bucket.
@@ -335,7 +333,7 @@ def one_run(
     ]
     with ExitStack() as serving:
         if where == "store":
-            store = serving.enter_context(s3_store(folder, **PACE))
+            store = serving.enter_context(import_module("tests.s3").s3_store(folder, **PACE))
             command += ["--place", f"s3://bucket/{form}", "--endpoint", store.endpoint]
         else:
             command += ["--place", str(folder / form)]

@@ -11,17 +11,16 @@ is its own.
 ``lease`` plans so many batches and lets so many processes claim, beat for and publish each of them
 (see `benches.leases`), then does what the packer and ``status`` do at the end of a run.
 
-Prints a line a run and appends it as JSON to ``bench_logs/scale-<part>.jsonl``.
+Raw rows go to ``bench_logs/<date>-scale-<part>.jsonl``.
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -124,6 +123,8 @@ def bench_plan(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
             table.stream(shard.stream, shard.first, shard.stop)
     looked_up = time.perf_counter()
     return {
+        "episodes": episodes,
+        "layout": layout,
         "layout_s": laid_out - started,
         "batches_s": cut - laid_out,
         "reach_s": counted - cut,
@@ -179,6 +180,7 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
     v3.write_stats(folder, aggregate.result())
     ended = time.perf_counter()
     return {
+        "episodes": episodes,
         "episodes_table_s": rows - started,
         "aggregate_s": ended - rows,
         "total_s": ended - started,
@@ -225,25 +227,6 @@ def bench_lease(batches: int, workers: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def measure(part: str, size: tuple[Any, ...], folder: Path) -> dict[str, Any]:
-    """Run one measurement of a part.
-
-    Args:
-        part: The part.
-        size: The size that grows: episodes, with the layout, or workers and batches.
-        folder: An empty folder for it.
-    """
-    if part == "lease":
-        workers, batches = size
-        return bench_lease(batches, workers, folder)
-    if part == "metadata":
-        (episodes,) = size
-        return {"episodes": episodes, **kit.measured_call(bench_metadata, episodes, folder)}
-    episodes, layout = size
-    found = kit.measured_call(bench_plan, episodes, layout, folder)
-    return {"episodes": episodes, "layout": layout, **found}
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the asked part and log it."""
     parser = kit.parser(__doc__, repeats=None)
@@ -255,18 +238,20 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     # Ending by a signal unwinds like any error, so that no process and no folder stays.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
-    about = kit.machine("bench.py scale", arguments, options.scratch)
-    options.log_dir.mkdir(exist_ok=True)
-    grows = {
-        "plan": (options.episodes, options.layout),
-        "metadata": (options.episodes,),
-        "lease": (options.workers, options.batches),
-    }[options.part]
-    with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
-        for size in product(*grows):
-            with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-                row = measure(options.part, size, Path(folder))
-            log.write(json.dumps({"part": options.part, **row, **about}) + "\n")
-            shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
-            print(json.dumps(shown), flush=True)
+    parts: Mapping[str, tuple[Callable[..., kit.Row], tuple[Sequence[Any], ...]]] = {
+        "plan": (bench_plan, (options.episodes, options.layout)),
+        "metadata": (bench_metadata, (options.episodes,)),
+        "lease": (bench_lease, (options.batches, options.workers)),
+    }
+    measures, grows = parts[options.part]
+
+    def run(size: tuple[Any, ...]) -> kit.Row:
+        with tempfile.TemporaryDirectory(dir=options.scratch) as name:
+            if options.part == "lease":  # its steps are processes of their own
+                return measures(*size, Path(name))
+            return kit.measured_call(measures, *size, Path(name))
+
+    head = kit.header("bench.py scale", arguments, options.scratch, {})
+    log = kit.new_log(options.log_dir, head, "scale", options.part)
+    kit.rows_in_turns(log, head, [*product(*grows)], 1, run)
     return 0

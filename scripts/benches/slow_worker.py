@@ -1,71 +1,37 @@
-"""A worker whose disk is slow: it sleeps a fixed time for every byte that it deals with.
+"""`leconvert` whose workers take their time over each shard, as on a slow disk.
 
-    python scripts/benches/slow_worker.py SECONDS_A_BYTE WORK_DIR [options of `leconvert work`]
+    python scripts/benches/slow_worker.py SECONDS_A_SHARD SECONDS_A_BYTE work WORK_DIR ...
 
-This is `leconvert work`, but it sleeps each time the progress bar moves, in proportion to the bytes
-that were dealt with. `bench.py strong` starts it.
+`bench.py strong` and the SLURM lab start it.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from typing import Self
+from collections.abc import Callable
+from typing import Any
 
-from leconvert.api import run_worker
-from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import lease_options
-from leconvert.cli.work import add_arguments
-from leconvert.support.errors import LeconvertError
-from leconvert.support.progress import SilentProgress, Stage
+from leconvert.cli import main
+from leconvert.run.worker import ShardWriter
 
-
-class SlowDisk(SilentProgress):
-    """Sleeps for every byte that a stage advances by.
-
-    Args:
-        seconds_a_byte: How slow the disk is.
-    """
-
-    def __init__(self, seconds_a_byte: float) -> None:
-        self._seconds_a_byte = seconds_a_byte
-
-    def stage(self, name: str, total: int, unit: str) -> Stage:  # noqa: ARG002 - the protocol's
-        """Return a stage that sleeps."""
-        return _SlowStage(self._seconds_a_byte)
+seconds_a_shard, seconds_a_byte = map(float, sys.argv[1:3])
+write = ShardWriter.write
 
 
-class _SlowStage:
-    def __init__(self, seconds_a_byte: float) -> None:
-        self._seconds_a_byte = seconds_a_byte
+def slowly(
+    self: ShardWriter, *arguments: Any, on_bytes: Callable[[int], None], **options: Any
+) -> dict[str, Any]:
+    """Write a shard, and sleep before it and for each byte."""
 
-    def advance(self, amount: int) -> None:
-        time.sleep(max(0, amount) * self._seconds_a_byte)
+    def sleep(amount: int) -> None:
+        time.sleep(max(0, amount) * seconds_a_byte)
+        on_bytes(amount)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def main() -> int:
-    """Work until nothing is left."""
-    seconds_a_byte, *arguments = sys.argv[1:]
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    options = parser.parse_args(arguments)
-    leases = lease_options(options)
-    disk = SlowDisk(float(seconds_a_byte))
-    try:
-        with stop_on_signals() as stop:
-            run_worker(options.work_dir, leases=leases, stop=stop, progress=disk)
-    except LeconvertError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+    time.sleep(seconds_a_shard)
+    return write(self, *arguments, on_bytes=sleep, **options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ShardWriter.write = slowly  # type: ignore[method-assign]
+    sys.exit(main(sys.argv[3:]))

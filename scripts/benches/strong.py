@@ -54,7 +54,7 @@ def run_once(source: Path, folder: Path, workers: int, seconds_a_byte: float) ->
         workers: Worker processes.
         seconds_a_byte: How slow the disk is.
     """
-    slow = (sys.executable, SLOW_WORKER, str(seconds_a_byte))
+    slow = (sys.executable, SLOW_WORKER, "0", str(seconds_a_byte), "work")
     before = os.times()
     started = time.perf_counter()
     report = convert(

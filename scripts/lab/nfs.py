@@ -1,40 +1,19 @@
-"""A real NFS lab on one machine: `python scripts/lab/nfs.py --help`, or see docs/lab.md."""
+"""An NFS lab by hand: `python scripts/lab/nfs.py --help`, or see docs/lab.md.
+
+`run.py nfs` runs its scenarios.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from lab_kit import LabError, run_lab
+from lab_kit import LabError
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.lab import DEFAULT_FOLDER
-from nfs_lab.requirements import kernel_version
-from nfs_lab.scenarios import ALL, SCENARIOS, Ground, set_clock, set_latency
-
-
-def lab_options(options: argparse.Namespace) -> LabOptions:
-    """Return what the lab shall look like."""
-    return LabOptions(
-        clients=options.clients,
-        file_system=options.fs,
-        mount_options=options.mount_options,
-        nfs_lease_seconds=options.nfs_lease_seconds,
-    )
-
-
-@contextmanager
-def build(options: argparse.Namespace) -> Iterator[tuple[str, Ground]]:
-    """Have a lab for the length of a ``with`` block."""
-    with NfsLab(options.folder).running(lab_options(options)) as lab:
-        yield (
-            f"Linux {kernel_version()} on every host, {options.clients} hosts and a server with "
-            f"{options.fs}, mount options {options.mount_options or 'by default'}, server's lease "
-            f"{options.nfs_lease_seconds} s",
-            Ground(lab),
-        )
+from nfs_lab.scenarios import set_clock, set_latency
 
 
 def run_on_host(options: argparse.Namespace, lab: NfsLab) -> int:
@@ -67,15 +46,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="the lab's own folder")
     verbs = top.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="build a lab: a server and hosts that mount its disk")
-    scenario = verbs.add_parser("scenario", help="run scenarios in a lab of their own")
-    scenario.add_argument(
-        "names", nargs="*", default=list(ALL), help=f"default: {', '.join(ALL)}; or `brief`"
-    )
-    for verb, clients in ((up, 2), (scenario, 3)):
-        verb.add_argument("--clients", type=int, default=clients, help=f"hosts ({clients})")
-        verb.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the export")
-        verb.add_argument("--mount-options", default="", help="for the hosts; default: none")
-        verb.add_argument("--nfs-lease-seconds", type=int, default=10, help="the server's (10)")
+    up.add_argument("--clients", type=int, default=2, help="hosts (2)")
+    up.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the export")
+    up.add_argument("--mount-options", default="", help="for the hosts; default: none")
     verbs.add_parser("down", help="end a lab, whatever state it is in")
     for name, what in (
         ("exec", "run a command on a host; the share is /mnt/work there"),
@@ -102,11 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lab = NfsLab(options.folder)
     try:
         if options.verb == "up":
-            lab.up(lab_options(options))
+            lab.up(LabOptions(options.clients, options.fs, options.mount_options))
         elif options.verb == "down":
             lab.down()
-        elif options.verb == "scenario":
-            return run_lab(options, SCENARIOS, build)
         else:
             return run_on_host(options, lab)
     except LabError as error:

@@ -1,7 +1,4 @@
-"""Run scenarios of SLURM or Ray: `python scripts/lab/run.py LAB --help`, or see docs/lab.md.
-
-`nfs.py` runs those of the NFS lab.
-"""
+"""Run scenarios of a lab: `python scripts/lab/run.py LAB --help`, or see docs/lab.md."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from importlib import import_module
 from lab_kit import lab_parser, run_lab
 
 LABS = {
+    "nfs": "nfs_lab.scenarios",
     "slurm": "slurm_lab.scenarios",
     "slurm-nfs": "slurm_lab.over_nfs",
     "ray": "ray_lab.scenarios",

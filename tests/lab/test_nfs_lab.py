@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from lab_kit import LabError, missing_packages, wait_until
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.requirements import packages_for
-from nfs_lab.scenarios import ALL, SCENARIOS, Ground
+from nfs_lab.scenarios import SCENARIOS, Ground, brief, build
 
 pytestmark = pytest.mark.lab
 
@@ -33,7 +34,7 @@ def processes_of(lab: NfsLab) -> list[int]:
 
 def test_two_hosts_race_and_one_of_them_loses_power(tmp_path: Path) -> None:
     with NfsLab(tmp_path / "lab").running(LabOptions(clients=2)) as lab:
-        rows = list(SCENARIOS["brief"](Ground(lab)))
+        rows = list(brief(Ground(lab)))
     assert [row.scenario for row in rows] == ["brief", "worker power loss"]
     assert not lab.network.exists
     assert processes_of(lab) == []
@@ -69,14 +70,13 @@ def test_a_second_lab_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """A lab of three hosts for all scenarios."""
-    folder = tmp_path_factory.mktemp("nfs") / "lab"
-    with NfsLab(folder).running(LabOptions(clients=3)) as lab:
+    with build(Namespace(folder=tmp_path_factory.mktemp("nfs") / "lab")) as (_, ground):
         assert missing_packages(packages_for("ext4")) == []
-        yield Ground(lab)
+        yield ground
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(ground: Ground, name: str) -> None:
     rows = list(SCENARIOS[name](ground))
     assert rows

@@ -36,6 +36,11 @@ _FORMAT = "leconvert-nfs-lab"
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
+NFS_LEASE_SECONDS = 10
+"""After so long without a word the server may give a client's locks away, and so long it waits for
+its clients after a restart. A real server's default is 90."""
+
+
 @dataclass(frozen=True, slots=True)
 class LabOptions:
     """The options of a lab.
@@ -44,8 +49,6 @@ class LabOptions:
         clients: Hosts besides the server.
         file_system: The file system of the export: ``ext4``, or ``xfs``, which shares extents.
         mount_options: For ``mount -o`` on the clients; empty for the defaults.
-        nfs_lease_seconds: After so long without a word the server may give a client's locks away,
-            and so long it waits for its clients after a restart. A real server's default is 90.
         disk_mb: The server's disk, in MiB; only what is written takes room.
         memory_mb: Memory of each host in MiB.
     """
@@ -53,7 +56,6 @@ class LabOptions:
     clients: int = 2
     file_system: str = "ext4"
     mount_options: str = ""
-    nfs_lease_seconds: int = 10
     disk_mb: int = 2048
     memory_mb: int = 512
 
@@ -171,7 +173,7 @@ class NfsLab:
         options, guest = self.options, self.server
         settings = {
             "LAB_ROLE": "server",
-            "LAB_NFS_LEASE": str(options.nfs_lease_seconds),
+            "LAB_NFS_LEASE": str(NFS_LEASE_SECONDS),
             "LAB_NEW_DISK": "yes" if new_disk else "",
         }
         guest.boot(

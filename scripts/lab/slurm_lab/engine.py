@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from lab_kit import LabError, Row, demand, short_episodes, wait_until
 from tree_digest import tree_digest
@@ -20,22 +21,12 @@ from slurm_lab.ground import PROGRAM, Ground
 _DATASETS = 40
 _WORKERS = 6
 _SECONDS = 300.0
-_BATCH_SECONDS = 6.0
 _LARGE = "set-07"
 _SETTLED = {DatasetState.CONVERTED, DatasetState.FINISHED, DatasetState.SET_ASIDE}
-# A worker that takes its time over a batch: the datasets are small, and there must be a middle in
-# which a node crashes, which takes SLURM many seconds. Nothing is awaited.
-_SLOWLY = """
-import sys, time
-from leconvert.cli import main
-from leconvert.run.worker import ShardWriter
-write = ShardWriter.write
-def slowly(self, *arguments, **options):
-    time.sleep({seconds})
-    return write(self, *arguments, **options)
-ShardWriter.write = slowly
-sys.exit(main())
-"""
+# Workers take their time over a shard: the datasets are small, and there must be a middle in which
+# a node crashes, which takes SLURM many seconds.
+_SLOW_WORKER = Path(__file__).resolve().parents[2] / "benches/slow_worker.py"
+_SLOWLY = f"{sys.executable} {_SLOW_WORKER} 6 0"
 
 
 def engine(ground: Ground) -> Iterator[Row]:
@@ -83,9 +74,7 @@ def fleet(ground: Ground) -> Iterator[Row]:
     listed.write_text(
         "".join(f"fleet-in/{name}{_options(name)}\n" for name in expected),
     )
-    slow = ground.folder / "slowly.py"
-    slow.write_text(_SLOWLY.format(seconds=_BATCH_SECONDS))
-    by_slurm = ["--lease-seconds", "4", *_engine_options(f"{sys.executable} {slow}", nodes=3)]
+    by_slurm = ["--lease-seconds", "4", *_engine_options(_SLOWLY, nodes=3)]
     words = ["fleet", str(listed), "-o", "fleet-out", "--work-dir", "fleet-work", "-q", *by_slurm]
     with (ground.folder / "fleet.log").open("wb") as log:
         command = subprocess.Popen(

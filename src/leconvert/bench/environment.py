@@ -303,10 +303,8 @@ def start_again_with_ffmpeg(
 # Measurements while something else runs: memory of a process tree, and the use of a GPU.
 #
 # RSS counts a page in every process that maps it, so shared pages of forked workers count many
-# times.
-# PSS divides a page among its processes, and is the memory that the machine really spends. Only
-# Linux
-# knows PSS.
+# times. PSS divides a page among its processes, and is the memory that the machine really spends.
+# Only Linux knows PSS.
 
 
 class Sampler[Sample]:

@@ -193,11 +193,9 @@ def _compared_loaders(
 # A diffusion policy that is small enough to train anywhere.
 #
 # The recipe is C. Chi et al., *Diffusion Policy* (RSS 2023), without pictures. A chunk of actions
-# is
-# predicted from the present state by removing noise; the network learns to predict the noise that
-# was
-# added. Noise follows the squared-cosine schedule of A. Nichol and P. Dhariwal (ICML 2021). The
-# network sees state, noisy chunk and step as one row of numbers.
+# is predicted from the present state by removing noise; the network learns to predict the noise
+# that was added. Noise follows the squared-cosine schedule of A. Nichol and P. Dhariwal (ICML
+# 2021). The network sees state, noisy chunk and step as one row of numbers.
 
 
 ACTION = "action"

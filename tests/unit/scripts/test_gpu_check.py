@@ -44,10 +44,10 @@ def test_what_a_machine_lacks_is_said_and_what_fails_is_kept(
     one = script.Machine(("H100",), None)
     step = script.Step("train", ("probe", "train", "--out-dir", str(tmp_path)), 2)
 
-    ran = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path, 9.0)
-    failed = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path, 9.0)
-    few = script.try_step(step, one, tmp_path, 9.0)
-    none = script.try_step(step, script.Machine((), "torch finds no GPU"), tmp_path, 9.0)
+    ran = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path)
+    failed = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path)
+    few = script.try_step(step, one, tmp_path)
+    none = script.try_step(step, script.Machine((), "torch finds no GPU"), tmp_path)
 
     assert (ran["outcome"], ran["document"]) == ("ran", {"rate": 3})
     assert (failed["outcome"], failed["why"]) == ("failed", "no decoder in $SCRATCH")
@@ -65,6 +65,6 @@ def test_a_step_that_does_not_end_is_a_failure(
     monkeypatch.setattr(subprocess, "run", hang)
     step = script.Step("limit", ("probe", "limit"), 1)
 
-    row = script.try_step(step, script.Machine(("H100",), None), tmp_path, 9.0)
+    row = script.try_step(step, script.Machine(("H100",), None), tmp_path)
 
-    assert (row["outcome"], row["why"]) == ("failed", "it had not ended after 9 s")
+    assert (row["outcome"], row["why"]) == ("failed", "it had not ended after 300 s")

@@ -20,8 +20,9 @@ def test_an_interrupted_storm_leaves_no_process_behind(
 
     with loaded_script("storm") as storm:
         monkeypatch.setattr("storm_driver.leconvert_main", lambda _: signal.pause())
+        monkeypatch.setattr(storm, "WORKERS", 2)
         monkeypatch.setattr(storm.ConversionStorm, "may_strike", interrupted)
-        options = Namespace(workers=2, pace=1.0, plain=False)
+        options = Namespace(pace=1.0, plain=False)
         of_round = storm.ConversionStorm(tmp_path / "work", random.Random(0), 1, options)
         with pytest.raises(KeyboardInterrupt):
             of_round.rage()

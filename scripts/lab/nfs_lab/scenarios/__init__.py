@@ -1,9 +1,13 @@
-"""Disturbances of the hosts, and the promises that must hold nevertheless."""
+"""The NFS lab: disturbances of the hosts, and the promises that must hold nevertheless."""
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from lab_kit import Row
 
+from nfs_lab.lab import DEFAULT_FOLDER, NFS_LEASE_SECONDS, LabOptions, NfsLab
+from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios.conditions import (
     clock_skew,
     latency,
@@ -17,10 +21,12 @@ from nfs_lab.scenarios.contests import brief, changed_source, late_names, races
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.losses import frozen_hosts, packer_power_loss, worker_power_loss
 
-__all__ = ["ALL", "SCENARIOS", "Ground", "set_clock", "set_latency"]
+__all__ = ["FOLDER", "SCENARIOS", "Ground", "brief", "build", "set_clock", "set_latency"]
+
+FOLDER = DEFAULT_FOLDER
+"""The folder of the lab by default."""
 
 SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
-    "brief": brief,
     "promises": promises,
     "races": races,
     "late-names": late_names,
@@ -35,5 +41,14 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
 }
 """Every scenario by name, in the order in which they run."""
 
-ALL = tuple(name for name in SCENARIOS if name != "brief")
-"""The scenarios of a full run; the brief one repeats two of them on a smaller scale."""
+
+@contextmanager
+def build(options: Namespace) -> Iterator[tuple[str, Ground]]:
+    """Have a lab of three hosts for the length of a ``with`` block."""
+    asked = LabOptions(clients=3)
+    with NfsLab(options.folder).running(asked) as lab:
+        yield (
+            f"Linux {kernel_version()} on every host, {asked.clients} hosts and a server with "
+            f"{asked.file_system}, mount options by default, server's lease {NFS_LEASE_SECONDS} s",
+            Ground(lab),
+        )

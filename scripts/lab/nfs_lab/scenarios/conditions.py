@@ -85,8 +85,8 @@ def latency(ground: Ground) -> Iterator[Row]:
         costs = json.loads(done.out)
         figures.append(
             f"{milliseconds} ms: work {work_seconds:.1f} s, pack {pack_seconds:.1f} s, a claim "
-            f"{costs['claim']['milliseconds']:.0f} ms, a heartbeat "
-            f"{costs['heartbeat']['milliseconds']:.0f} ms, a publication "
+            f"{costs['claim']['milliseconds']:.0f} ms in {costs['claim']['requests']:.1f} requests,"
+            f" a heartbeat {costs['heartbeat']['milliseconds']:.0f} ms, a publication "
             f"{costs['publication']['milliseconds']:.0f} ms"
         )
         for guest in hosts:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from lab_kit import Row, demand
 
 from nfs_lab.conversion import BUSY, Conversion, Observed
+from nfs_lab.lab import NFS_LEASE_SECONDS
 from nfs_lab.scenarios.ground import Ground
 
 MID_BATCH = "leconvert.run.worker:ShardWriter.write#2"
@@ -100,7 +101,7 @@ def packer_power_loss(ground: Ground) -> Iterator[Row]:
             "packer power loss",
             f"the packer's host loses power {case}; `pack` on another host before and after",
             f"before: refused after {refused:.1f} s, as the packer lives; after: {waited} (lease of"
-            f" the server {ground.lab.options.nfs_lease_seconds} s), same digest; `clean` leaves "
+            f" the server {NFS_LEASE_SECONDS} s), same digest; `clean` leaves "
             "nothing of the run",
         )
         conversion.remove()
