@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -98,6 +99,11 @@ def faults_of(quiet: Quiet, kinds: Iterable[str]) -> Iterator[Fault]:
         yield Fault(len(operations), FaultKind.DIE)
 
 
+def program() -> None:
+    """End the process with 1 if anything is not as promised."""
+    sys.exit(main())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Break each operation of a conversion.")
     parser.add_argument("--case", action="append", choices=sorted(CASES), help="default: all")
@@ -106,6 +112,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="only each Nth fault")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--scratch", type=Path, default=None, help="an empty folder's parent")
+    parser.add_argument("--source", type=Path, help="what `make_source` made; default: makes it")
     parser.add_argument("--rows", type=Path, help="write every row here, a JSON line each")
     parser.add_argument("--transcript", type=Path, help="add the table to this file")
     options = parser.parse_args()
@@ -113,7 +120,12 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
         cases = [CASES[name] for name in options.case or CASES]
-        template = make_templates(make_source(Path(folder, "template")), cases)
+        template = Path(folder, "template")
+        if options.source is None:
+            make_source(template)
+        else:
+            shutil.copytree(options.source, template)
+        make_templates(template, cases)
         datasets: Datasets | None = None
         for case in cases:
             name, root = case.name, Path(folder)
@@ -240,4 +252,4 @@ def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()
