@@ -146,7 +146,7 @@ def episodes_of(recording: Path) -> list[tuple[Path, int, float]]:
     return found
 
 
-@pytest.mark.parametrize("recording", each(*DATASETS), indirect=True)
+@pytest.mark.parametrize("recording", each(*DATASETS, slow=True), indirect=True)
 def test_clips_of_recordings_give_the_frames_of_the_reference(recording: Path) -> None:
     for path, length, fps in episodes_of(recording):
         exact = ImageStats(quantiles=True)
