@@ -28,7 +28,9 @@ from pathlib import Path
 from tests.faults.afterwards import (
     AFTERWARDS,
     CASES_AFTERWARDS,
+    CHANGES,
     OVERWRITTEN,
+    OVERWRITTEN_FILES,
     Datasets,
     after_trial,
     overwriting_trial,
@@ -126,7 +128,8 @@ def main() -> int:
         else:
             shutil.copytree(options.source, template)
         make_templates(template, cases)
-        datasets: Datasets | None = None
+        changed: Datasets | None = None
+        overwritten: Datasets | None = None
         for case in cases:
             name, root = case.name, Path(folder)
             kinds, wanted = options.kinds.split(","), options.stages.split(",")
@@ -138,15 +141,19 @@ def main() -> int:
                 faults = faults[:: options.every]
                 rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
             if _AFTERWARDS in wanted and name in CASES_AFTERWARDS:
-                datasets = datasets or Datasets(root / "datasets", template)
+                changed = changed or Datasets(
+                    root / "changed", template, CHANGES, other_options=True
+                )
                 quiet = quiet_run(case, template, root / f"own-{name}", own_source=True)
-                trials = list(_trials_afterwards(case, quiet, options.kinds, datasets, template))
+                trials = list(_trials_afterwards(case, quiet, options.kinds, changed, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)
-            changes = _OVERWRITTEN in wanted and "change" in kinds
-            if changes and case.delete_source and not case.exchanges_meta:
-                datasets = datasets or Datasets(root / "datasets", template)
+            overwrites = _OVERWRITTEN in wanted and "change" in kinds
+            if overwrites and case.delete_source and not case.exchanges_meta:
+                overwritten = overwritten or Datasets(
+                    root / "overwritten", template, OVERWRITTEN_FILES
+                )
                 quiet = quiet_run(case, template, root / f"changing-{name}", own_source=True)
-                trials = list(_trials_overwritten(case, quiet, datasets, template))
+                trials = list(_trials_overwritten(case, quiet, overwritten, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)
     if options.rows:
         options.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
