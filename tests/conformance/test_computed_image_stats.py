@@ -110,7 +110,7 @@ def saved(folder: Path, frames: dict[int, Array], count: int) -> list[str]:
     return paths
 
 
-@pytest.mark.parametrize(("rows", "height", "width"), [(1, 24, 32), (130, 24, 32), (40, 480, 640)])
+@pytest.mark.parametrize(("rows", "height", "width"), [(1, 24, 32), (130, 24, 32), (12, 480, 640)])
 def test_images_of_a_table_agree(rows: int, height: int, width: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     images = {
