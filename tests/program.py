@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-__all__ = ["Leconvert", "expecting", "run_leconvert", "start_leconvert", "started"]
+__all__ = ["Leconvert", "expecting", "run_forked", "run_leconvert", "start_leconvert", "started"]
 
 Leconvert = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -50,22 +50,43 @@ def run_leconvert(
         env: All environment variables; None for this process's.
         cwd: Where it runs; None for where this process does.
     """
+    words = ["leconvert", *map(str, arguments)]
+    done = run_forked(_leconvert, words, env=env, cwd=cwd)
+    done.args = words[1:]
+    return expecting(code, done)
+
+
+def _leconvert() -> None:
+    from leconvert.cli import program
+
+    program()
+
+
+def run_forked(
+    program: Callable[[], object],
+    words: list[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    seconds: float = _TIMEOUT_SECONDS,
+) -> subprocess.CompletedProcess[str]:
+    """Run a function, which can be pickled, as the program of a process with this command line.
+
+    The process has no threads, and may fork others.
+    """
     _FORKS.set_forkserver_preload(list(_PRELOADED))
-    words = [str(argument) for argument in arguments]
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder, "out"), Path(folder, "err")
-        process = _FORKS.Process(
-            target=_become_leconvert,
-            args=(words, dict(os.environ if env is None else env), str(cwd or Path.cwd()), *said),
-        )
+        given = dict(os.environ if env is None else env), str(cwd or Path.cwd())
+        process = _FORKS.Process(target=_become, args=(program, words, *given, *said))
         process.start()
-        process.join(_TIMEOUT_SECONDS)
+        process.join(seconds)
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise subprocess.TimeoutExpired(words, _TIMEOUT_SECONDS)
+            raise subprocess.TimeoutExpired(words, seconds)
         out, err = (path.read_text() if path.exists() else "" for path in said)
-        return expecting(code, subprocess.CompletedProcess(words, process.exitcode, out, err))
+        return subprocess.CompletedProcess(words, process.exitcode, out, err)
 
 
 def expecting(
@@ -76,11 +97,14 @@ def expecting(
     return done
 
 
-def _become_leconvert(
-    words: list[str], env: Mapping[str, str], folder: str, out: Path, err: Path
+def _become(
+    program: Callable[[], object],
+    words: list[str],
+    env: Mapping[str, str],
+    folder: str,
+    out: Path,
+    err: Path,
 ) -> None:
-    from leconvert.cli import program
-
     os.environ.clear()
     os.environ.update(env)
     tempfile.tempdir = None  # the process that this was forked from may have been elsewhere
@@ -88,7 +112,7 @@ def _become_leconvert(
     for descriptor, path in ((1, out), (2, err)):
         with path.open("wb") as file:
             os.dup2(file.fileno(), descriptor)
-    sys.argv = ["leconvert", *words]
+    sys.argv = words
     program()
 
 

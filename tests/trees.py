@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,10 +29,13 @@ def snapshot(root: Path) -> dict[str, tuple[int, int, str]]:
 def digest_of(root: Path, *, but: str = "") -> str:
     """Return one digest over names and contents of all files below a folder but those of a name."""
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.name != but and path.is_file():
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    # Paths as texts: campaigns of faults do this thousands of times.
+    found = [f"{folder}/{name}" for folder, _, names in os.walk(root) for name in names]
+    for path in sorted(found):
+        if not path.endswith(f"/{but}") and os.path.isfile(path):  # noqa: PTH113
+            with open(path, "rb") as file:  # noqa: PTH123
+                content = hashlib.sha256(file.read()).digest()
+            digest.update(path[len(os.fspath(root)) + 1 :].encode() + b"\0" + content)
     return digest.hexdigest()
 
 

@@ -154,10 +154,10 @@ def test_a_lost_or_cut_file_is_to_be_got_again_before_anything_is_left_out(
         assert leconvert_here("check", broken).returncode == 0
 
 
+_DESTRUCTIVE = re.compile(r"\b(?:delete|remove|erase|unlink|rm|throw away)\b", re.IGNORECASE)
 # An imperative: at the begin of a sentence, of a command, or after a comma, "or", "and", "then".
 _DESTROYS = re.compile(
-    r"(?:^|[.;:,`(|] ?|\b(?:or|and|then) )(?:delete|remove|erase|unlink|rm|throw away)\b",
-    re.IGNORECASE,
+    rf"(?:^|[.;:,`(|] ?|\b(?:or|and|then) ){_DESTRUCTIVE.pattern}", re.IGNORECASE
 )
 # What a command does that the user gives, and compares before it does it.
 _HELP = {
@@ -174,7 +174,10 @@ _OF_LEROBOT = "its streaming class and the Hub's visualizer do not find the file
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the texts of a module but its docstrings."""
-    tree = ast.parse(path.read_text())
+    source = path.read_text()
+    if not _DESTRUCTIVE.search(source):  # most modules; to parse them takes a second
+        return
+    tree = ast.parse(source)
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:

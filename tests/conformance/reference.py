@@ -97,6 +97,6 @@ def record_with_reference(
             dataset.add_frame(
                 {"observation.state": state, "action": -state, "task": task, **pictures}
             )
-        dataset.save_episode()
+        dataset.save_episode(parallel_encoding=False)
     dataset.finalize()
     return target

@@ -110,7 +110,7 @@ def saved(folder: Path, frames: dict[int, Array], count: int) -> list[str]:
     return paths
 
 
-@pytest.mark.parametrize(("rows", "height", "width"), [(1, 24, 32), (130, 24, 32), (40, 480, 640)])
+@pytest.mark.parametrize(("rows", "height", "width"), [(1, 24, 32), (130, 24, 32), (12, 480, 640)])
 def test_images_of_a_table_agree(rows: int, height: int, width: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     images = {
@@ -146,7 +146,7 @@ def episodes_of(recording: Path) -> list[tuple[Path, int, float]]:
     return found
 
 
-@pytest.mark.parametrize("recording", each(*DATASETS), indirect=True)
+@pytest.mark.parametrize("recording", each(*DATASETS, slow=True), indirect=True)
 def test_clips_of_recordings_give_the_frames_of_the_reference(recording: Path) -> None:
     for path, length, fps in episodes_of(recording):
         exact = ImageStats(quantiles=True)

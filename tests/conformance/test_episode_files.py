@@ -89,7 +89,7 @@ CASES: dict[str, Case] = {
         for name in twins("robot_sim_picknplace_v20")
     },
     "two_cameras": Case(_SMALL, window=3),
-    "more_than_a_chunk": Case(_MANY, window=4, every=16),
+    "more_than_a_chunk": Case(_MANY, window=4, every=16, decoder="torchcodec"),
 }
 
 

@@ -312,8 +312,12 @@ def test_torchs_own_collation_gives_the_same_batches(dataset: Path) -> None:
     ],
 )
 def test_resuming_after_any_batch_equals_never_stopping(
-    dataset: Path, workers: int, pool: int, drop_last: bool
+    make_v30: Make, workers: int, pool: int, drop_last: bool
 ) -> None:
+    # Workers may get the order wrong, which shows without pictures.
+    cameras = () if workers else CAMERAS
+    dataset = make_v30(DatasetSpec(episodes=len(LENGTHS), frames=LENGTHS, cameras=cameras))
+
     def make() -> StreamLoader:
         stream = EpisodeStream(dataset, episode_pool_size=pool, rank=0, world_size=1)
         size = 4 if not workers else 7

@@ -51,7 +51,7 @@ def generated(tmp_path: Path) -> Path:
     )
 
 
-@pytest.mark.parametrize("recording", each("robot_sim_picknplace_v20"), indirect=True)
+@pytest.mark.parametrize("recording", each("robot_sim_picknplace_v20", slow=True), indirect=True)
 def test_a_v20_recording_with_a_phantom_camera_and_shifted_times_loads_frame_by_frame(
     recording: Path, tmp_path: Path
 ) -> None:
@@ -94,7 +94,7 @@ def test_a_v20_recording_with_a_phantom_camera_and_shifted_times_loads_frame_by_
     assert stats["observation.state"]["std"] == pytest.approx(states.std(axis=0), abs=1e-9)
 
 
-@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
+@pytest.mark.parametrize("recording", each("cr5_5ep", slow=True), indirect=True)
 def test_a_recording_with_stale_statistics_says_which(recording: Path, tmp_path: Path) -> None:
     report = leconvert.convert(recording, output=tmp_path / "copied")
     stale = [finding for finding in report.findings if finding.code == "stale-stats"]

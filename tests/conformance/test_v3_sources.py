@@ -26,10 +26,10 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 
-LENGTHS = [12, 7, 30, 9, 15, 20, 8]
+LENGTHS = [6, 4, 15, 9, 7, 10, 4]
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
-SMALL = LayoutOptions(data_file_size_in_mb=0.006, video_file_size_in_mb=0.012)
-ANEW = LayoutOptions(data_file_size_in_mb=0.009, video_file_size_in_mb=0.02)
+SMALL = LayoutOptions(data_file_size_in_mb=0.004, video_file_size_in_mb=0.007)
+ANEW = LayoutOptions(data_file_size_in_mb=0.006, video_file_size_in_mb=0.012)
 INDICES = {"episode_index", "index", "task_index"}
 
 
@@ -56,8 +56,8 @@ def by_the_reference(folder: Path) -> Path:
     return convert_with_reference(
         make_v21(folder / "v21"),
         folder / "v30",
-        data_file_size_in_mb=0.006,
-        video_file_size_in_mb=0.012,
+        data_file_size_in_mb=SMALL.data_file_size_in_mb,
+        video_file_size_in_mb=SMALL.video_file_size_in_mb,
     )
 
 

@@ -27,14 +27,15 @@ BOUND = {
     "/shared/": "{folder}/shared/",
     "/shared ": "{folder}/shared ",
     "/local/disk": "{folder}/local",
-    # Each worker is a process, which takes a second to start.
+    # Each worker is a process, which takes a second to start; so are those of a fleet below.
     "--num-workers 4": "--num-workers 1",
     "num_workers=4": "num_workers=1",
 }
 
-# Options that these commands get besides, so that a measurement takes no longer than it must.
+# Options that these commands get besides, so that they take no longer than they must.
 _SHORT_RUN = ("--warmup-batches", "1", "--num-batches", "2", "--batch-size", "4")
 SHORTER: dict[tuple[str, ...], tuple[str, ...]] = {
+    **{("fleet", path): ("--max-workers", "1") for path in ("list.txt", "hub.txt")},
     ("probe", "run"): (*_SHORT_RUN, "--num-workers", "0", "--probe-samples", "2"),
     ("probe", "limit"): ("--duration-s", "0.1", "--processes", "1"),
     ("probe", "train"): ("--steps", "2", "--num-workers", "0", "--batch-size", "2"),

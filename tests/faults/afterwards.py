@@ -23,7 +23,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -53,7 +53,9 @@ from leconvert.testing import edit_info
 __all__ = [
     "AFTERWARDS",
     "CASES_AFTERWARDS",
+    "CHANGES",
     "OVERWRITTEN",
+    "OVERWRITTEN_FILES",
     "Datasets",
     "after_kills",
     "after_trial",
@@ -75,14 +77,16 @@ _ENDS = (
 """What a message says where nothing is left to do."""
 
 
-_OVERWRITTEN_FILES = {
+OVERWRITTEN_FILES = {
     "another packet": "videos/chunk-000/observation.images.top/episode_000001.mp4",
     "another value": "data/chunk-000/episode_000001.parquet",
     "another card": "README.md",
 }
 _OF_RESULT = "another packet in the result"
-OVERWRITTEN = (*_OVERWRITTEN_FILES, _OF_RESULT)
+OVERWRITTEN = (*OVERWRITTEN_FILES, _OF_RESULT)
 """What is overwritten in place, in the source or in the result."""
+CHANGES = ("grown", "overwritten", "foreign")
+"""What a source changes to, or what somebody puts beside it."""
 
 
 def _place_of_a_value(path: Path) -> int:
@@ -100,34 +104,45 @@ class Datasets:
     Args:
         root: A folder that does not exist.
         template: What is planned.
+        versions: What else there is: `CHANGES`, or `OVERWRITTEN_FILES`.
+        other_options: Whether trials convert with other options, too.
     """
 
-    def __init__(self, root: Path, template: Path) -> None:
+    def __init__(
+        self, root: Path, template: Path, versions: Iterable[str], *, other_options: bool = False
+    ) -> None:
         root.mkdir(parents=True)
-        self.sources = {
-            "planned": template,
-            "grown": make_source(root / "grown", (3, 2, 2)),
-            "overwritten": Path(shutil.copytree(template, root / "overwritten")),
-            "foreign": make_source(root / "foreign", (4,), seed=7),
-        }
-        data = "data/chunk-000/episode_000000.parquet"
-        other = make_source(root / "other", (3, 2), seed=7)
-        shutil.copyfile(other / data, self.sources["overwritten"] / data)
-        for version, path in _OVERWRITTEN_FILES.items():
-            self.sources[version] = Path(shutil.copytree(template, root / version))
-            content = bytearray((template / path).read_bytes())
-            content[_place_of_a_value(template / path)] ^= 1
-            (self.sources[version] / path).write_bytes(content)
+        self.sources = {"planned": template}
+        self.sources |= {version: _made(version, root, template) for version in versions}
         self.digest = {name: digest_of(path) for name, path in self.sources.items()}
         self.converted: dict[tuple[str, bool], str] = {}
         for name, source in self.sources.items():
-            for other_options in (False, True):
-                output = root / f"{name}-{other_options}"
-                layout = LayoutOptions(**_OTHER_OPTIONS if other_options else {})
+            for is_other in sorted({False, other_options}):
+                output = root / f"{name}-{is_other}"
+                layout = LayoutOptions(**_OTHER_OPTIONS if is_other else {})
                 workers = WorkerOptions(max_workers=1)
                 api.convert(source, output=output, layout=layout, workers=workers)
-                self.converted[name, other_options] = digest_of(output)
+                self.converted[name, is_other] = digest_of(output)
         assert len(set(self.converted.values())) == len(self.converted)
+
+
+def _made(version: str, root: Path, template: Path) -> Path:
+    folder = root / version
+    if version == "grown":
+        return make_source(folder, (3, 2, 2))
+    if version == "foreign":
+        return make_source(folder, (4,), seed=7)
+    shutil.copytree(template, folder)
+    if version == "overwritten":
+        data = "data/chunk-000/episode_000000.parquet"
+        other = make_source(root / "other", (3, 2), seed=7)
+        shutil.copyfile(other / data, folder / data)
+    else:
+        path = folder / OVERWRITTEN_FILES[version]
+        content = bytearray(path.read_bytes())
+        content[_place_of_a_value(path)] ^= 1
+        path.write_bytes(content)
+    return folder
 
 
 @dataclass(slots=True)
@@ -590,7 +605,7 @@ def _overwritten(scene: Scene, what: str) -> bool:
         for clip in clips[:1]:
             _overwrite(clip)
         return bool(clips)
-    _overwrite(source / _OVERWRITTEN_FILES[what])
+    _overwrite(source / OVERWRITTEN_FILES[what])
     return True
 
 

@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,9 @@ from pathlib import Path
 from tests.faults.afterwards import (
     AFTERWARDS,
     CASES_AFTERWARDS,
+    CHANGES,
     OVERWRITTEN,
+    OVERWRITTEN_FILES,
     Datasets,
     after_trial,
     overwriting_trial,
@@ -98,6 +101,11 @@ def faults_of(quiet: Quiet, kinds: Iterable[str]) -> Iterator[Fault]:
         yield Fault(len(operations), FaultKind.DIE)
 
 
+def program() -> None:
+    """End the process with 1 if anything is not as promised."""
+    sys.exit(main())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Break each operation of a conversion.")
     parser.add_argument("--case", action="append", choices=sorted(CASES), help="default: all")
@@ -106,6 +114,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="only each Nth fault")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--scratch", type=Path, default=None, help="an empty folder's parent")
+    parser.add_argument("--source", type=Path, help="what `make_source` made; default: makes it")
     parser.add_argument("--rows", type=Path, help="write every row here, a JSON line each")
     parser.add_argument("--transcript", type=Path, help="add the table to this file")
     options = parser.parse_args()
@@ -113,8 +122,14 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
         cases = [CASES[name] for name in options.case or CASES]
-        template = make_templates(make_source(Path(folder, "template")), cases)
-        datasets: Datasets | None = None
+        template = Path(folder, "template")
+        if options.source is None:
+            make_source(template)
+        else:
+            shutil.copytree(options.source, template)
+        make_templates(template, cases)
+        changed: Datasets | None = None
+        overwritten: Datasets | None = None
         for case in cases:
             name, root = case.name, Path(folder)
             kinds, wanted = options.kinds.split(","), options.stages.split(",")
@@ -126,15 +141,19 @@ def main() -> int:
                 faults = faults[:: options.every]
                 rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
             if _AFTERWARDS in wanted and name in CASES_AFTERWARDS:
-                datasets = datasets or Datasets(root / "datasets", template)
+                changed = changed or Datasets(
+                    root / "changed", template, CHANGES, other_options=True
+                )
                 quiet = quiet_run(case, template, root / f"own-{name}", own_source=True)
-                trials = list(_trials_afterwards(case, quiet, options.kinds, datasets, template))
+                trials = list(_trials_afterwards(case, quiet, options.kinds, changed, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)
-            changes = _OVERWRITTEN in wanted and "change" in kinds
-            if changes and case.delete_source and not case.exchanges_meta:
-                datasets = datasets or Datasets(root / "datasets", template)
+            overwrites = _OVERWRITTEN in wanted and "change" in kinds
+            if overwrites and case.delete_source and not case.exchanges_meta:
+                overwritten = overwritten or Datasets(
+                    root / "overwritten", template, OVERWRITTEN_FILES
+                )
                 quiet = quiet_run(case, template, root / f"changing-{name}", own_source=True)
-                trials = list(_trials_overwritten(case, quiet, datasets, template))
+                trials = list(_trials_overwritten(case, quiet, overwritten, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)
     if options.rows:
         options.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
@@ -240,4 +259,4 @@ def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.campaign import program
 from tests.faults.trials import CASES, Place, make_source
 from tests.faults.watched_disk import Operation, WatchedDisk, names_and_sizes
+from tests.program import run_forked
 from tests.trees import digest_of
 
 from leconvert import api
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import WorkerOptions
 
-ROOT = Path(__file__).resolve().parents[2]
 Campaign = Callable[..., list[dict[str, Any]]]
 
 
@@ -37,19 +36,15 @@ def smallest_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def campaign(tmp_path: Path) -> Campaign:
+def campaign(smallest_source: Path, tmp_path: Path) -> Campaign:
     """Run a campaign in a process of its own, which has no threads and so can be forked."""
 
     def run(*arguments: object, seconds: int = 300) -> list[dict[str, Any]]:
         rows = tmp_path / "rows.jsonl"
         # File systems in memory take the same operations in a tenth of the time.
         scratch = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else tmp_path
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.faults.campaign",
-             "--rows", str(rows), "--scratch", str(scratch), *map(str, arguments)],
-            cwd=ROOT, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-            capture_output=True, text=True, check=False, timeout=seconds,
-        )  # fmt: skip
+        words = ["campaign", "--rows", rows, "--scratch", scratch, "--source", smallest_source]
+        done = run_forked(program, [*map(str, (*words, *arguments))], seconds=seconds)
         assert done.returncode == 0, done.stdout + done.stderr
         return [json.loads(line) for line in rows.read_text().splitlines()]
 

@@ -22,7 +22,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -162,6 +162,7 @@ class WatchedDisk:
         self._on_death = on_death
         self._on_change = on_change
         self._dead = False
+        self._looks_itself = False  # whoever follows the operations does none
         self._lock = threading.RLock()
         self._installed = ExitStack()
 
@@ -171,6 +172,10 @@ class WatchedDisk:
 
     def __exit__(self, *_: object) -> None:
         self._installed.close()
+
+    def root_of(self, path: str) -> str:
+        """Return the watched folder that an absolute path lies in, or an empty string."""
+        return next((root for root in self._roots if f"{path}/".startswith(f"{root}/")), "")
 
     def watches(self, paths: Iterable[str]) -> bool:
         """Say whether one of these absolute paths lies below a watched folder."""
@@ -195,6 +200,8 @@ class WatchedDisk:
         if not self.watches(paths):
             return call()
         with self._lock:
+            if self._looks_itself:
+                return call()
             operation = Operation(name, paths, changes, self.stage)
             number = len(self.operations)
             self.operations.append(operation)
@@ -211,7 +218,11 @@ class WatchedDisk:
                 self.operations[number] = replace(operation, error=error.errno or -1)
                 raise
             if self.power is not None and changes:
-                self.power.after(name, paths)
+                self._looks_itself = True
+                try:
+                    self.power.after(name, paths)
+                finally:
+                    self._looks_itself = False
             if counts_bytes and isinstance(result, int):
                 self.operations[number] = replace(operation, size_bytes=result)
             return result
@@ -332,21 +343,28 @@ def _where_of(watcher: WatchedDisk, target: Any, folder: int | None = None, name
     if not text.startswith("/") or _UNRESOLVED.search(text):
         text = os.path.abspath(text)  # noqa: PTH100
     above, _, last = text.rpartition("/")
-    return f"{_followed(above)}/{last}" if name in _OF_LINKS else _followed(text)
+    if name in _OF_LINKS:
+        return f"{_followed(above, watcher.root_of(above))}/{last}"
+    return _followed(text, watcher.root_of(text))
 
 
-def _followed(path: str, most_links: int = 40) -> str:
+def _followed(path: str, place: str = "", most_links: int = 40) -> str:
     """Return a path without symbolic links; `os.path.realpath` would look by watched functions.
 
     What is written and forced through a folder of links is on the disk as well.
+
+    Args:
+        path: An absolute path.
+        place: A folder above it, or itself, in which no link is to be followed.
     """
-    place = ""
-    for name in path.split("/")[1:]:
-        place = f"{place}/{name}"
-        with suppress(OSError):  # it is no link
-            leads_to = Path(place).parent / os.readlink(place)  # noqa: PTH115 - fast
-            if most_links:
-                place = _followed(os.path.normpath(leads_to), most_links - 1)
+    for name in path[len(place) + 1 :].split("/") if path != place else ():
+        above, place = place, f"{place}/{name}"
+        try:
+            leads_to = os.path.join(f"{above}/", os.readlink(place))  # noqa: PTH115, PTH118
+        except OSError:  # it is no link
+            continue
+        if most_links:
+            place = _followed(os.path.normpath(leads_to), "", most_links - 1)
     return place
 
 

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+_COMMANDS = """
+import contextlib, io, json, sys
+from leconvert.cli import main
+said = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(words, forks=True) == 0, words
+    said.append(out.getvalue())
+json.dump(said, sys.stdout)
+"""
+
+
+def run_commands(run: Run, *commands: Sequence[object], **options: Any) -> list[str]:
+    """Run commands of the program in one process there, where each ends with 0.
+
+    To start Python and to import Arrow takes longer than a command. Returns what each printed.
+    """
+    words = [[str(word) for word in command] for command in commands]
+    said: list[str] = json.loads(run("-c", _COMMANDS, json.dumps(words), **options).stdout)
+    return said
 
 
 @pytest.fixture(scope="module")

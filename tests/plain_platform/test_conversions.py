@@ -6,14 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from tests.plain_platform.conftest import Run
-from tests.program import Leconvert
+from tests.plain_platform.conftest import Run, run_commands
+from tests.program import run_leconvert
 from tests.trees import digest_of
 
 OFFERS = """
@@ -71,37 +71,48 @@ OPERATIONS = {
 }
 
 
+def results_of(
+    names: Iterable[str], there: Run, sets: Mapping[str, Path], folder: Path
+) -> dict[str, tuple[Path, Path]]:
+    """Return the result of each operation on another platform, and its result elsewhere."""
+    pairs: dict[str, list[Path]] = {name: [] for name in names}
+    for where in ("there", "elsewhere"):
+        commands = []
+        for name, results in pairs.items():
+            own = folder / where / name.replace(" ", "-")
+            own.mkdir(parents=True)
+            words, result = list[object](), own / "out"
+            for word in OPERATIONS[name].split():
+                if (dataset := sets.get(word.removeprefix("COPY-OF-"))) is None:
+                    words.append(result if word == "OUT" else word)
+                elif word.startswith("COPY-OF-"):
+                    result = Path(shutil.copytree(dataset, own / "set"))
+                    words.append(result)
+                else:
+                    words.append(dataset)
+            commands.append(words)
+            results.append(result)
+        if where == "there":
+            run_commands(there, *commands)
+        else:
+            for command in commands:
+                run_leconvert(*command, code=0)
+    return {name: (found, expected) for name, (found, expected) in pairs.items()}
+
+
+@pytest.fixture(scope="module")
+def results(
+    plain: Run, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, Path]]:
+    return results_of(OPERATIONS, plain, sets, tmp_path_factory.mktemp("results"))
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
-    plain: Run, leconvert: Leconvert, sets: Mapping[str, Path], tmp_path: Path, name: str
+    results: Mapping[str, tuple[Path, Path]], name: str
 ) -> None:
-    result, expected = results_of(name, plain, leconvert, sets, tmp_path)
+    result, expected = results[name]
     assert digest_of(result) == digest_of(expected)
-
-
-def results_of(
-    name: str, plain: Run, leconvert: Leconvert, sets: Mapping[str, Path], tmp_path: Path
-) -> tuple[Path, Path]:
-    """Return the result of an operation on the plain platform, and its result elsewhere."""
-    results = []
-    for where in ("plain", "elsewhere"):
-        folder = tmp_path / where
-        folder.mkdir()
-        words, result = list[str](), folder / "out"
-        for word in OPERATIONS[name].split():
-            if (dataset := sets.get(word.removeprefix("COPY-OF-"))) is None:
-                words.append(str(result) if word == "OUT" else word)
-            elif word.startswith("COPY-OF-"):
-                result = Path(shutil.copytree(dataset, folder / "set"))
-                words.append(str(result))
-            else:
-                words.append(str(dataset))
-        if where == "plain":
-            plain("-m", "leconvert", *words)
-        else:
-            leconvert(*words, code=0)
-        results.append(result)
-    return results[0], results[1]
 
 
 @pytest.mark.slow

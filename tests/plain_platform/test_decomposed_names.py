@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from unicodedata import normalize
 
 import pytest
 
+from leconvert import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import WRITE_TOKEN, StandIn
-from tests.plain_platform.conftest import Run
+from tests.plain_platform.conftest import Run, run_commands
 from tests.plain_platform.test_conversions import OPERATIONS, results_of
 from tests.program import Leconvert
 from tests.trees import digest_of
@@ -45,7 +44,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     source = make_dataset(folder / "source", spec)
     result = folder / "v30"
-    elsewhere("-m", "leconvert", "convert", source, "--output", result)
+    convert(source, output=result)
     damaged = Path(shutil.copytree(result, folder / "damaged"))
     info = damaged / "meta" / "info.json"
     info.write_text(json.dumps(json.loads(info.read_text()) | {"total_frames": 7}))
@@ -56,39 +55,48 @@ def test_it_lists_names_in_their_parts_and_finds_both(decomposing: Run, tmp_path
     decomposing("-c", LISTS, tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATIONS if "MANY" not in OPERATIONS[name]])
+NAMES = [name for name in OPERATIONS if "MANY" not in OPERATIONS[name]]
+
+
+@pytest.fixture(scope="module")
+def results(
+    decomposing: Run, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, Path]]:
+    return results_of(NAMES, decomposing, sets, tmp_path_factory.mktemp("results"))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
-    decomposing: Run, leconvert: Leconvert, sets: Mapping[str, Path], tmp_path: Path, name: str
+    results: Mapping[str, tuple[Path, Path]], name: str
 ) -> None:
-    result, expected = results_of(name, decomposing, leconvert, sets, tmp_path)
+    result, expected = results[name]
     assert digest_of(result) == digest_of(expected)
-    if (result / "meta/info.json").is_file():
-        check = ("-m", "leconvert", "check", "--json")
-        found, known = decomposing(*check, result).stdout, elsewhere(*check, expected)
-        assert codes(found) == codes(known)
+
+
+def test_every_result_has_the_findings_that_it_has_elsewhere(
+    decomposing: Run, leconvert: Leconvert, results: Mapping[str, tuple[Path, Path]]
+) -> None:
+    pairs = [pair for pair in results.values() if (pair[0] / "meta/info.json").is_file()]
+    there = run_commands(decomposing, *(("check", "--json", found) for found, _ in pairs))
+    for (found, expected), said in zip(pairs, there, strict=True):
+        assert codes(said) == codes(leconvert("check", "--json", expected, code=0).stdout), found
 
 
 def codes(checked: str) -> list[str]:
     return [finding["code"] for finding in json.loads(checked)["findings"]]
 
 
-def elsewhere(*words: object) -> str:
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 def test_a_source_is_deleted_after_its_proof_and_a_kept_one_comes_back(
     decomposing: Run, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     place = Path(shutil.copytree(sets["SOURCE"], tmp_path / "café"))
-    before, program = digest_of(place), ("-m", "leconvert")
-    kept = place.with_name("café_old")
-    decomposing(*program, "convert", place, "--no-push")
-    decomposing(*program, "verify", place, "--source", kept, "--bytes")
-    decomposing(*program, "undo", place)
+    before, kept = digest_of(place), place.with_name("café_old")
+    converts = ("convert", place, "--no-push")
+    compares = ("verify", place, "--source", kept, "--bytes")
+    run_commands(decomposing, converts, compares, ("undo", place))
     assert digest_of(place) == before
     shutil.rmtree(tmp_path / "café_v30")
-    decomposing(*program, "convert", place, "--no-push", "--delete-source")
+    run_commands(decomposing, (*converts, "--delete-source"))
     assert digest_of(place) == digest_of(sets["V30"])
     assert [path.name for path in tmp_path.iterdir()] == ["café"]
 
@@ -104,14 +112,13 @@ def test_what_is_pushed_has_the_names_that_its_description_has(
             "HF_HUB_OFFLINE": "0",
             "HF_TOKEN": WRITE_TOKEN,
         }
-        push = ("-m", "leconvert", "push", sets["V30"], "--push-repo-id", "tester/arm")
-        decomposing(*push, environment=place)
+        fetched = tmp_path / "fetched"
+        push = ("push", sets["V30"], "--push-repo-id", "tester/arm")
+        fetch = ("convert", "--repo-id", "tester/arm", "--root", fetched)
+        run_commands(decomposing, push, fetch, environment=place)
         repo = hub.repo("tester/arm")
         names = set(repo.tree(repo.branches["main"]))
         assert f"videos/{CAMERA}/chunk-000/file-000.mp4" in names
-        fetched = tmp_path / "fetched"
-        fetch = ("-m", "leconvert", "convert", "--repo-id", "tester/arm", "--root", fetched)
-        decomposing(*fetch, environment=place)
         assert digest_of(fetched / "videos") == digest_of(sets["V30"] / "videos")
 
 
@@ -139,18 +146,19 @@ with incoming(Path(sys.argv[1])) as arriving:
 def test_a_former_result_is_found_by_the_name_of_its_dataset(
     decomposing: Run, tmp_path: Path
 ) -> None:
-    source, target, program = tmp_path / "set", tmp_path / "out/café", ("-m", "leconvert")
+    source, target = tmp_path / "set", tmp_path / "out/café"
     target.parent.mkdir()
-    digests = []
-    for episodes in (2, 4):
-        make_dataset(source, DatasetSpec(episodes=episodes, frames=6))
-        append = ["--append"] * (episodes == 4)
-        decomposing(*program, "convert", source, "--output", target, *append)
-        digests.append(digest_of(target))
-        shutil.rmtree(source)
+    converts = ("convert", source, "--output", target)
+    make_dataset(source, DatasetSpec(episodes=2, frames=6))
+    run_commands(decomposing, converts)
+    first = digest_of(target)
+    shutil.rmtree(source)
+    make_dataset(source, DatasetSpec(episodes=4, frames=6))
+    cleans = ("clean", "--of", target, "--old", "--dry-run")
+    _, told = run_commands(decomposing, (*converts, "--append"), cleans)
+    assert digest_of(target) != first
     (former,) = target.parent.glob("café.former-*")
-    told = decomposing(*program, "clean", "--of", target, "--old", "--dry-run").stdout
     assert f"would remove former state {former}" in told
-    decomposing(*program, "undo", target)
-    assert digest_of(target) == digests[0] != digests[1]
+    run_commands(decomposing, ("undo", target))
+    assert digest_of(target) == first
     assert not former.exists()

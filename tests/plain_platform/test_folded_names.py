@@ -15,7 +15,7 @@ import pytest
 from leconvert import convert
 from leconvert.support.errors import UsageError
 from tests.disks import mounted_disk
-from tests.plain_platform.conftest import Run
+from tests.plain_platform.conftest import Run, run_commands
 from tests.trees import digest_of
 
 APPLE_DOUBLE = bytes.fromhex("00051607 00020000") + b"Mac OS X        " + bytes(4096)
@@ -54,13 +54,13 @@ def test_a_conversion_gives_the_bytes_that_it_gives_without(
     litter(work)
     plain("-m", "leconvert", "pack", work, "--no-wait")
     assert digest_of(out) == digest_of(small_result)
-    plain("-m", "leconvert", "clean", work)
     litter(out)
     for path in out.rglob("._*.parquet"):  # LeRobot takes them for tables, and `check` tells it
         path.unlink()
-    checked = plain("-m", "leconvert", "check", out, "--json")
-    assert {row["severity"] for row in json.loads(checked.stdout)["findings"]} == {"info"}
-    plain("-m", "leconvert", "verify", out, "--source", source, "--bytes")
+    checks = ("check", out, "--json")
+    compares = ("verify", out, "--source", source, "--bytes")
+    _, checked, _ = run_commands(plain, ("clean", work), checks, compares)
+    assert {row["severity"] for row in json.loads(checked)["findings"]} == {"info"}
 
 
 def test_in_place_nothing_of_a_users_is_lost_and_the_source_can_be_deleted(

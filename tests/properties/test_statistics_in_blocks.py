@@ -132,10 +132,11 @@ def test_columns_have_the_types_and_bits_that_numpy_gives_the_lists_or_there_are
     for oddity, rows in with_each_oddity(drawn):
         columns = StatsBlock(rows).columns
         assert columns is not None or oddity is not None
-        for feature, statistics in ({} if columns is None else rows[0]).items():
-            for name in statistics:
+        assert columns is None or columns.keys() == rows[0].keys()
+        for feature, statistics in (columns or {}).items():
+            assert statistics.keys() == rows[0][feature].keys()
+            for name, found in statistics.items():
                 expected = np.array([row[feature][name] for row in rows])
-                found = columns[feature][name]
                 assert found.dtype == expected.dtype
                 assert found.shape == expected.shape
                 assert found.tobytes() == expected.tobytes()
@@ -171,7 +172,7 @@ def test_blocks_are_joined_to_blocks_of_a_thousand_episodes_at_most() -> None:
 @given(drawn=drawn_rows(3, 9))
 def test_adding_a_block_up_is_adding_its_episodes_up(drawn: Drawn) -> None:
     for _, rows in with_each_oddity(drawn):
-        results = []
+        results: list[object] = []
         for by_block in (True, False):
             aggregate = StatsAggregator(block_episodes=4)
             try:
@@ -183,14 +184,13 @@ def test_adding_a_block_up_is_adding_its_episodes_up(drawn: Drawn) -> None:
                         for episode, stats in enumerate(rows):
                             aggregate.update(stats, episode_index=episode)
                     result = aggregate.result()
-            except SourceError as error:
-                results.append(("refused", error.message.partition(" in episode ")[0]))
+            except SourceError:
+                results.append("refused")
                 continue
-            arrays = {
-                f: {n: (a.dtype, a.tobytes()) for n, a in s.items()} for f, s in result.items()
-            }
-            results.append((arrays, ""))
-        assert results[0][0] == results[1][0]
+            results.append(
+                {f: {n: (a.dtype, a.tobytes()) for n, a in s.items()} for f, s in result.items()}
+            )
+        assert results[0] == results[1]
 
 
 @SETTINGS

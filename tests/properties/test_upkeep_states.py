@@ -36,7 +36,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Make what the machines start from, once."""
     global datasets  # noqa: PLW0603 - Hypothesis makes the machines, without arguments
     folder = tmp_path_factory.mktemp("upkeep")
-    datasets = Datasets(folder / "datasets", make_source(folder / "template"))
+    template = make_source(folder / "template")
+    datasets = Datasets(folder / "datasets", template, ("grown", "overwritten"))
 
 
 class Upkeep(RuleBasedStateMachine):
