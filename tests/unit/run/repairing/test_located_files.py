@@ -247,13 +247,12 @@ def test_what_was_located_or_derived_is_part_of_every_way_to_convert(
     )
     beside = files_of_episodes.parent / "v21"  # a version is assumed of the other one alone
     leconvert.merge([broken, beside], output=tmp_path / "both", repairs=repairs)
-    assert len(read_dataset(tmp_path / "both")) == 2 * len(whole)
+    assert read_dataset(tmp_path / "both") == [*whole, *whole]
     into = {"a": "0-3", "b": "4-5"}
     leconvert.split(broken, output_dir=tmp_path / "parts", into=into, repairs=repairs)
     old = LayoutOptions(to="v2.1")
     leconvert.convert(broken, output=tmp_path / "v21", layout=old, repairs=repairs)
-    leconvert.convert(tmp_path / "v21", output=tmp_path / "again")
-    assert read_dataset(tmp_path / "again") == whole
+    assert read_dataset(tmp_path / "v21") == whole
     made = {"v21": None, "parts/a": None, "parts/b": None}
     assert all(verify_pair(tmp_path / each, broken, depth="bytes").ok for each in made)
     leconvert.convert(broken, repairs=repairs)  # in place
