@@ -329,12 +329,16 @@ def test_a_killed_run_ends_in_the_same_bytes(source: Path, tmp_path: Path) -> No
 # v3.0: files hold several episodes.
 
 
-@pytest.fixture
-def joined(sound: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def sound_v3(sound: Path) -> Path:
     """A v3.0 dataset; its camera with B-frames is left out, so that every place is a cut."""
-    out = tmp_path / "joined"
-    leconvert.convert(sound, output=out, repairs=RepairOptions(drop_features=(TOP,)))
-    return out
+    repairs = RepairOptions(drop_features=(TOP,))
+    return leconvert.convert(sound, output=sound.with_name("joined"), repairs=repairs).output
+
+
+@pytest.fixture
+def joined(sound_v3: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound_v3, tmp_path / "joined"))
 
 
 def alter_episodes(root: Path, change: dict[str, dict[int, float]]) -> None:
