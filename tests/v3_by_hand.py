@@ -17,19 +17,19 @@ from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.dataset_damage import EPISODES, TASKS, Damage, edit_info, rewrite, set_cells
 
-__all__ = ["CAMERA", "DERIVED", "LENGTHS", "LOCATED", "make_sound"]
+__all__ = ["CAMERA", "DERIVED", "LOCATED", "make_sound"]
 
 CAMERA = "observation.images.top"
-LENGTHS = (6, 5, 4, 7, 6, 6, 5, 9, 6, 4)
+_LENGTHS = (6, 5, 4, 7, 6, 6)
 _VIDEO_FILE = f"videos/{CAMERA}/file_index"
 _ROWS_FILE = "data/file_index"
 
 
 def make_sound(folder: Path) -> Path:
-    """Write a dataset of ten episodes, a file each, and its v2.1 source beside it."""
+    """Write a dataset of six episodes, a file each, and its v2.1 source beside it."""
     spec = DatasetSpec(
-        episodes=len(LENGTHS),
-        frames=LENGTHS,
+        episodes=len(_LENGTHS),
+        frames=_LENGTHS,
         cameras=(CameraSpec(key=CAMERA, width=32, height=32),),
         state_dim=2,
         action_dim=2,
@@ -49,7 +49,7 @@ def _all(*damages: Damage) -> Damage:
 
 
 def _numbered(column: str, numbers: Callable[[int], int]) -> Damage:
-    cells = {f"r{row}": numbers(row) for row in range(len(LENGTHS))}
+    cells = {f"r{row}": numbers(row) for row in range(len(_LENGTHS))}
     return rewrite(EPISODES, set_cells(column, **cells))
 
 

@@ -118,15 +118,16 @@ def test_a_part_is_converted_and_proven(small_source: Path, tmp_path: Path) -> N
     assert reason_to_keep(out, small_source, repairs) == "the result has only its episodes 1,3-4"
 
 
-@pytest.mark.parametrize("ranges", [[[1, 1], [3, 3]], [[1, 1], [3, 5]], [[0, 0], [3, 4]]])
 def test_a_result_that_says_another_selection_is_not_proven(
-    small_source: Path, tmp_path: Path, ranges: list[list[int]]
+    small_source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     leconvert.convert(small_source, output=out, selection=EpisodeSelection(episodes="1,3-4"))
     path = out / "meta/repairs.json"
-    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"selected_episodes": ranges}))
-    assert not verify_pair(out, small_source).ok
+    record = json.loads(path.read_bytes())
+    for ranges in ([[1, 1], [3, 3]], [[1, 1], [3, 5]], [[0, 0], [3, 4]]):
+        path.write_text(json.dumps(record | {"selected_episodes": ranges}))
+        assert not verify_pair(out, small_source).ok, ranges
 
 
 def test_the_first_episodes_are_copied_as_they_are(small_source: Path, tmp_path: Path) -> None:

@@ -59,10 +59,19 @@ def make(tmp_path: Path) -> Make:
     return made
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("two")
+    return [
+        make_dataset(folder / f"source{number}", spec)
+        for number, spec in enumerate((FIRST, SECOND))
+    ]
+
+
 @pytest.fixture
-def two(make: Make) -> list[Path]:
+def two(made_once: list[Path], tmp_path: Path) -> list[Path]:
     """Two datasets whose tasks stand in another order."""
-    return make(FIRST, SECOND)
+    return [Path(shutil.copytree(root, tmp_path / root.name)) for root in made_once]
 
 
 def texts_of_rows(root: Path) -> list[str]:

@@ -30,6 +30,13 @@ def made(folder: Path, version: str, spec: DatasetSpec = SPEC) -> Path:
     return leconvert.convert(make_dataset(folder / "v21", spec), output=folder / version).output
 
 
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The dataset in each version; do not change them."""
+    folder = tmp_path_factory.mktemp("named")
+    return {version: made(folder, version) for version in ("v2.0", "v2.1", "v3.0")}
+
+
 def info_of(root: Path) -> dict[str, Any]:
     info: dict[str, Any] = json.loads((root / "meta/info.json").read_text())
     return info
@@ -44,9 +51,9 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("to", ["v3.0", "v2.1"])
 @pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
 def test_a_result_has_the_new_names_and_its_source_the_old(
-    tmp_path: Path, version: str, to: str
+    sources: dict[str, Path], tmp_path: Path, version: str, to: str
 ) -> None:
-    source, out = made(tmp_path, version), tmp_path / "out"
+    source, out = sources[version], tmp_path / "out"
     leconvert.convert(
         source,
         output=out,
@@ -72,20 +79,18 @@ def test_a_result_has_the_new_names_and_its_source_the_old(
     assert verify_pair(out, source, depth="bytes").ok
 
 
-def test_datasets_whose_names_differ_are_merged(tmp_path: Path) -> None:
+def test_datasets_whose_names_differ_are_merged(sources: dict[str, Path], tmp_path: Path) -> None:
     other = replace(SPEC, cameras=(CameraSpec(key=TOP, width=64, height=48),), seed=5)
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    sources = [made(tmp_path / "a", "v3.0"), made(tmp_path / "b", "v2.1", other)]
+    two = [sources["v3.0"], made(tmp_path, "v2.1", other)]
     with pytest.raises(SourceError) as refused:
-        leconvert.merge(sources, output=tmp_path / "out")
+        leconvert.merge(two, output=tmp_path / "out")
     assert "--rename-feature OLD=NEW" in str(refused.value.next_step)
     repairs = RepairOptions(rename_features=(f"{FRONT}={TOP}",))
-    out = leconvert.merge(sources, output=tmp_path / "out", repairs=repairs, proof=BYTES).output
+    out = leconvert.merge(two, output=tmp_path / "out", repairs=repairs, proof=BYTES).output
     assert TOP in info_of(out)["features"]
     assert FRONT not in info_of(out)["features"]
-    assert verify_pair(out, sources, depth="bytes").ok
-    assert verify_pair(out, sources[::-1], depth="bytes").ok
+    assert verify_pair(out, two, depth="bytes").ok
+    assert verify_pair(out, two[::-1], depth="bytes").ok
 
 
 @pytest.mark.parametrize(
@@ -98,8 +103,10 @@ def test_datasets_whose_names_differ_are_merged(tmp_path: Path) -> None:
     ],
     ids=["recomputed", "quantiles", "counted", "dropped"],
 )
-def test_other_repairs_go_together_with_new_names(tmp_path: Path, repairs: RepairOptions) -> None:
-    source = made(tmp_path, "v2.1")
+def test_other_repairs_go_together_with_new_names(
+    sources: dict[str, Path], tmp_path: Path, repairs: RepairOptions
+) -> None:
+    source = sources["v2.1"]
     out = leconvert.convert(source, output=tmp_path / "out", repairs=repairs, proof=BYTES).output
     assert verify_pair(out, source, depth="bytes").ok
     assert json.loads((out / "meta/repairs.json").read_text())["renamed_features"] == (
@@ -122,12 +129,12 @@ def test_other_repairs_go_together_with_new_names(tmp_path: Path, repairs: Repai
         ("action=action", "is given twice"),
     ],
 )
-def test_names_that_cannot_be_are_refused(tmp_path: Path, given: str, said: str) -> None:
-    source = made(tmp_path, "v2.1")
+def test_names_that_cannot_be_are_refused(
+    sources: dict[str, Path], tmp_path: Path, given: str, said: str
+) -> None:
+    source, out = sources["v2.1"], tmp_path / "out"
     with pytest.raises(UsageError, match=said):
-        leconvert.convert(
-            source, output=tmp_path / "out", repairs=RepairOptions(rename_features=(given,))
-        )
+        leconvert.convert(source, output=out, repairs=RepairOptions(rename_features=(given,)))
     assert not (tmp_path / "out").exists()
 
 
@@ -143,8 +150,8 @@ def test_the_flags_stand_for_the_options() -> None:
 
 
 @pytest.mark.parametrize("damage", ["rows", "record"])
-def test_a_proof_finds_a_wrong_name(tmp_path: Path, damage: str) -> None:
-    source, out = made(tmp_path, "v2.1"), tmp_path / "out"
+def test_a_proof_finds_a_wrong_name(sources: dict[str, Path], tmp_path: Path, damage: str) -> None:
+    source, out = sources["v2.1"], tmp_path / "out"
     repairs = RepairOptions(rename_features=("action=actions",))
     leconvert.convert(source, output=out, repairs=repairs)
     if damage == "rows":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ensurepip
 import json
 import os
 import re
@@ -51,7 +52,9 @@ def test_the_command_installs_into_the_python_that_asked(
     if not has_pip and not _uv_is_here():
         pytest.skip("there is no uv here")
     folder = tmp_path / "an environment"
-    venv.create(folder, with_pip=has_pip, symlinks=True)
+    venv.create(folder, symlinks=True)
+    if has_pip:
+        _give_pip(folder)
     python = folder / "bin" / "python"
     # Without pip, uv has to be found as in the shell of these tests.
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} if has_pip else {**os.environ}
@@ -69,6 +72,13 @@ def test_the_command_installs_into_the_python_that_asked(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     subprocess.run([python, "-c", "import tiny_extra"], env={}, check=True)
+
+
+def _give_pip(environment: Path) -> None:
+    """Let an environment import pip from the wheel that comes with Python: no installation."""
+    (wheel,) = Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "pip.pth").write_text(f"{wheel}\n")
 
 
 def _uv_is_here() -> bool:

@@ -691,13 +691,13 @@ def test_a_depth_map_by_either_name_may_have_any_range(broken: Path) -> None:
 def test_frames_beyond_single_precision_are_those_that_the_plan_reckons(tmp_path: Path) -> None:
     camera = CameraSpec(width=16, height=16, gop_size=60)
     spec = DatasetSpec(
-        episodes=3, frames=[1200, 1203, 1207], fps="1.7", cameras=(camera,), distinct_clips=1
+        episodes=3, frames=[240, 243, 247], fps="0.17", cameras=(camera,), distinct_clips=1
     )
     out = tmp_path / "out"
     leconvert.convert(make_dataset(tmp_path / "source", spec), output=out)
     length = pq.read_table(out / EPISODES).column("length").to_numpy()
     reckoned = frames_out_of_reach(length.cumsum() - length, length, spec.rate)
-    assert reckoned.sum() > 100
+    assert reckoned.sum() > 20
     (finding,) = check_dataset(out).findings
     assert finding.code == "float32-reach"
     assert f"at least {reckoned.sum():,} of {length.sum():,} frames" in finding.message

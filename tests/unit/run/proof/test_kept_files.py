@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,11 +24,41 @@ KEPT_CLIP = "videos/top/chunk-000/file-001.mp4"
 KEPT_TABLE = "data/chunk-000/file-001.parquet"
 
 
+MANY = DatasetSpec(
+    episodes=8,
+    frames=[8, 5, 9, 3, 6, 4, 7, 2],
+    cameras=(CameraSpec("top", 32, 32, options={"bf": "0"}),),
+)
+
+
+def made(folder: Path, spec: DatasetSpec) -> Path:
+    """Write a source and its result below a folder."""
+    source = make_dataset(folder / "source", spec)
+    layout = LayoutOptions(layout="episode-files")
+    leconvert.convert(source, output=folder / "result", layout=layout)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source and its result; do not change them."""
+    return made(tmp_path_factory.mktemp("kept"), SPEC)
+
+
+@pytest.fixture(scope="module")
+def sound_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of many episodes; do not change them."""
+    return made(tmp_path_factory.mktemp("many"), MANY)
+
+
+def copied(folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+    root = Path(shutil.copytree(folder, tmp_path / "pair"))
+    return root / "source", root / "result"
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
-    source, result = make_dataset(tmp_path / "source", SPEC), tmp_path / "result"
-    leconvert.convert(source, output=result, layout=LayoutOptions(layout="episode-files"))
-    return source, result
+def pair(sound: Path, tmp_path: Path) -> tuple[Path, Path]:
+    return copied(sound, tmp_path)
 
 
 def differences(result: Path, source: Path, depth: str = "bytes") -> list[str]:
@@ -195,15 +226,13 @@ def flip_a_coded_byte(clip: Path) -> None:
     ],
 )
 def test_clips_that_are_read_at_once_are_compared_like_single_ones(
+    sound_many: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     damage: Callable[[Path], object] | None,
     depth: str,
 ) -> None:
-    cameras = (CameraSpec("top", 32, 32, options={"bf": "0"}),)
-    spec = DatasetSpec(episodes=8, frames=[8, 5, 9, 3, 6, 4, 7, 2], cameras=cameras)
-    source, result = make_dataset(tmp_path / "source", spec), tmp_path / "result"
-    leconvert.convert(source, output=result, layout=LayoutOptions(layout="episode-files"))
+    source, result = copied(sound_many, tmp_path)
     if damage is not None:
         damage(result / KEPT_CLIP)
     single = verify_pair(result, source, depth=depth)

@@ -488,23 +488,21 @@ def test_what_is_no_work_dir_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "precious").exists()
 
 
-def test_the_kept_source_goes_only_with_proof(source_copy: Path) -> None:
-    leconvert.convert(source_copy)
-    old = source_copy.with_name("small_old")
-    dry = clean_kept_source(source_copy, dry_run=True)
+def test_the_kept_source_goes_only_with_proof(converted: Path) -> None:
+    old = converted.with_name("small_old")
+    dry = clean_kept_source(converted, dry_run=True)
     assert removed(dry) == {old}
     assert old.exists()
-    assert removed(clean_kept_source(source_copy)) == {old}
+    assert removed(clean_kept_source(converted)) == {old}
     assert not old.exists()
-    assert "does not exist" in clean_kept_source(source_copy).kept[0].reason
+    assert "does not exist" in clean_kept_source(converted).kept[0].reason
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["before it began", "half way"])
 def test_what_an_interrupted_removal_left_goes_only_where_it_can_be_compared(
-    source_copy: Path, monkeypatch: pytest.MonkeyPatch, half: bool
+    converted: Path, monkeypatch: pytest.MonkeyPatch, half: bool
 ) -> None:
-    leconvert.convert(source_copy)
-    old = source_copy.with_name("small_old")
+    old = converted.with_name("small_old")
 
     def die(tree: Path) -> None:
         if half:
@@ -514,11 +512,11 @@ def test_what_an_interrupted_removal_left_goes_only_where_it_can_be_compared(
     with monkeypatch.context() as patch:
         patch.setattr(removal, "remove_tree", die)
         with pytest.raises(CrashError):
-            clean_kept_source(source_copy)
+            clean_kept_source(converted)
     assert not old.exists(), "never half of it under its own name"
-    doomed = removed_old_dir(source_copy)
+    doomed = removed_old_dir(converted)
     before = snapshot(doomed)
-    dry, wet = clean_kept_source(source_copy, dry_run=True), clean_kept_source(source_copy)
+    dry, wet = clean_kept_source(converted, dry_run=True), clean_kept_source(converted)
     if half:
         (row,) = wet.kept
         assert (row.path, removed(dry), removed(wet)) == (doomed, set(), set())
@@ -527,17 +525,16 @@ def test_what_an_interrupted_removal_left_goes_only_where_it_can_be_compared(
         shutil.rmtree(doomed)
     else:
         assert removed(dry) == removed(wet) == {doomed}
-    assert sorted(path.name for path in source_copy.parent.iterdir()) == ["small"]
+    assert sorted(path.name for path in converted.parent.iterdir()) == ["small"]
 
 
 @pytest.mark.parametrize("whose", ["its", "the result's"])
 def test_a_kept_source_is_not_removed_if_a_file_is_overwritten_while_it_is_compared(
-    source_copy: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+    converted: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """Also where the file gets its times back, as by `cp -p`."""
-    leconvert.convert(source_copy)
-    old = source_copy.with_name("small_old")
-    tree = old if whose == "its" else source_copy
+    old = converted.with_name("small_old")
+    tree = old if whose == "its" else converted
     clip = next(tree.rglob("*.mp4"))
     real = upkeep.verify_pair
 
@@ -550,12 +547,12 @@ def test_a_kept_source_is_not_removed_if_a_file_is_overwritten_while_it_is_compa
         return report
 
     monkeypatch.setattr(upkeep, "verify_pair", verify)
-    (row,) = clean_kept_source(source_copy).kept
+    (row,) = clean_kept_source(converted).kept
     name = clip.relative_to(tree)
     assert row.reason == f"{whose} {name} was changed during the comparison"
     assert row.path == old
     assert old.is_dir()
-    assert not removed_old_dir(source_copy).exists()
+    assert not removed_old_dir(converted).exists()
 
 
 def other_task(old: Path, _: Path) -> None:
@@ -588,13 +585,12 @@ def other_version(old: Path, _: Path) -> None:
     ],
 )
 def test_a_kept_source_that_is_not_all_in_the_result_stays(
-    source_copy: Path, damage: Callable[[Path, Path], object], said: str
+    converted: Path, damage: Callable[[Path, Path], object], said: str
 ) -> None:
-    leconvert.convert(source_copy)
-    old = source_copy.with_name("small_old")
-    damage(old, source_copy)
+    old = converted.with_name("small_old")
+    damage(old, converted)
     before = snapshot(old)
-    report = clean_kept_source(source_copy)
+    report = clean_kept_source(converted)
     assert report.removed == ()
     (row,) = report.kept
     assert row.path == old
@@ -602,16 +598,15 @@ def test_a_kept_source_that_is_not_all_in_the_result_stays(
     assert snapshot(old) == before
 
 
-def test_a_kept_source_stays_while_what_a_removal_left_is_in_its_way(source_copy: Path) -> None:
-    leconvert.convert(source_copy)
-    old, doomed = source_copy.with_name("small_old"), removed_old_dir(source_copy)
+def test_a_kept_source_stays_while_what_a_removal_left_is_in_its_way(converted: Path) -> None:
+    old, doomed = converted.with_name("small_old"), removed_old_dir(converted)
     doomed.mkdir()
-    report = clean_kept_source(source_copy)
+    report = clean_kept_source(converted)
     assert report.removed == ()
     assert [row.path for row in report.kept] == [doomed, old]
     assert f"the remaining part {doomed}" in report.kept[0].reason
     assert report.kept[1].reason.startswith(str(doomed))
     assert "move it elsewhere" in report.kept[1].reason
-    doomed.rename(source_copy.with_name("elsewhere"))
-    assert removed(clean_kept_source(source_copy)) == {old}
+    doomed.rename(converted.with_name("elsewhere"))
+    assert removed(clean_kept_source(converted)) == {old}
     assert not old.exists()

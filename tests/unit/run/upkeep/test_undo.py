@@ -54,13 +54,6 @@ def names(target: Path) -> list[str]:
     return sorted(path.name for path in target.parent.iterdir())
 
 
-@pytest.fixture
-def converted(source_copy: Path) -> Path:
-    """A dataset that was converted in place."""
-    leconvert.convert(source_copy)
-    return source_copy
-
-
 @pytest.mark.parametrize("make_fs", KINDS)
 def test_a_round_trip_gives_the_source_as_it_was_and_keeps_the_result(
     source_copy: Path, make_fs: MakeFs
