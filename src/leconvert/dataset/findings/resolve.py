@@ -654,7 +654,7 @@ def frames_lost(
 
     Args:
         features: The features of the source.
-        dropped: Those that the result lacks.
+        dropped: The features that the result lacks.
         of: Number of frames of the source.
         kept: Number of frames of the result.
     """
