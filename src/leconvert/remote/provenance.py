@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 # The origin on the Hub of a run's source: a record in the run's work dir.
 #
 # It is never part of the dataset. The command that downloads a source writes it. A push reads it,
-# to
-# know where the result belongs and from which commit it was made.
+# to know where the result belongs and from which commit it was made.
 
 
 _ORIGIN_KIND = "origin"

@@ -178,8 +178,7 @@ def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, Re
 #
 # **Two uploads to one empty place.** Each sends its claim, then looks again; an upload that finds
 # anything else removes its claim and ends. So at most one of two different trees goes on, as long
-# as
-# the store lists everything that was sent before the listing. Two uploads of the same tree are
+# as the store lists everything that was sent before the listing. Two uploads of the same tree are
 # equivalent: both send the same bytes.
 
 

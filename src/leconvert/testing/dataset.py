@@ -124,9 +124,8 @@ def _pool(parts: Iterable[Stats]) -> Stats:
 # The upper half of a frame is a grid of 4 by 8 black and white blocks that spell 32 bits: 4 of the
 # camera, 12 of the episode and 16 of the frame, each modulo its range. Blocks survive lossy coding,
 # so the label of a decoded frame can still be read. The frame number is in it, so no frame equals
-# its
-# neighbour. The lower half is a moving gradient, or noise that costs an encoder a chosen number of
-# bits.
+# its neighbour. The lower half is a moving gradient, or noise that costs an encoder a chosen number
+# of bits.
 
 
 Image = npt.NDArray[np.uint8]

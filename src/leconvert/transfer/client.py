@@ -452,8 +452,7 @@ def ask_hub[T](repo_id: str, revision: str | None, ask: Callable[[], T]) -> T:
 # Guaranteed: a request that begins after the record was written waits. Not guaranteed: that the Hub
 # is satisfied; a process that is refused again writes the record again. Requests that are already
 # running are not stopped. A library of the client transfers files through Xet and makes pauses of
-# its
-# own; requests before and after these transfers wait.
+# its own; requests before and after these transfers wait.
 #
 # Times are those of the hosts' clocks. A wrong clock makes a pause shorter, or longer up to
 # `LONGEST_PAUSE_SECONDS`, never longer than that.

@@ -366,8 +366,7 @@ class RunPaths:
 #     journal/0002.json    made by an exclusive link when another packer takes over
 #
 # A packer that was frozen and comes back can rewrite its own record, which nobody reads any more.
-# So
-# it can never undo a record of its successor.
+# So it can never undo a record of its successor.
 
 
 JOURNAL_VERSION = 1

@@ -18,10 +18,9 @@ from leconvert.workdir.records import RunPaths
 # Only this part runs SLURM's commands.
 # There are two ways to the same jobs: `submit` passes a script to ``sbatch``, and
 # `submission_script` returns a shell script that calls ``sbatch`` with exactly the same words and
-# scripts.
-# submitit hides this behind Python calls, and was considered. It pickles a function, while a worker
-# is a command line. It has no ``afterany`` from an array to another job. It learns states through
-# accounting, which small clusters do not have.
+# scripts. submitit hides this behind Python calls, and was considered. It pickles a function, while
+# a worker is a command line. It has no ``afterany`` from an array to another job. It learns states
+# through accounting, which small clusters do not have.
 
 
 ENDED = frozenset((
