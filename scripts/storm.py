@@ -263,13 +263,19 @@ def quiet_digests(template: Path, folder: Path) -> tuple[str, str]:
 
 def storms_afterwards(options: argparse.Namespace, folder: Path) -> int:
     """Kill conversions and let something else happen, until enough were killed."""
-    from tests.faults.afterwards import AFTERWARDS, CASES_AFTERWARDS, Datasets, after_kills
+    from tests.faults.afterwards import (
+        AFTERWARDS,
+        CASES_AFTERWARDS,
+        CHANGES,
+        Datasets,
+        after_kills,
+    )
     from tests.faults.trials import CASES, Place, in_a_process, make_templates
     from tests.faults.trials import make_source as make_smallest
 
     cases = [CASES[name] for name in CASES_AFTERWARDS]
     template = make_templates(make_smallest(folder / "template"), cases)
-    datasets = Datasets(folder / "datasets", template)
+    datasets = Datasets(folder / "datasets", template, CHANGES, other_options=True)
     seconds = []
     for number in range(3):
         began = time.monotonic()
