@@ -84,7 +84,7 @@ def test_a_v2_dataset_is_checked_too(leconvert: Leconvert, source_copy: Path) ->
         ((), 2, "No dataset is given"),
         ((".", "--repo-id", "a/b"), 2, "Both DATASET and --repo-id"),
         (("/nowhere",), 3, "is not a folder"),
-        (("/dev",), 3, "is not a LeRobot dataset"),
+        (("/bin",), 3, "is not a LeRobot dataset"),
     ],
 )
 def test_what_cannot_be_checked_is_a_sentence(

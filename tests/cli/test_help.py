@@ -113,7 +113,7 @@ def test_the_help_of_the_program_fits_a_screen() -> None:
 def test_the_help_of_a_command_lists_usual_options_and_help_all_every_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    convert = build_parser("convert").commands["convert"]
+    convert = COMMANDS["leconvert convert"]
     usual = convert.format_help()
     assert len(usual.splitlines()) < 100
     assert "--episodes LIST" in usual

@@ -631,7 +631,7 @@ def test_a_target_in_a_folder_that_cannot_be_written_is_refused(
     with pytest.raises(TargetError, match=f"may not write in the folder {tmp_path}") as caught:
         check_target(tmp_path / "set", None)
     assert caught.value.path == str(tmp_path / "set")
-    assert "--output" in str(caught.value.next_step)
+    assert "another folder" in str(caught.value.next_step)
 
 
 # --- whose tree it is ----------------------------------------------------------------------------
