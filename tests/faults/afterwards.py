@@ -86,7 +86,7 @@ _OF_RESULT = "another packet in the result"
 OVERWRITTEN = (*OVERWRITTEN_FILES, _OF_RESULT)
 """What is overwritten in place, in the source or in the result."""
 CHANGES = ("grown", "overwritten", "foreign")
-"""What a source changes to, or what somebody puts beside it."""
+"""Datasets that a source changes to, or that somebody puts beside it."""
 
 
 def _place_of_a_value(path: Path) -> int:

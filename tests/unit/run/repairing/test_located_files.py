@@ -42,7 +42,7 @@ def files_of_episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(files_of_episodes: Path) -> list[Episode]:
-    """What that dataset holds."""
+    """The contents of that dataset."""
     return read_dataset(files_of_episodes)
 
 
