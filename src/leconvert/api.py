@@ -1175,7 +1175,7 @@ def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> l
         totals = Totals(
             fps=scan.fps,
             episodes=episodes,
-            frames=int(scan.length.sum()),
+            frames=scan.num_frames,
             tasks=len(views.tasks),
         )
         info = writes.info(views.info, totals, asdict(options))

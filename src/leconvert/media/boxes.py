@@ -470,22 +470,22 @@ def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     Raises:
         UnreadableSourceError: A box reaches beyond the enclosing one, or there are too many.
     """
-    known, buffer = _WALKS.get(moov.span), moov.buffer
-    if known is not None and known.deciding.unpack_from(buffer, moov.span[0]) == known.found:
+    known, buffer, begin = _WALKS.get(moov.span), moov.buffer, moov.span[0]
+    if known is not None and known.deciding.unpack_from(buffer, begin) == known.found:
         tracks = [Boxes(buffer, path, spans) for spans in known.tracks]
         return Boxes(buffer, path, known.movie), tracks
     deciding = set[Span]()
     movie, tracks = _walk(moov, path, deciding)
-    start, letters = moov.span[0], ""
+    end, letters = begin, ""
     for first, stop in sorted(deciding):
-        letters += f"{first - start}x{stop - first}s"
-        start = stop
+        letters += f"{first - end}x{stop - first}s"
+        end = stop
     layout = Struct(letters)
     if len(_WALKS) >= _KEPT_WALKS:
         _WALKS.clear()
     _WALKS[moov.span] = _Walk(
         layout,
-        layout.unpack_from(buffer, moov.span[0]),
+        layout.unpack_from(buffer, begin),
         dict(movie),
         [dict(each) for each in tracks],
     )

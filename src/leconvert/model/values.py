@@ -405,6 +405,11 @@ class SourceScan:
         return len(self.episode_index)
 
     @property
+    def num_frames(self) -> int:
+        """Number of frames of all episodes."""
+        return int(self.length.sum())
+
+    @property
     def source_bytes(self) -> int:
         """Bytes of all slices; for v2.x the sizes of all data and video files."""
         return sum(int(stream.size_bytes.sum()) for stream in self.streams)

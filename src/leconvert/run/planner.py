@@ -389,7 +389,7 @@ def draft_plan(
         block_align=choose_block_align(scan.streams, layout.block_align),
         streams=streams,
         num_episodes=scan.num_episodes,
-        num_frames=int(scan.length.sum()),
+        num_frames=scan.num_frames,
         source_bytes=sum(batch.source_bytes for batch in batches) if kept else scan.source_bytes,
         num_batches=len(batches),
         data_schema=scan.data_schema,
@@ -630,10 +630,6 @@ def plan_repairs(
     scan_with = partial(scan_source, source, progress=progress)
     flags: dict[str, float] = {}
     whole = scan = scan_with()
-
-    def frames_of(found: SourceScan) -> int:
-        return int(found.length.sum())
-
     if options is not None:
         scan = scan_with(options)
     else:
@@ -646,7 +642,7 @@ def plan_repairs(
     def lost(found: SourceScan) -> float:
         features = {**stored, **found.repairs.declared_features}
         return frames_lost(
-            features, found.repairs.dropped_features, frames_of(whole), frames_of(found)
+            features, found.repairs.dropped_features, whole.num_frames, found.num_frames
         )
 
     costly = sorted((share, flag) for flag, share in flags.items() if share < 1)
@@ -662,8 +658,8 @@ def plan_repairs(
         source,
         flags=tuple(flags) if options is None else options.flags(),
         options=RepairOptions.of_flags(flags) if options is None else options,
-        keeps=Extent(scan.num_episodes, frames_of(scan), len(features) - len(gone)),
-        of=Extent(whole.num_episodes, frames_of(whole), len(features)),
+        keeps=Extent(scan.num_episodes, scan.num_frames, len(features) - len(gone)),
+        of=Extent(whole.num_episodes, whole.num_frames, len(features)),
         repairs=scan.repairs,
         findings=scan.findings,
         lossless=tuple(named(each, source) for each in _lossless(_errors(whole))),
@@ -899,7 +895,7 @@ def _lost_frames(
         Finding(
             "float32-reach",
             "warning",
-            f"LeRobot will refuse {lost:,} of {int(scan.length.sum()):,} frames: they lie so late "
+            f"LeRobot will refuse {lost:,} of {scan.num_frames:,} frames: they lie so late "
             "in their file that its float32 times are too coarse.",
             stream=stream,
             remedy="--layout streaming" if can_be_cut else None,

@@ -123,7 +123,7 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     version = version_to_check(root, raw)
     if version != V3_VERSION:
         scan = scan_source(root, progress=progress)
-        findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
+        findings, episodes, frames = scan.findings, scan.num_episodes, scan.num_frames
         files = scan.num_episodes * len(scan.streams)
     else:
         with checked(root, raw, progress) as check:

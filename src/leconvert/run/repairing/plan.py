@@ -672,7 +672,8 @@ def _aggregated(
     """Return the aggregate of episodes' statistics as in a conversion, with quantiles from rows."""
     from leconvert.dataset.statistics import columns_with_quantiles, dataset_quantiles
 
-    aggregate = v3.StatsAggregator({name: feature.raw for name, feature in features.items()})
+    declared = {name: {"dtype": feature.dtype} for name, feature in features.items()}
+    aggregate = v3.StatsAggregator(declared)
     try:
         done = 0
         for rows in v3.EpisodesReader(root).blocks(lambda name: _stats_feature(name) in features):
@@ -681,8 +682,7 @@ def _aggregated(
         total: dict[str, dict[str, Any]] = aggregate.result()
     except SourceError:
         return {}
-    declared = {name: {"dtype": features[name].dtype} for name in as_stored}
-    names = columns_with_quantiles(total, declared)
+    names = columns_with_quantiles(total, {name: declared[name] for name in as_stored})
     shapes = {name: np.shape(total[name]["mean"]) for name in names}
     with suppress(UnreadableSourceError):  # else their bounds stay
         for name, found in dataset_quantiles(tables, shapes).items():
