@@ -99,6 +99,9 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.remote.push import push
 
     if options.url is not None:
+        from leconvert.remote.stores import refuse_hub
+
+        refuse_hub(options.result, options.url)
         _refuse_options_of_the_hub(options)
         return run_mirror(options)
     if options.create_bucket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,12 +26,13 @@ from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count
 from leconvert.transfer.incoming import incoming, not_fetched_from
+from leconvert.transfer.names import HubName
 from leconvert.transfer.store import RemoteFile, download_all
 from leconvert.transfer.urls import UrlStore, changed_meanwhile, open_store, store_errors
 from leconvert.workdir.fs import is_there, write_durably
 from leconvert.workdir.records import encode_record, read_record
 
-__all__ = ["UploadReport", "download_tree", "read_notes", "upload_tree"]
+__all__ = ["UploadReport", "download_tree", "read_notes", "refuse_hub", "upload_tree"]
 
 
 # A dataset from a store into a local folder that appears when it is complete.
@@ -209,6 +211,25 @@ class UploadReport:
         return asdict(self)
 
 
+def refuse_hub(root: Path, url: str) -> None:
+    """Refuse an address on the Hub, and a name of a repo that could be a folder, too."""
+    named = HubName.parse(url)
+    repo_id = "ORG/NAME" if named is None else named.repo_id
+    push = f"`leconvert push {shlex.quote(str(root))} --push-repo-id {repo_id}` pushes to the Hub"
+    if url.startswith("hf://") or (named is not None and "://" in url):
+        raise UsageError(
+            f"{url} is on the Hub, but this command uploads only to other storage.",
+            path=url,
+            next_step=f"{push}.",
+        )
+    if named is not None and not Path(url).parent.is_dir():
+        raise UsageError(
+            f"{url} may be a repo on the Hub or a folder.",
+            path=url,
+            next_step=f"{push}; write ./{url} for the folder.",
+        )
+
+
 def upload_tree(
     root: Path,
     url: str,
@@ -234,7 +255,7 @@ def upload_tree(
         The address, and the number of files and bytes that were sent.
 
     Raises:
-        UsageError: The URL cannot be read, or is on the Hub.
+        UsageError: The URL cannot be read, or may be on the Hub.
         SourceError: ``root`` is no v3.0 dataset, or has links that lead outside.
         VerificationError: The dataset is not complete.
         TargetError: The URL holds something else, before or during the upload; or there is no such
@@ -243,12 +264,7 @@ def upload_tree(
         InterruptedRunError: ``stop`` was set.
     """
     stop = stop or threading.Event()
-    if url.startswith("hf://"):
-        raise UsageError(
-            f"{url} is on the Hub, but this command uploads only to other storage.",
-            path=url,
-            next_step="Use `leconvert push DATASET --push-repo-id ORG/NAME`.",
-        )
+    refuse_hub(root, url)
     store = open_store(url)
     checked_result(root, progress=progress)
     published = published_files(root)

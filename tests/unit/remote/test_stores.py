@@ -461,12 +461,32 @@ def test_a_store_that_keeps_less_is_noticed(
     ("where", "said"),
     [
         ("nope://bucket/name", "cannot be read"),
+        ("hf://datasets/a", "is on the Hub"),
         ("hf://datasets/a/b", "is on the Hub"),
+        ("https://huggingface.co/datasets/a/b", "is on the Hub"),
+        ("a/b", "may be a repo on the Hub or a folder"),
     ],
 )
-def test_places_that_cannot_be_sent_to_are_refused(result: Path, where: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_places_that_cannot_be_sent_to_are_refused(
+    result: Path, where: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=said) as caught:
         upload_tree(result, where)
+    if where.endswith("a/b"):
+        assert f"leconvert push {result} --push-repo-id a/b" in str(caught.value.next_step)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("where", ["./a/b", "a/b"])
+def test_a_folder_may_have_a_relative_path(
+    result: Path, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not where.startswith("."):
+        Path("a").mkdir()
+    upload_tree(result, where)
+    assert Path("a/b/meta/info.json").is_file()
 
 
 def test_a_library_that_is_missing_is_named(
