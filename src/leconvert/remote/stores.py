@@ -212,10 +212,21 @@ class UploadReport:
 
 
 def refuse_hub(root: Path, url: str) -> None:
-    """Refuse an address on the Hub, and a name of a repo that could be a folder, too."""
+    """Refuse to upload to the Hub, and to a name that may be a repo or a folder.
+
+    Args:
+        root: The dataset.
+        url: The address or name.
+
+    Raises:
+        UsageError: ``url`` is an address on the Hub, or ``ORG/NAME`` without a folder ``ORG`` here.
+    """
     named = HubName.parse(url)
     repo_id = "ORG/NAME" if named is None else named.repo_id
-    push = f"`leconvert push {shlex.quote(str(root))} --push-repo-id {repo_id}` pushes to the Hub"
+    push = (
+        f"`leconvert push {shlex.quote(str(root))} --push-repo-id {shlex.quote(repo_id)}` pushes "
+        "to the Hub"
+    )
     if url.startswith("hf://") or (named is not None and "://" in url):
         raise UsageError(
             f"{url} is on the Hub, but this command uploads only to other storage.",
