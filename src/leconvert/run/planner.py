@@ -25,7 +25,7 @@ from leconvert.dataset.scan import (
     scan_source,
     source_reading,
 )
-from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.model.repairs import VISUAL_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
@@ -918,7 +918,7 @@ def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
         Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
         for name, feature in scan.features.items()
         if scan.repairs.quantiles
-        and feature["dtype"] in ("image", "video")
+        and feature["dtype"] in VISUAL_DTYPES
         and name in scan.repairs.computed_stats
     ]
 

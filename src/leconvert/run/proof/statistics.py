@@ -21,7 +21,7 @@ from leconvert.dataset.formats.v3 import (
     STATS_PATH,
     read_json_object,
 )
-from leconvert.model.repairs import Repairs
+from leconvert.model.repairs import VISUAL_DTYPES, Repairs
 from leconvert.model.values import (
     FloatArray,
 )
@@ -104,7 +104,7 @@ def _compare_stats(
     total = _plain(aggregate.result())
 
     def bounds(feature: str, quantile: str) -> tuple[Any, Any] | None:
-        is_picture = expected.sources.features[feature]["dtype"] in ("image", "video")
+        is_picture = expected.sources.features[feature]["dtype"] in VISUAL_DTYPES
         if not is_picture or times_computed[feature] < len(expected):
             return None
         return aggregate.bounds(feature, quantile)
