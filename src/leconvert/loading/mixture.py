@@ -92,6 +92,11 @@ class MixedStream(SampleStream):
         super().__init__()
         if not datasets:
             raise UsageError("No dataset is given.")
+        if not all(isinstance(each, tuple | list) and len(each) == 2 for each in datasets):
+            raise UsageError(
+                "datasets takes pairs of a dataset and its weight.",
+                next_step="For equal shares, give each dataset as (DATASET, 1).",
+            )
         for code in accept:
             if code not in _ACCEPTED:
                 raise UsageError(f"accept takes {', '.join(_ACCEPTED)}, not {code!r}.")

@@ -371,6 +371,10 @@ def test_streams_that_cannot_be_of_one_mixture_are_refused(v30: Path) -> None:
         MixedStream([(stream, 1)], shuffle=False)
     with pytest.raises(UsageError, match="No dataset is given"):
         MixedStream([])
+    no_pairs: list[Any] = [[stream], [v30], "ab"]
+    for given in no_pairs:
+        with pytest.raises(UsageError, match="pairs of a dataset and its weight"):
+            MixedStream(given)
     with pytest.raises(UsageError, match="different ranks"):
         MixedStream([(stream, 1), (EpisodeStream(v30, rank=1, world_size=2), 1)])
 
