@@ -349,7 +349,7 @@ def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Differen
 
 def _compare_reading_of_v3(declared: Repairs, source: v3.Dataset) -> Iterator[Difference]:
     """Compare the recorded way of reading a v3.0 source with the right one."""
-    stored = v3.read_json_object(source.root / INFO_PATH)
+    stored = v3.read_json_object(source.root / INFO_PATH, in_any_utf=True)
     if (declared.assumed_version is None) != (stored.get("codebase_version") == V3_VERSION):
         said = f"{said_version(stored.get('codebase_version'))[5:]}; read as "
         said += str(declared.assumed_version)
