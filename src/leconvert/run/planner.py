@@ -593,7 +593,8 @@ class PlannedRepairs:
     @property
     def changes(self) -> list[str]:
         """The changes, a few words each."""
-        return [*self.in_files, *self.repairs.summary()]
+        changes = [*self.in_files, *self.repairs.summary()]
+        return changes or (["every file written again"] if self.flags else [])
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
