@@ -319,6 +319,14 @@ ROW_CODES = {
 }
 """The columns that identify a row's frame and episode, with the finding about each."""
 
+_ANEW = {
+    "index": "--reindex",
+    "episode_index": "--reindex",
+    "frame_index": "--reindex",
+    "timestamp": "--retime --declare-features",
+}
+"""The options of a conversion that computes a column, in the type that LeRobot declares."""
+
 _IN_ORDER = frozenset({"index", "frame_index", "timestamp"})
 
 
@@ -353,6 +361,16 @@ def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding
         stream="episodes",
         path=path,
     )
+
+
+def holds_counts(kind: pa.DataType, name: str, frames: int) -> bool:
+    """Return whether a column of some type can hold the numbers, or times, of so many frames."""
+    if name == "timestamp":
+        return bool(kind in (pa.float32(), pa.float64()))
+    if pa.types.is_floating(kind):
+        return frames <= 2 ** (np.finfo(kind.to_pandas_dtype()).nmant + 1)
+    is_integer = bool(pa.types.is_integer(kind))
+    return is_integer and frames <= int(np.iinfo(kind.to_pandas_dtype()).max)
 
 
 class RowCheck:
@@ -446,7 +464,7 @@ class RowCheck:
             wrong = self._wrong.get(name)
             if wrong is not None and not (disordered and name in _IN_ORDER):
                 mild = name == "timestamp" and not self._has_video
-                yield found(
+                finding = found(
                     code,
                     f"{self._routed.path}: {wrong.count:,} rows, first {wrong.said}.",
                     episode=wrong.episode,
@@ -454,6 +472,11 @@ class RowCheck:
                     path=self._routed.path,
                     severity="warning" if mild else None,
                 )
+                kind = file.schema_arrow.field(name).type
+                if name in _ANEW and not holds_counts(kind, name, int(self._table.length.sum())):
+                    said = f"`leconvert repair DATASET {_ANEW[name]}` writes all files again, with "
+                    finding = replace(finding, remedy=f"{said}a type that holds the values.")
+                yield finding
         if self.other_tasks:
             yield episode_tasks_finding(self._routed.path, self.other_tasks)
 
