@@ -280,6 +280,35 @@ def test_a_wrong_column_that_is_not_declared_is_counted_anew_and_declared(
     assert leconvert_here("check", converted, "--strict").returncode == 0
 
 
+def _add_rows_of_nobody(root: Path) -> None:
+    path = root / "data/chunk-000/file-001.parquet"
+    table = pq.read_table(path)
+    rows = with_column(table.slice(0, 2), "episode_index", pa.array([9, 9], pa.int64()))
+    pq.write_table(pa.concat_tables([table, rows]), path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _add_rows_of_nobody,
+        lambda root: edit_info(root, lambda info: info.update(video_files_size_in_mb=None)),
+    ],
+    ids=["rows of nobody", "a size that is no number"],
+)
+def test_a_dataset_that_only_has_to_be_written_again_is_not_called_sound(
+    leconvert_here: Leconvert, converted: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(converted)
+    leconvert_here("check", converted, code=3)
+    planned = leconvert_here("check", converted, "--plan-repairs", code=0).stdout
+    command, *told = planned.splitlines()
+    assert command == f"leconvert repair {converted} --declare-features"
+    assert told == ["  keeps everything", "  every file written again"]
+    assert leconvert_here(*shlex.split(command)[1:], "--dry-run", code=0).stdout == planned
+    leconvert_here(*shlex.split(command)[1:], code=0)
+    leconvert_here("check", converted, code=0)
+
+
 def test_what_a_repair_cannot_make_right_is_refused_with_what_helps(
     leconvert_here: Leconvert, converted: Path
 ) -> None:

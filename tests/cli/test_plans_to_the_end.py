@@ -52,6 +52,8 @@ def follow(
             return code, commands, f"{record['message']} → {record.get('next_step')}"
         command = json.loads(out)["command"]
         if command is None:
+            code, out, said = _run("check", root)
+            assert code == 0, f"nothing to do? {out}"
             return 0, commands, ""
         assert command not in commands, f"in a circle: {commands}"
         commands.append(command.replace(str(root), "DATASET"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
@@ -54,6 +54,7 @@ from leconvert.run.layout import (
     cut_batches,
     layout_streams,
 )
+from leconvert.run.proof import stored_columns
 from leconvert.run.space import (
     SpaceNeeded,
     can_link,
@@ -530,13 +531,16 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
         of_each = [_assumed_of(source, repairs, is_alone=False)[0] for source in sources]
     if not (repairs.drop_features or repairs.rename_features):
         return of_each
-    features = [
-        open_dataset(source, source_reading(source, own)).features
+    datasets = [
+        open_dataset(source, source_reading(source, own))
         for source, own in zip(sources, of_each, strict=True)
     ]
+    named = {*repairs.drop_features, *repairs.renames}
+    undeclared = named.difference(*(dataset.features for dataset in datasets))
+    features = [{*each.features, *stored_columns(undeclared, each)} for each in datasets]
 
-    def is_meant(name: str, own: Mapping[str, Any]) -> bool:
-        # A name that no source declares may be a column of all; the scan reports files without it.
+    def is_meant(name: str, own: Set[str]) -> bool:
+        # The scan reports files that lack a column of all, and a name that nobody knows.
         return name in own or not any(name in other for other in features)
 
     return [
@@ -589,7 +593,8 @@ class PlannedRepairs:
     @property
     def changes(self) -> list[str]:
         """The changes, a few words each."""
-        return [*self.in_files, *self.repairs.summary()]
+        changes = [*self.in_files, *self.repairs.summary()]
+        return changes or (["every file written again"] if self.flags else [])
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""

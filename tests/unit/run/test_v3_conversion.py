@@ -109,6 +109,15 @@ def test_what_the_tables_say_beside_the_format_is_kept(source: Path, tmp_path: P
     ]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_an_info_json_that_only_leconvert_reads_becomes_utf_8(
+    source: Path, tmp_path: Path, encoding: str
+) -> None:
+    path = source / "meta/info.json"
+    path.write_text(path.read_text("utf-8"), encoding)
+    converted(source, tmp_path / "out")
+
+
 def test_where_a_count_decides_the_proof_counts_too(
     source: Path, sound: Path, tmp_path: Path
 ) -> None:

@@ -459,6 +459,13 @@ class TableCheck:
         right = offsets < LEROBOT_TOLERANCE_SECONDS
         if right.all():
             return
+        if (np.abs(np.sort(times) - expected) < LEROBOT_TOLERANCE_SECONDS).all():
+            notes.say(
+                "row-order",
+                f"{shown(notes.path)}: the rows are in another order than their timestamps.",
+                severity=self._times_severity,
+            )
+            return
         wrong = np.flatnonzero(~right)
         rate = _steady_rate(times)
         worst = float(np.nanmax(offsets)) if not np.isnan(offsets).all() else float("nan")

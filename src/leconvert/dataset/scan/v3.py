@@ -475,11 +475,22 @@ class FileScanner(Scanner):
         check = v3.RowCheck(among, self.table, self.declared, self.num_tasks, first, rows)
         if len(among.episodes):
             check.read(file)
+        disordered = set(check.disordered)
+        for episode in sorted(disordered):
+            notes.episode = episode
+            notes.say(
+                "row-order",
+                f"{shown(notes.path)}: the rows of episode {episode} are in another order than "
+                "their timestamps.",
+                severity="" if self._check_clip else "warning",
+            )
         for column, code in v3.ROW_CODES.items():
             if column in ("index", "task_index"):
                 continue  # reported from `RowFacts`
             mild = column == "timestamp" and not self._check_clip
             for episode, said in check.wrong_in(column).items():
+                if episode in disordered and column in ("frame_index", "timestamp"):
+                    continue
                 notes.episode = episode
                 notes.say(
                     code,
@@ -488,7 +499,8 @@ class FileScanner(Scanner):
                 )
         if self.is_for_v21 and "timestamp" in file.schema_arrow.names:
             self._check_steps(file, among, first, first + rows, notes)
-        unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
+        unplaced = check.wrong_in("index").keys() - disordered
+        untasked = check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
         facts = []
         for episode, compared in zip(routed.episodes.tolist(), is_there.tolist(), strict=True):

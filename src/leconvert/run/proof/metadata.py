@@ -282,7 +282,7 @@ def compare_repairs(
         yield from _compare_reading(declared, source)
     elif isinstance(source, v3.Dataset):
         yield from _compare_reading_of_v3(declared, source)
-    names = {*source.stored_features, *_stored(set(declared.renamed_features), source)}
+    names = {*source.stored_features, *stored_columns(set(declared.renamed_features), source)}
     strange = sorted(
         {old for old in declared.renamed_features if old not in names}
         | {new for new in declared.renamed_features.values() if new in names}
@@ -301,10 +301,10 @@ def compare_repairs(
         said = ", ".join(declared.task_columns)
         yield Difference("columns of task indices", REPAIRS_PATH, str(indices), said)
     features = {*source.features, *declared.added_columns}
-    features |= _stored(set(declared.declared_features) - features, source)
+    features |= stored_columns(set(declared.declared_features) - features, source)
     unknown = set(declared.dropped_features) - features
     # A column that is not declared can be dropped, too.
-    unknown -= _stored(unknown, source)
+    unknown -= stored_columns(unknown, source)
     named = {*declared.computed_stats, *declared.unwrapped_columns, *declared.cast_columns}
     strange = sorted(unknown | (named - features))
     if strange:
@@ -349,7 +349,7 @@ def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Differen
 
 def _compare_reading_of_v3(declared: Repairs, source: v3.Dataset) -> Iterator[Difference]:
     """Compare the recorded way of reading a v3.0 source with the right one."""
-    stored = v3.read_json_object(source.root / INFO_PATH)
+    stored = v3.read_json_object(source.root / INFO_PATH, in_any_utf=True)
     if (declared.assumed_version is None) != (stored.get("codebase_version") == V3_VERSION):
         said = f"{said_version(stored.get('codebase_version'))[5:]}; read as "
         said += str(declared.assumed_version)
@@ -385,7 +385,7 @@ def _first_schema(source: Dataset) -> pa.Schema | None:
     return None
 
 
-def _stored(names: Set[str], source: Dataset) -> set[str]:
+def stored_columns(names: Set[str], source: Dataset) -> set[str]:
     """Return the names that are columns of the source's tables; mostly of the first one."""
     found: set[str] = set()
     for path in _tables(source):

@@ -473,10 +473,12 @@ def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRe
             plan.summary(),
         )
     planned = _planned_anew(plan, None, progress)
-    if planned.flags or not planned.changes:
+    if not follows_from_files(planned.options):
         return planned
-    # Declare everything as it is stored: without a flag, a repair rewrites nothing.
-    return _planned_anew(plan, RepairOptions(declare_features=True), progress)
+    # A repair from the files leaves errors that a conversion mends. An option of a conversion asks
+    # for one; this option declares columns as they are stored, and drops nothing.
+    anew = replace(planned.options, declare_features=True)
+    return replace(_planned_anew(plan, anew, progress), lossless=planned.lossless)
 
 
 def plan_anew(

@@ -403,8 +403,17 @@ class _Planner:
         numbers = self._order.task_numbers
         if numbers is not None and np.array_equal(numbers, np.arange(len(numbers))):
             numbers = None  # rows use the row numbers that tasks will have
+        frames = int(self._table.length.sum())
         for routed in self._check.files.get(DATA_STREAM, []):
             codes = self._codes(routed.path) & wanted.keys()
+            if codes:
+                stored = pq.read_schema(self._check.root / routed.path)
+                # The types stay; a conversion has others.
+                codes = {
+                    code
+                    for code in codes
+                    if v3.holds_counts(stored.field(wanted[code]).type, wanted[code], frames)
+                }
             columns = {wanted[code] for code in codes}
             if numbers is not None:
                 columns.add("task_index")

@@ -255,6 +255,10 @@ def too_many_rows(table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, more])
 
 
+def swap_two_rows(table: pa.Table) -> pa.Table:
+    return table.take(pa.array([0, 2, 1, *range(3, len(table))]))
+
+
 DEFECTS: dict[str, tuple[str, Damage]] = {
     "a video that is gone": ("error missing-file", remove(TOP)),
     "data that is gone": ("error missing-file", remove(DATA)),
@@ -473,6 +477,9 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a wrong frame": ("error frame-index", rewrite(DATA, set_cells("frame_index", r20=1))),
     "a time off its place": (
         "error timestamps", rewrite(DATA, set_cells("timestamp", r1=0.034)),
+    ),
+    "rows in another order than their times": (
+        "error row-order", rewrite(DATA, swap_two_rows),
     ),
     "a time that is no number": (
         "error timestamps", rewrite(DATA, set_cells("timestamp", r1=float("nan"))),

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import leconvert
 from leconvert import ProofOptions, RepairOptions
-from leconvert.support.errors import SourceError
+from leconvert.support.errors import FindingsError, SourceError
 from leconvert.testing import DatasetSpec, make_dataset
 
 BYTES = ProofOptions(verify="bytes")
@@ -88,3 +90,18 @@ def test_bounds_of_quantiles_are_told_where_they_are_aggregated(tmp_path: Path) 
 def stats_of(root: Path) -> dict[str, Any]:
     stats: dict[str, Any] = json.loads((root / "meta/stats.json").read_text())
     return stats
+
+
+def test_a_column_that_one_source_has_and_does_not_declare_can_be_left_out(tmp_path: Path) -> None:
+    sources = make(tmp_path, SPEC, SPEC)
+    for path in sorted(sources[1].glob("data/*/*.parquet")):
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("extra", pa.array([1.0] * len(table))), path)
+    with pytest.raises(FindingsError) as caught:
+        leconvert.merge(sources, output=tmp_path / "out")
+    (error,) = (each for each in caught.value.findings if each["severity"] == "error")
+    flags = [remedy["flag"] for remedy in error["remedies"]]
+    assert flags == ["--declare-features", "--drop-feature extra"]
+    repairs = RepairOptions.of_flags(flags[1:])
+    report = leconvert.merge(sources, output=tmp_path / "out", repairs=repairs, proof=BYTES)
+    assert report.episodes == 4

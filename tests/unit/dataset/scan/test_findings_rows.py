@@ -74,6 +74,16 @@ def test_timestamps_are_seen_however_a_file_is_written(
     assert "first is at frame 4" in only(scan_source(source), "timestamps").message
 
 
+def test_rows_in_another_order_than_their_times_get_no_new_times(source: Path) -> None:
+    edit_table(source, 1, lambda table: table.take(pa.array([*range(LENGTHS[1])][::-1])))
+    found = only(scan_source(source, RepairOptions(retime=True, reindex=True)), "row-order")
+    assert (found.severity, found.episode) == ("error", 1)
+    assert [each.flag for each in found.remedies] == ["--on-bad-episode drop"]
+    by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
+    edit_table(source, 1, lambda table: table.sort_by(by_time))
+    assert scan_source(source).findings == ()
+
+
 def test_accepted_timestamps_are_a_warning(
     source: Path,
 ) -> None:

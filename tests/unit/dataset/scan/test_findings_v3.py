@@ -421,6 +421,27 @@ def test_wrong_columns_name_their_episodes(broken: Path, column: str, code: str)
     assert {f.severity for f in scan_source(broken, helps).findings} == {"repaired"}
 
 
+def test_rows_in_another_order_than_their_times_are_not_counted_again(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leconvert.dataset.formats.v3.rows.ROWS_AT_A_TIME", 4)
+    ends = np.cumsum(LENGTHS)
+    rows = np.arange(ends[-1])
+    rows[ends[0] : ends[1]] = rows[ends[0] : ends[1]][::-1]  # all rows of an episode
+    rows[[ends[2] + 1, ends[3] - 1]] = rows[[ends[3] - 1, ends[2] + 1]]  # two rows of another
+    rewrite(DATA, lambda table: table.take(pa.array(rows)))(broken)
+    found = [f for f in scan_source(broken).findings if f.severity == "error"]
+    assert [(f.code, f.episode) for f in found] == [("row-order", 1), ("row-order", 3)]
+    assert [f.code for f in check_dataset(broken).findings if f.severity == "error"] == [
+        "row-order"
+    ]
+    plan = leconvert.repair(broken, retime=True, dry_run=True).plan
+    assert (plan.data, [f.code for f in plan.errors_left]) == ((), ["row-order"])
+    by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
+    rewrite(DATA, lambda table: table.sort_by(by_time))(broken)
+    assert [f for f in scan_source(broken).findings if f.severity == "error"] == []
+
+
 @pytest.mark.parametrize(
     ("column", "code", "helps"),
     [

@@ -29,6 +29,7 @@ import leconvert
 from leconvert import media
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.check import meta as check_meta
+from leconvert.dataset.formats import v3
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.run.proof import verify_pair
@@ -536,6 +537,31 @@ def test_what_no_repair_can_mend_is_left_with_what_helps(broken: Path) -> None:
     assert codes(report) == {"frame-times"}
     assert [finding.code for finding in report.plan.errors_left] == ["missing-file"]
     assert report.plan.errors_left[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "flags"),
+    [
+        ("index", pa.string(), "--reindex"),
+        ("frame_index", pa.bool_(), "--reindex"),
+        ("timestamp", pa.int16(), "--retime --declare-features"),
+    ],
+)
+def test_a_column_whose_type_cannot_hold_the_numbers_is_left_to_a_conversion(
+    broken: Path, column: str, kind: pa.DataType, flags: str
+) -> None:
+    def cast(table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index(column)
+        return table.set_column(at, column, table.column(column).cast(kind, safe=False))
+
+    rewrite(DATA, cast)(broken)
+    plan = repair_dataset(broken, retime=True, dry_run=True).plan
+    (error,) = plan.errors_left
+    assert (plan.data, error.code) == ((), v3.ROW_CODES[column])
+    assert f"leconvert repair {shlex.quote(str(broken))} {flags}`" in str(error.remedy)
+    assert choose_repairs(broken).flags == tuple(flags.split())
+    leconvert.convert(broken, repairs=RepairOptions.of_flags(flags.split()))
+    assert [f for f in check_dataset(broken).findings if f.severity == "error"] == []
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class Dataset(AnyDataset):
         if info is not None:
             return {**info, **assumed}
         try:
-            info = {**read_json_object(self.root / INFO_PATH), **assumed}
+            info = {**read_json_object(self.root / INFO_PATH, in_any_utf=True), **assumed}
         except (OSError, ValueError) as error:
             raise self._unreadable_info(f"cannot be used: {error}") from error
         if wrong := unreadable(info, self.name):

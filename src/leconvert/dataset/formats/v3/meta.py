@@ -123,10 +123,14 @@ def stream_of(path: str) -> str | None:
 _MOST_LEVELS = 100
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path, *, in_any_utf: bool = False) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     LeRobot opens these files as UTF-8 text, so a byte order mark, or UTF-16, is invalid.
+
+    Args:
+        path: The file.
+        in_any_utf: Whether both are valid, as in a source, whose result is UTF-8.
 
     Raises:
         OSError: The file cannot be read.
@@ -135,7 +139,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a file", str(path))
     try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
+        raw = path.read_bytes()
+        content = json.loads(raw if in_any_utf else raw.decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):

@@ -319,6 +319,16 @@ ROW_CODES = {
 }
 """The columns that identify a row's frame and episode, with the finding about each."""
 
+_ANEW = {
+    "index": "--reindex",
+    "episode_index": "--reindex",
+    "frame_index": "--reindex",
+    "timestamp": "--retime --declare-features",
+}
+"""The options of a conversion that computes a column, in the type that LeRobot declares."""
+
+_IN_ORDER = frozenset({"index", "frame_index", "timestamp"})
+
 
 @dataclass(slots=True)
 class _Wrong:
@@ -351,6 +361,16 @@ def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding
         stream="episodes",
         path=path,
     )
+
+
+def holds_counts(kind: pa.DataType, name: str, frames: int) -> bool:
+    """Return whether a column of some type can hold the numbers, or times, of so many frames."""
+    if name == "timestamp":
+        return bool(kind in (pa.float32(), pa.float64()))
+    if pa.types.is_floating(kind):
+        return frames <= 2 ** (np.finfo(kind.to_pandas_dtype()).nmant + 1)
+    is_integer = bool(pa.types.is_integer(kind))
+    return is_integer and frames <= int(np.iinfo(kind.to_pandas_dtype()).max)
 
 
 class RowCheck:
@@ -395,6 +415,14 @@ class RowCheck:
         self._wrong: dict[str, _Wrong] = {}
         self._tasks_seen: dict[int, set[int]] = {}
         self._untimed: list[IntArray] = []
+        # The frames at whose times some row is, of episodes with wrong times.
+        self._frames_seen: dict[int, npt.NDArray[np.bool_]] = {}
+
+    @property
+    def disordered(self) -> list[int]:
+        """Episodes whose rows are in another order than their timestamps, which are right."""
+        seen = sorted(self._frames_seen.items())
+        return [int(self._routed.episodes[place]) for place, frames in seen if frames.all()]
 
     @property
     def untimed(self) -> IntArray:
@@ -421,12 +449,22 @@ class RowCheck:
     def check(self, file: pq.ParquetFile) -> Iterator[Finding]:
         """Yield a finding for each wrong column: how many rows are wrong, and the first of them."""
         self.read(file)
+        # Without videos, no frame is found by its time.
+        if disordered := self.disordered:
+            yield found(
+                "row-order",
+                f"{self._routed.path}: the rows of {count(len(disordered), 'episode')}, first "
+                f"episode {disordered[0]}, are in another order than their timestamps.",
+                episode=disordered[0],
+                stream=DATA_STREAM,
+                path=self._routed.path,
+                severity=None if self._has_video else "warning",
+            )
         for name, code in ROW_CODES.items():
             wrong = self._wrong.get(name)
-            if wrong is not None:
-                # Without videos, no frame is found by its time.
+            if wrong is not None and not (disordered and name in _IN_ORDER):
                 mild = name == "timestamp" and not self._has_video
-                yield found(
+                finding = found(
                     code,
                     f"{self._routed.path}: {wrong.count:,} rows, first {wrong.said}.",
                     episode=wrong.episode,
@@ -434,6 +472,11 @@ class RowCheck:
                     path=self._routed.path,
                     severity="warning" if mild else None,
                 )
+                kind = file.schema_arrow.field(name).type
+                if name in _ANEW and not holds_counts(kind, name, int(self._table.length.sum())):
+                    said = f"`leconvert repair DATASET {_ANEW[name]}` writes all files again, with "
+                    finding = replace(finding, remedy=f"{said}a type that holds the values.")
+                yield finding
         if self.other_tasks:
             yield episode_tasks_finding(self._routed.path, self.other_tasks)
 
@@ -484,6 +527,27 @@ class RowCheck:
         if off.any():
             self._untimed.append(self._routed.episodes[np.unique(place[off])])
         self._note("timestamp", off, seconds, wanted, place, frame)
+        self._look_at_order(off, seconds, place, frame)
+
+    def _look_at_order(
+        self,
+        off: npt.NDArray[np.bool_],
+        seconds: npt.NDArray[Any],
+        place: IntArray,
+        frame: IntArray,
+    ) -> None:
+        """Note the frames at whose times the rows of episodes with wrong times are."""
+        for at in {*np.unique(place[off]).tolist(), *(self._frames_seen.keys() & {int(place[0])})}:
+            own = place == at
+            seen = self._frames_seen.get(at)
+            if seen is None:  # the rows before are right
+                seen = np.arange(self._length[at]) < frame[own][0]
+                self._frames_seen[at] = seen
+            near = np.rint(np.nan_to_num(seconds[own] * self._fps, nan=-1)).clip(-1, len(seen))
+            stored = (near / self._fps).astype(np.float32).astype(np.float64)
+            is_one = (near >= 0) & (near < len(seen))
+            is_one &= np.abs(seconds[own] - stored) < LEROBOT_TOLERANCE_SECONDS
+            seen[near[is_one].astype(np.int64)] = True
 
     def _integers(
         self, batch: pa.RecordBatch, name: str, place: IntArray, frame: IntArray
