@@ -192,7 +192,7 @@ def s3_store(
     app = store.wrap(kept or _folder_app(folder or Path(), store.bucket))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
     store.endpoint = f"http://127.0.0.1:{server.server_port}"
-    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     serving.start()
     before = fsspec.config.conf.get("s3")
     try:

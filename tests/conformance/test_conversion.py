@@ -55,9 +55,9 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "like_g1_inspire_12ep": Case("like_g1_inspire_12ep", window=60),
-    "g1_inspire_12ep": Case("g1_inspire_12ep", window=60, every=7, decoder="torchcodec"),
-    **{name: Case(name, window=60, every=2, decoder="pyav") for name in twins("cr5_5ep")},
+    "like_g1_inspire_12ep": Case("like_g1_inspire_12ep", window=60, every=3),
+    "g1_inspire_12ep": Case("g1_inspire_12ep", window=60, every=11, decoder="torchcodec"),
+    **{name: Case(name, window=60, every=4, decoder="pyav") for name in twins("cr5_5ep")},
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
     "three_cameras": Case(
@@ -129,6 +129,7 @@ CASES: dict[str, Case] = {
         limits=(1, 1),
         min_files=(5, 3),
         window=5,
+        every=3,
     ),
     "one_file_larger_than_the_limit": Case(
         DatasetSpec(
@@ -174,7 +175,7 @@ CASES: dict[str, Case] = {
             fps=15,
         ),
         window=4,
-        every=3,
+        every=6,
     ),
 }
 

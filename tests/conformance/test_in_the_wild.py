@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from lerobot.datasets import LeRobotDataset
 from lerobot.policies.utils import make_robot_action
-from tests.conformance.as_told import BACKENDS, convert_as_told, why_it_does_not_load
+from tests.conformance.as_told import convert_as_told, why_it_does_not_load
 from tests.oddities import IN_THE_WILD, LENGTHS
 
 _VERSION = "--assume-version v2.1"
@@ -60,8 +60,7 @@ def test_two_tries_keep_what_can_be_kept_and_lerobot_loads_every_frame(
     info = json.loads((result / "meta/info.json").read_bytes())
     assert (info["total_episodes"], info["total_frames"]) == (len(LENGTHS), sum(LENGTHS))
     assert before.keys() - info["features"].keys() == gone
-    for backend in BACKENDS:
-        assert why_it_does_not_load(result, len(LENGTHS), backend=backend, all_frames=True) is None
+    assert why_it_does_not_load(result, len(LENGTHS), backend="torchcodec", all_frames=True) is None
 
 
 def test_lerobot_pairs_names_with_values_and_so_loses_values_without_a_name(tmp_path: Path) -> None:

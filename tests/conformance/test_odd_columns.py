@@ -239,7 +239,7 @@ def run(pristine: Path, folder: Path, seeds: range) -> Counter[str]:
 def test_lerobots_own_columns_may_be_of_other_types(
     pristine: Path, tmp_path: Path, column: str
 ) -> None:
-    for kind in (pa.float64(), pa.float32(), pa.int16(), pa.uint8(), pa.string()):
+    for kind in (pa.float64(), pa.uint8(), pa.string()):
         if column == "timestamp" and pa.types.is_integer(kind):
             continue
         source, result = tmp_path / f"{kind}", tmp_path / f"{kind}_v30"
@@ -274,7 +274,7 @@ def _cast(column: str, kind: pa.DataType, table: pa.Table) -> pa.Table:
 
 
 def test_whatever_is_converted_loads(pristine: Path, tmp_path: Path) -> None:
-    counts = run(pristine, tmp_path, range(16))
+    counts = run(pristine, tmp_path, range(10))
     assert counts["columns loaded"] > 10
     assert counts["columns left out"] > 10
 

@@ -41,8 +41,12 @@ DTYPES = [
     "utf8", "binary", "large_binary", "timestamp[us]", "date32", "decimal128(5, 2)", "halffloat",
     "int", "str", "object", "json", "language", "",
 ]  # fmt: skip
-# Other names of dtypes that are listed; only the slow test tries them with every type.
+# One type of each kind, and its dtype. Only the slow test tries the others with each other.
+FEW = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
+# Other names of dtypes that are listed, tried with two types.
 ALIASES = {"float", "double", "bool_", "utf8", "halffloat", "int", "str", "object", "json"}
+FEW_SHAPES = [(1,), (3,), (2, 3), (1, 2, 3), ()]
+FEW_NESTINGS = [((), ""), ((1,), "fixed"), ((3,), "large"), ((2, 3), "list"), ((1, 2, 3), "fixed")]
 SHAPES: list[tuple[int, ...]] = [
     (1,), (2,), (3,), (6,), (1, 1), (2, 3), (3, 2), (6, 1), (2, 2), (1, 2, 3), (1, 1, 1, 1),
     (1, 2, 1, 3, 1), (1, 1, 1, 1, 1, 1), (), (0,), (-2,),
@@ -173,10 +177,14 @@ def test_every_dtype_with_every_type(reader: Reader) -> None:
             (dtype, (1,), a_column(element, (), ""))
             for dtype in DTYPES
             for element in [*NUMBERS, *TEXTS, *OTHERS]
-            if dtype not in ALIASES or element in (pa.float32(), pa.string())
+            if (
+                element in (pa.float32(), pa.string())
+                if dtype in ALIASES
+                else dtype in (*FEW, dtype_name(element)) or element in FEW.values()
+            )
         ),
     )
-    assert read > 300
+    assert read > 100
 
 
 def test_lists_and_arrays_of_every_type(reader: Reader) -> None:
@@ -186,7 +194,7 @@ def test_lists_and_arrays_of_every_type(reader: Reader) -> None:
             (dtype, lengths, a_column(element, lengths, "list"))
             for lengths in ((2,), (2, 3))
             for element in [*NUMBERS, *TEXTS, *OTHERS]
-            for dtype in {"float32", "float", "string", dtype_name(element)}
+            for dtype in {"float32", dtype_name(element), *(["string"] if lengths == (2,) else [])}
         ),
     )
     assert read > 50
@@ -199,9 +207,10 @@ def test_every_shape_with_every_nesting(reader: Reader) -> None:
             ("float32", shape, a_column(pa.float32(), lengths, how))
             for shape in SHAPES
             for lengths, how in NESTINGS
+            if shape in FEW_SHAPES or (lengths, how) in FEW_NESTINGS
         ),
     )
-    assert read > 10
+    assert read >= 10
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ limit, and the files in their folders are within their reservations.
 
 A killed worker leaves a slot that nobody holds, with files in it. The next holder of that slot uses
 these files if they belong to what it fetches. Until then they count, and they are removed if their
-room is needed. No worker waits while it holds a reservation, so when the others end, one of the
-waiting workers always continues.
+room is needed, or if the next holder has to wait. No worker waits while it holds a reservation or
+files, so when the others end, one of the waiting workers always continues.
 
 The folder must be local, since exclusion uses ``flock``.
 """
@@ -69,7 +69,8 @@ class ScratchSlot:
         """Reserve room while the block runs; wait if others have it.
 
         Parts of the first of these files that an earlier holder left are kept, as far as the room
-        allows; they are completed and checked later. All other files are removed.
+        allows; they are completed and checked later. All other files are removed. During a wait,
+        all are.
 
         Args:
             files: The files to fetch, in order; the largest must be within the limit.
@@ -102,7 +103,7 @@ class ScratchSlot:
         """Reserve between ``at_least`` and ``at_most`` bytes while the block runs.
 
         ``at_least`` must be within the limit. ``prepare`` reduces the slot's files to the granted
-        bytes.
+        bytes. A wait removes them.
 
         Raises:
             InterruptedRunError: ``should_stop`` returned true.
@@ -129,7 +130,10 @@ class ScratchSlot:
             granted = at_most if limit is None else self._share(limit, at_least, at_most)
             if granted is not None:
                 prepare(granted)
-                self._note(granted)
+            else:  # two that wait, each for the room of the other's files, would wait for ever
+                shutil.rmtree(self.files_dir)
+                self.files_dir.mkdir()
+            self._note(granted or 0)
             return granted
 
     def _share(self, limit: int, at_least: int, at_most: int) -> int | None:
@@ -241,17 +245,11 @@ def hold_folder(
             next_step=f"Give --scratch-limit {size_bytes} or more, and a --scratch-dir with "
             "enough space.",
         )
-    with hold_slot(options, owner, name) as slot:
-
-        def give_way(seconds: float) -> None:
-            # A waiting process must hold no bytes: the files of an earlier holder are removed, or
-            # two processes could wait for each other for ever.
-            shutil.rmtree(slot.files_dir, ignore_errors=True)
-            pause(seconds)
-
-        with slot.room(size_bytes, size_bytes, should_stop=should_stop, pause=give_way):
-            slot.files_dir.mkdir(exist_ok=True)
-            yield slot.files_dir
+    with (
+        hold_slot(options, owner, name) as slot,
+        slot.room(size_bytes, size_bytes, should_stop=should_stop, pause=pause),
+    ):
+        yield slot.files_dir
 
 
 def folder_of(options: ScratchOptions, owner: str, name: str) -> Path:
@@ -291,7 +289,8 @@ def _hold(folder: Path) -> int | None:
     descriptor = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        (folder / "reserved").write_text("0")
+        # Files of an earlier holder count until this holder reserves or waits.
+        (folder / "reserved").write_text(str(_bytes_in(folder / "files")))
     except BlockingIOError:
         os.close(descriptor)
         return None

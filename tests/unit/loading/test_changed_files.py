@@ -53,8 +53,9 @@ WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2, "persistent_workers": Tr
 
 
 @pytest.mark.parametrize("change", [overwritten, exchanged, gone])
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("video_backend", ["pyav", "torchcodec"])
+@pytest.mark.parametrize(
+    ("workers", "video_backend"), zip(WORKERS, ["torchcodec", "pyav"], strict=True)
+)
 def test_a_local_file_that_changes_between_two_epochs_ends_the_next(
     two_commits: tuple[Path, Path],
     local: Path,

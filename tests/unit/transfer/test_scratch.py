@@ -131,6 +131,26 @@ def test_what_dead_workers_left_goes_when_its_room_is_needed(slot: Take, tmp_pat
         assert not left.exists()
 
 
+def test_what_a_dead_worker_left_counts_until_its_successor_has_reserved(
+    slot: Take, tmp_path: Path
+) -> None:
+    left = part_in(tmp_path / "run/slot-0/files", "0.mp4")
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x" * 2 * BLOCK)
+    successor, other = slot(3), slot(3)
+    stopped = reserve(other, 2, should_stop=lambda: True)
+    with pytest.raises(InterruptedRunError), stopped:
+        pytest.fail("there was no room")
+    waiting = reserve(successor, 3, should_stop=lambda: True)
+    with reserve(other, 1):
+        assert left.exists()
+        with pytest.raises(InterruptedRunError), waiting:
+            pytest.fail("there was no room")
+    assert not left.exists(), "or two that wait would wait for each other for ever"
+    with reserve(other, 3) as granted:
+        assert granted == 3 * BLOCK
+
+
 def test_after_an_error_parts_stay_and_count(slot: Take) -> None:
     first, second = slot(4), slot(4)
     with pytest.raises(InterruptedRunError), reserve(first, 2):
