@@ -27,7 +27,6 @@ Campaign = Callable[..., list[dict[str, Any]]]
 
 
 CONVERSION = "plan,work,pack,swap,finish,clean,end"
-SLOW_AFTERWARDS = ("forced", "renewed", "in-place", "two-renames")
 
 
 @pytest.fixture(scope="module")
@@ -117,21 +116,19 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
 @pytest.mark.parametrize(
     ("stages", "every", "least"),
     [
-        (CONVERSION, 28, {"output": 6}),
-        ("swap,finish,clean,end", 6, {"in-place": 5}),
-        ("finish", 7, {"deleting": 3, "overlay-deleting": 2, "to-v21": 1}),
-        ("swap", 1, {"two-renames": 12}),
-        ("swap", 5, {"from-v3": 2, "renewed": 2, "append-renames": 3}),
-        ("swap", 5, {"back-renames": 3, "overlay-renames": 3}),
-        ("swap,finish", 7, {"back": 3}),
-        ("pack", 16, {"copied": 3, "no-locks": 2}),
-        ("pack,swap", 17, {"append": 3}),
-        ("pack,finish", 11, {"overlay": 3}),
-        ("plan,work", 23, {"one-host": 3}),
-        ("work", 17, {"one-lock": 2}),
-        ("plan,work,pack,swap,finish,clean", 101, {"merge": 2, "split": 1, "trim": 1}),
-        ("work,swap,finish", 11, {"repair": 1, "repair-nfs": 1}),
-        ("work,swap,finish", 11, {"repair-order": 1, "repair-out": 1}),
+        (CONVERSION, 57, {"output": 4}),
+        ("swap,finish,clean,end", 9, {"in-place": 5}),
+        ("finish", 11, {"deleting": 3, "overlay-deleting": 2, "to-v21": 1}),
+        ("swap", 2, {"two-renames": 6}),
+        ("swap", 7, {"from-v3": 2, "renewed": 2, "append-renames": 2, "back-renames": 2}),
+        ("swap,finish", 13, {"back": 2, "overlay-renames": 2}),
+        ("pack", 31, {"copied": 3, "no-locks": 2}),
+        ("pack,swap,finish", 29, {"append": 3, "overlay": 2}),
+        ("plan,work", 47, {"one-host": 3, "one-lock": 2}),
+        ("plan,work,pack,swap,finish,clean", 149, {"merge": 2, "split": 2, "trim": 1}),
+        # The files of a repair, then its end.
+        ("work,swap,finish", 25, {"repair": 2, "repair-nfs": 2}),
+        ("work,swap,finish", 25, {"repair-order": 2, "repair-out": 2}),
         ("swap,finish", 11, {"undo": 1, "undo-back": 1, "undo-repair": 1}),
     ],
     ids=lambda given: "+".join(given) if isinstance(given, dict) else "",
@@ -147,24 +144,23 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
         ended = [row["first"] for row in rows if row["case"] == name]
         assert len(ended) >= number, name
         died = {first["stage"] for first in ended if first["how"] == "died"}
-        assert every > 6 or died == set(stages.split(",")) - {"end"}, name
+        assert every > 9 or name != "in-place" or died == set(stages.split(",")) - {"end"}, name
 
 
-def test_half_a_write_before_a_death_is_never_taken_for_a_whole_one(campaign: Campaign) -> None:
-    rows = campaign("--case", "output", "--kinds", "tear", "--stages", CONVERSION, "--every", 6)
-    assert len(rows) >= 5
-    assert {row["first"]["how"] for row in rows} == {"died"}
-
-
-def test_a_write_that_stops_half_way_is_continued(campaign: Campaign) -> None:
-    rows = campaign("--case", "output", "--kinds", "short", "--stages", CONVERSION, "--every", 6)
-    assert len(rows) >= 5
-    assert {row["first"]["how"] for row in rows} == {"succeeded"}
+def test_half_a_write_is_never_taken_for_a_whole_one_and_is_continued_by_who_lives(
+    campaign: Campaign,
+) -> None:
+    kinds = ("--kinds", "tear,short", "--stages", CONVERSION, "--every", 11)
+    rows = campaign("--case", "output", *kinds)
+    for fault, how in (("TEAR", "died"), ("SHORT", "succeeded")):
+        ended = [row["first"]["how"] for row in rows if row["fault"] == fault]
+        assert len(ended) >= 4
+        assert set(ended) == {how}
 
 
 @pytest.mark.parametrize(
     ("name", "kinds", "every", "least"),
-    [("output", "fail,last,lie", 193, 10), ("append", "fail", 421, 6)],
+    [("output", "fail,last,lie", 307, 10), ("append", "fail", 631, 5)],
 )
 def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(
     campaign: Campaign, name: str, kinds: str, every: int, least: int
@@ -178,10 +174,9 @@ def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(
 @pytest.mark.parametrize(
     ("name", "stages", "every", "least"),
     [
-        ("in-place", "plan,work,pack", 29, 3),
-        ("in-place", "finish,clean", 7, 5),
-        ("apart", "swap", 3, 7),
-        ("one-lock", "work", 8, 5),
+        ("in-place", "plan,work,pack,finish,clean", 23, 7),
+        ("apart", "swap", 4, 5),
+        ("one-lock", "work", 9, 4),
     ],
 )
 def test_a_power_failure_loses_nothing_that_was_promised(
@@ -195,20 +190,23 @@ def test_a_power_failure_loses_nothing_that_was_promised(
 
 
 @pytest.mark.parametrize(
-    "name",
+    "names",
     [
-        "deleting",
-        "output",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_AFTERWARDS),
+        ("deleting", "output"),
+        pytest.param(("forced", "renewed", "in-place", "two-renames"), marks=pytest.mark.slow),
     ],
+    ids="+".join,
 )
 def test_whatever_else_happens_after_a_swap_broke_leaves_old_or_new_whole(
-    campaign: Campaign, name: str
+    campaign: Campaign, names: tuple[str, ...]
 ) -> None:
     """Each change, damage and move at some operations; all of them are in the campaign."""
-    rows = campaign("--case", name, "--stages", "afterwards", "--every", 307)
-    assert len({row["afterwards"] for row in rows}) > 2
-    assert {row["ended"].split()[0] for row in rows} >= {"done"}
+    cases = [word for name in names for word in ("--case", name)]
+    rows = campaign(*cases, "--stages", "afterwards", "--every", 403)
+    for name in names:
+        of_case = [row for row in rows if row["case"] == name]
+        assert len({row["afterwards"] for row in of_case}) > 2
+        assert {row["ended"].split()[0] for row in of_case} >= {"done"}
 
 
 def test_a_source_is_not_removed_if_somebody_overwrites_it_and_gives_it_its_times_back(
