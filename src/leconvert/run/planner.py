@@ -54,7 +54,6 @@ from leconvert.run.layout import (
     cut_batches,
     layout_streams,
 )
-from leconvert.run.proof import stored_columns
 from leconvert.run.space import (
     SpaceNeeded,
     can_link,
@@ -537,7 +536,7 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
     ]
     named = {*repairs.drop_features, *repairs.renames}
     undeclared = named.difference(*(dataset.features for dataset in datasets))
-    features = [{*each.features, *stored_columns(undeclared, each)} for each in datasets]
+    features = [{*each.features, *each.columns_among(undeclared)} for each in datasets]
 
     def is_meant(name: str, own: Set[str]) -> bool:
         # The scan reports files that lack a column of all, and a name that nobody knows.

@@ -11,7 +11,8 @@ import json
 import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,12 +20,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
+from leconvert.tables.data_file import read_data_schema
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +174,22 @@ class Dataset(ABC):
     @abstractmethod
     def slices(self, stream: str) -> Slices:
         """Return the file and the part of it that each episode has in a stream."""
+
+    def data_schemas(self) -> Iterator[pa.Schema]:
+        """Yield the schema of each data file; the scan reports those that cannot be read."""
+        for path in self.slices(DATA_STREAM).paths:
+            with suppress(UnreadableSourceError):
+                yield read_data_schema(f"{self.root}/{path}")
+
+    def columns_among(self, names: Set[str]) -> set[str]:
+        """Return the names that are columns of a data file; mostly the first one has them."""
+        found: set[str] = set()
+        schemas = self.data_schemas() if names else ()
+        for schema in schemas:
+            found |= names & {*schema.names}
+            if found == names:
+                break
+        return found
 
     @abstractmethod
     def lines(self) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,6 @@ from leconvert.run.proof.difference import (
 )
 from leconvert.run.proof.expected import other_sources
 from leconvert.run.proof.files import compare_tables
-from leconvert.run.proof.metadata import stored_columns
 from leconvert.run.proof.pair import Sampling, verify_pair
 
 __all__ = [
@@ -23,6 +22,5 @@ __all__ = [
     "same_json",
     "same_statistic",
     "same_values",
-    "stored_columns",
     "verify_pair",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property, partial
@@ -63,7 +63,7 @@ from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version
 from leconvert.run.proof.difference import Difference, differing_keys, same_json
 from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
-from leconvert.support.errors import UnreadableSourceError, UsageError
+from leconvert.support.errors import UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
 from leconvert.tables.schemas import feature_of_type, stored_entries
@@ -282,7 +282,7 @@ def compare_repairs(
         yield from _compare_reading(declared, source)
     elif isinstance(source, v3.Dataset):
         yield from _compare_reading_of_v3(declared, source)
-    names = {*source.stored_features, *stored_columns(set(declared.renamed_features), source)}
+    names = {*source.stored_features, *source.columns_among({*declared.renamed_features})}
     strange = sorted(
         {old for old in declared.renamed_features if old not in names}
         | {new for new in declared.renamed_features.values() if new in names}
@@ -293,7 +293,8 @@ def compare_repairs(
             "renamed features", REPAIRS_PATH, "features of the source with new names", said
         )
     indices = task_columns(
-        read_modality(source.root), _first_schema(source) if declared.task_columns else None
+        read_modality(source.root),
+        next(source.data_schemas(), None) if declared.task_columns else None,
     )
     if not set(declared.task_columns) <= set(indices) or (
         declared.task_columns and declared.task_map is None
@@ -301,10 +302,10 @@ def compare_repairs(
         said = ", ".join(declared.task_columns)
         yield Difference("columns of task indices", REPAIRS_PATH, str(indices), said)
     features = {*source.features, *declared.added_columns}
-    features |= stored_columns(set(declared.declared_features) - features, source)
+    features |= source.columns_among({*declared.declared_features} - features)
     unknown = set(declared.dropped_features) - features
     # A column that is not declared can be dropped, too.
-    unknown -= stored_columns(unknown, source)
+    unknown -= source.columns_among(unknown)
     named = {*declared.computed_stats, *declared.unwrapped_columns, *declared.cast_columns}
     strange = sorted(unknown | (named - features))
     if strange:
@@ -376,29 +377,6 @@ def _compare_reading_of_v3(declared: Repairs, source: v3.Dataset) -> Iterator[Di
             found = next(file for file in declared.located_files if file.stream == stream)
             wanted = "the files that the episodes' rows or frames fit"
             yield Difference("place of a file", REPAIRS_PATH, wanted, found.path, found.episode)
-
-
-def _first_schema(source: Dataset) -> pa.Schema | None:
-    for path in _tables(source):
-        with suppress(UnreadableSourceError):
-            return tables.read_data_schema(path)
-    return None
-
-
-def stored_columns(names: Set[str], source: Dataset) -> set[str]:
-    """Return the names that are columns of the source's tables; mostly of the first one."""
-    found: set[str] = set()
-    for path in _tables(source):
-        if found == names:
-            break
-        # An unreadable table adds nothing; its error is reported elsewhere.
-        with suppress(UnreadableSourceError):
-            found |= names & set(tables.read_data_schema(path).names)
-    return found
-
-
-def _tables(source: Dataset) -> Iterator[str]:
-    return (f"{source.root}/{path}" for path in source.slices(DATA_STREAM).paths)
 
 
 def compare_provenance(result: Path, expected: Expected) -> Iterator[Difference]:

@@ -368,7 +368,7 @@ def holds_counts(kind: pa.DataType, name: str, frames: int) -> bool:
     if name == "timestamp":
         return bool(kind in (pa.float32(), pa.float64()))
     if pa.types.is_floating(kind):
-        return frames <= 2 ** (np.finfo(kind.to_pandas_dtype()).nmant + 1)
+        return frames <= 2 << int(np.finfo(kind.to_pandas_dtype()).nmant)
     is_integer = bool(pa.types.is_integer(kind))
     return is_integer and frames <= int(np.iinfo(kind.to_pandas_dtype()).max)
 
