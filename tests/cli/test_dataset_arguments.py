@@ -41,6 +41,17 @@ def test_org_and_name_are_a_dataset_of_the_hub_unless_such_a_folder_exists(here:
     assert (options.root, options.repo_id) == (Path("org/set"), None)
 
 
+def test_a_name_may_have_a_revision_unless_such_a_folder_exists(here: Path) -> None:
+    options = taken("org/set/path@v2.0")
+    assert (options.root, options.repo_id, options.revision) == (None, "org/set/path", "v2.0")
+    with pytest.raises(UsageError, match="exclude each other"):
+        taken("org/set@v2.0", "--revision", "v2.1")
+    (here / "org/set@v2.0").mkdir(parents=True)
+    assert taken("org/set@v2.0").root == Path("org/set@v2.0")
+    with pytest.raises(UsageError, match="may mean a folder here or a dataset on the Hub"):
+        taken("org/other@v2.0")
+
+
 def test_a_folder_of_a_repository_is_named_unless_its_first_part_is_a_folder(here: Path) -> None:
     options = taken("org/set/path/to/arm")
     assert (options.root, options.repo_id) == (None, "org/set/path/to/arm")

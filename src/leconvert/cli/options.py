@@ -312,8 +312,8 @@ def take_arguments(options: argparse.Namespace) -> None:
     A URL of the Hub becomes ``--repo-id`` and ``--revision``.
 
     DATASET is a URL if it contains ``://``. It is a folder if it exists, or if it is not of the
-    form ORG/NAME or ORG/NAME/path. Otherwise it is a name on the Hub. If both make sense, it is
-    refused.
+    form ORG/NAME or ORG/NAME/path, with or without @REV. Otherwise it is a name on the Hub. If both
+    make sense, it is refused.
     """
     if options.result is not None:
         if options.output is not None and options.output.resolve() != options.result.resolve():
@@ -324,6 +324,8 @@ def take_arguments(options: argparse.Namespace) -> None:
             )
         options.output = options.result
     given, options.dataset = options.dataset, None
+    if given is not None:
+        given = _spelled_out(given)
     if given is not None and _is_hub_name(given):
         if options.repo_id not in (None, given):
             raise _two_sources(given, f"--repo-id {options.repo_id}")
@@ -341,9 +343,18 @@ def take_arguments(options: argparse.Namespace) -> None:
 
 def hub_dataset(given: str) -> tuple[str, str | None] | None:
     """Return the name on the Hub and the revision that DATASET means; None for another place."""
+    given = _spelled_out(given)
     if _is_of_the_hub(given) and "://" in given:
         return _on_the_hub(given)
     return (given, None) if _is_hub_name(given) else None
+
+
+def _spelled_out(given: str) -> str:
+    """Return the URL for ``ORG/NAME@REV``; anything else unchanged."""
+    named = HubName.parse(given) if "@" in given and "://" not in given else None
+    if named is None or os.path.lexists(given) or not _is_hub_name(named.repo_id):
+        return given
+    return str(named)
 
 
 def _is_hub_name(given: str) -> bool:
