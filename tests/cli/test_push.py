@@ -249,6 +249,8 @@ def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
     capsys.readouterr()
     assert main([*command, "--push-repo-id", "tester/back"]) == 0
     assert "converted before. Only the push is left" in capsys.readouterr().out
+    assert main([*command, "--push-repo-id", "tester/back", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
     assert main(["undo", str(home / "arm")]) == 0
     assert is_converted(home / "arm")
 

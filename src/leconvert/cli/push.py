@@ -212,7 +212,8 @@ class ResultPush:
         from leconvert.remote.push import push_converted
 
         how = push_options(self._options, self.repo_id)
-        return push_converted(self._target, how, progress=progress_for(quiet=self._options.json))
+        quiet = self._options.json or self._options.quiet
+        return push_converted(self._target, how, progress=progress_for(quiet=quiet))
 
     def lines(self, report: PushReport | None) -> Iterator[str]:
         """Yield what the push did, if there was one."""
