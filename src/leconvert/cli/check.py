@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         "leconvert repair" in (finding.remedy or "") for finding in report.findings
     ):
         command = shlex.join(["leconvert", "check", report.root, "--plan-repairs"])
-        said = f"`{command}` prints one command that repairs most of these findings."
+        said = f"`{command}` prints one command that repairs all that can be repaired."
         print_sentence(said, margin="")
     return code
 

@@ -124,7 +124,12 @@ def test_a_trimmed_dataset_is_proven_and_checked(source: Path, trimmed: Path) ->
     assert read_repairs(trimmed).trimmed_episodes == {1: (17, 30), 2: (0, 20)}
     assert json.loads((trimmed / "meta/repairs.json").read_bytes())["version"] == 4
     assert verify_pair(trimmed, source, depth="bytes").differences == ()
-    assert not [f for f in check_dataset(trimmed).findings if f.severity == "error"]
+    findings = check_dataset(trimmed).findings
+    assert not [finding for finding in findings if finding.severity == "error"]
+    unused = [finding for finding in findings if finding.code == "video-neighbours"]
+    assert unused
+    for finding in unused:
+        assert "without, an episode cannot be decoded" in finding.message
     kept = reason_to_keep(trimmed, source, read_repairs(trimmed))
     assert kept == "these of its episodes were trimmed: 1, 2"
 

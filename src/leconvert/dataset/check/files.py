@@ -23,6 +23,7 @@ from leconvert.dataset.formats.v3 import (
     RoutedFile,
     RowCheck,
     place_rows,
+    with_leads,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import (
@@ -207,12 +208,14 @@ _FRAMES_AT_A_TIME = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoFrames:
-    """The frames of a file in presentation order, arrays of shape (S,)."""
+    """The frames of a file in presentation order, arrays of shape (S,).
+
+    Without an index, ``clip``, the file was read packet by packet.
+    """
 
     seconds: FloatArray
     keyframes: npt.NDArray[np.bool_]
-    codec: str | None = None
-    size: tuple[int, int] | None = None
+    clip: media.ClipIndex | None = None
 
 
 @dataclass(slots=True)
@@ -274,7 +277,8 @@ def check_video_file(
     if not len(frames.seconds):
         return [wrong("unreadable-file", f"{routed.path} contains no frames.", first)]
     feature = declared.features[str(camera_of(routed.stream))]
-    findings += [wrong(code, message) for code, message in _declaration(frames, feature)]
+    if frames.clip is not None:
+        findings += [wrong(code, message) for code, message in _declaration(frames.clip, feature)]
     spans = spans_of(frames, routed, table)
     timed = ~untimed[spans.episodes]
     for code, message, at in spans_findings(frames, spans, declared.fps, timed):
@@ -286,12 +290,7 @@ def frames_of(index: media.ClipIndex) -> VideoFrames:
     """Return the frames of a file from its index."""
     times = index.presentation_times
     order = np.argsort(times, kind="stable")
-    return VideoFrames(
-        times[order] / index.timescale,
-        index.keyframes[order],
-        index.codec,
-        (index.height, index.width),
-    )
+    return VideoFrames(times[order] / index.timescale, index.keyframes[order], index)
 
 
 def _frames_by_packets(path: Path) -> VideoFrames:
@@ -302,19 +301,19 @@ def _frames_by_packets(path: Path) -> VideoFrames:
     return VideoFrames(seconds[order], keyframes[order])
 
 
-def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, str]]:
+def _declaration(clip: media.ClipIndex, feature: Feature) -> Iterator[tuple[str, str]]:
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
-    if frames.size is not None and frames.size not in (height_first, channels_first):
-        height, width = frames.size
+    if (clip.height, clip.width) not in (height_first, channels_first):
         yield (
             "shape-mismatch",
-            (f"Frames are {height}x{width}, but the declared shape is {list(feature.shape)}."),
+            f"Frames are {clip.height}x{clip.width}, but the declared shape is "
+            f"{list(feature.shape)}.",
         )
     info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
     declared = info.get("video.codec") if isinstance(info, dict) else None
     named = media.codec_of(declared) if isinstance(declared, str) else None
-    if frames.codec is not None and named is not None and media.codec_of(frames.codec) != named:
-        yield "codec-mismatch", f"The codec is {frames.codec}, but {declared} is declared."
+    if named is not None and media.codec_of(clip.codec) != named:
+        yield "codec-mismatch", f"The codec is {clip.codec}, but {declared} is declared."
 
 
 def spans_of(frames: VideoFrames, routed: RoutedFile, table: EpisodeTable) -> EpisodeSpans:
@@ -428,6 +427,9 @@ def _blocks(ends: IntArray) -> Iterator[tuple[int, int]]:
         first = stop
 
 
+_NEEDED = "; without, an episode cannot be decoded, as after a trim"
+
+
 def _neighbours(
     frames: VideoFrames, spans: EpisodeSpans, fps: Fraction
 ) -> Iterator[tuple[str, str, int]]:
@@ -454,20 +456,32 @@ def _neighbours(
         first = int(ends_last[at - 1])
         before, this = spans.episodes[first], spans.episodes[at]
         if gap[at - 1] < 0:
-            number = min(stop[first], stop[at]) - spans.begin[at]
-            seen = f"episodes {before} and {this} share {count(int(number), 'frame')}"
+            number = count(int(min(stop[first], stop[at]) - spans.begin[at]), "frame")
+            seen = f"episodes {before} and {this} share {number}"
         elif gap[at - 1]:
-            seen = (
-                f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to no episode"
-            )
+            number = count(int(gap[at - 1]), "frame")
+            seen = f"no episode has the {number} between episodes {before} and {this}"
+            begins, ends = _decoded_by(frames, spans.begin, stop)
+            seen += _NEEDED if begins[at] <= ends[:at].max() else ""
         else:
             seen = f"episode {this} begins {pause[at - 1]:.3f} s after the end of episode {before}"
         yield code, f"{seen} ({count(int(np.count_nonzero(places)), 'such place')}).", at
         spans.tell(wrong)
         spans.told[:-1] |= wrong[1:]
     elif lead or tail:
+        begins, ends = _decoded_by(frames, spans.begin, stop)
+        are_needed = begins[0] == 0 and ends.max() == num_frames
         yield (
             "video-neighbours",
-            f"{lead + tail:,} frames at the {'beginning' if lead else 'end'} belong to no episode.",
+            f"no episode has the {count(lead + tail, 'frame')} at the "
+            f"{'beginning' if lead else 'end'}{_NEEDED if are_needed else ''}.",
             0 if lead else len(wrong) - 1,
         )
+
+
+def _decoded_by(frames: VideoFrames, begin: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
+    """Return each episode's first frame and the frame after its last, with those it decodes by."""
+    if frames.clip is None:
+        return begin, stop
+    first, after = with_leads(frames.clip, begin, stop)
+    return np.where(first < 0, begin, first), np.where(first < 0, stop, after)

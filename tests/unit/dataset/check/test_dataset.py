@@ -611,12 +611,12 @@ def test_one_defect_gives_the_one_finding_that_names_it(broken: Path, defect: st
         ("a row too few", 4, "has 14 rows of episode 4, but meta/episodes says 15"),
         ("an episode a frame late", 2, "episodes 1 and 2 share 1 frame (1 such place)"),
         ("episodes on the frames of another", 1, "episodes 0 and 1 share 7 frames (2 such places)"),
-        ("episodes a frame late", 1, "1 frames between episodes 0 and 1 belong to no episode"),
+        ("episodes a frame late", 1, "no episode has the 1 frame between episodes 0 and 1"),
         ("a task beyond the table", 0, "first frame 3 of episode 0, where it is 2"),
         ("an episode between two frames", 2, "at least 1 of 44 frames, in 1 episodes"),
         ("episodes that share a frame", 1, "episodes 0 and 1 share 1 frame (1 such place)"),
         ("a pause between episodes", 3, "episode 3 begins 1.000 s after the end of episode 2"),
-        ("a frame more than its episodes have", 4, "belong to no episode"),
+        ("a frame more than its episodes have", 4, "no episode has the 1 frame at the end"),
     ],
 )
 def test_a_finding_says_where_and_what(
