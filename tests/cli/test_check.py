@@ -22,8 +22,10 @@ def broken(small_result: Path, tmp_path: Path, edit_json: Callable[..., None]) -
     return root
 
 
-def test_a_sound_dataset_is_one_line_and_code_0(leconvert: Leconvert, small_result: Path) -> None:
-    checked = leconvert("check", small_result, "--strict", code=0)
+def test_a_sound_dataset_is_one_line_and_code_0(
+    leconvert_here: Leconvert, small_result: Path
+) -> None:
+    checked = leconvert_here("check", small_result, "--strict", code=0)
     (line,) = checked.stdout.splitlines()
     assert line.startswith(f"{small_result} (v3.0): 0 errors, 0 warnings, 0 infos in 5 episodes, ")
     assert "44 frames, 3 files" in line
@@ -43,8 +45,8 @@ def test_errors_are_a_table_that_fits_and_code_3(
     assert "1 error, 2 warnings, 1 info in 5 episodes" in last
 
 
-def test_json_holds_every_finding_and_the_counts(leconvert: Leconvert, broken: Path) -> None:
-    checked = leconvert("check", broken, "--json", code=3)
+def test_json_holds_every_finding_and_the_counts(leconvert_here: Leconvert, broken: Path) -> None:
+    checked = leconvert_here("check", broken, "--json", code=3)
     report = json.loads(checked.stdout)
     assert (report["ok"], report["errors"], report["warnings"], report["infos"]) == (False, 1, 2, 1)
     assert [(found["severity"], found["code"]) for found in report["findings"]] == [
@@ -56,11 +58,11 @@ def test_json_holds_every_finding_and_the_counts(leconvert: Leconvert, broken: P
 
 
 def test_warnings_fail_a_strict_check_alone(
-    leconvert: Leconvert, broken: Path, edit_json: Callable[..., None]
+    leconvert_here: Leconvert, broken: Path, edit_json: Callable[..., None]
 ) -> None:
     edit_json(broken / "meta/info.json", total_frames=44)
-    assert leconvert("check", broken).returncode == 0
-    assert leconvert("check", broken, "--strict").returncode == 3
+    assert leconvert_here("check", broken).returncode == 0
+    assert leconvert_here("check", broken, "--strict").returncode == 3
 
 
 def test_a_repo_id_names_the_folder_that_lerobot_uses(leconvert: Leconvert, broken: Path) -> None:
@@ -69,10 +71,10 @@ def test_a_repo_id_names_the_folder_that_lerobot_uses(leconvert: Leconvert, brok
     assert json.loads(checked.stdout)["root"] == str(broken)
 
 
-def test_a_v2_dataset_is_checked_too(leconvert: Leconvert, source_copy: Path) -> None:
-    assert leconvert("check", source_copy).returncode == 0
+def test_a_v2_dataset_is_checked_too(leconvert_here: Leconvert, source_copy: Path) -> None:
+    assert leconvert_here("check", source_copy).returncode == 0
     (source_copy / "data/chunk-000/episode_000002.parquet").unlink()
-    checked = leconvert("check", source_copy, "--json", code=3)
+    checked = leconvert_here("check", source_copy, "--json", code=3)
     report = json.loads(checked.stdout)
     assert report["version"] == "v2.1"
     assert [found["episode"] for found in report["findings"] if found["severity"] == "error"] == [2]
@@ -88,8 +90,8 @@ def test_a_v2_dataset_is_checked_too(leconvert: Leconvert, source_copy: Path) ->
     ],
 )
 def test_what_cannot_be_checked_is_a_sentence(
-    leconvert: Leconvert, arguments: tuple[str, ...], code: int, said: str
+    leconvert_here: Leconvert, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    checked = leconvert("check", *arguments, code=code)
+    checked = leconvert_here("check", *arguments, code=code)
     assert said in checked.stderr
     assert "Traceback" not in checked.stderr

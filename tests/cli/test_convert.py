@@ -77,16 +77,18 @@ def test_no_library_starts_a_thread_but_for_a_probe() -> None:
 
 
 def test_a_conversion_beside_the_source_leaves_it_alone(
-    leconvert: Leconvert, source_copy: Path, tmp_path: Path
+    leconvert_here: Leconvert, source_copy: Path, tmp_path: Path
 ) -> None:
     before = snapshot(source_copy)
-    done = leconvert("convert", "--root", source_copy, "--output", tmp_path / "out", "--no-push")
+    done = leconvert_here(
+        "convert", "--root", source_copy, "--output", tmp_path / "out", "--no-push"
+    )
     assert done.returncode == 0, done.stderr
     assert "5 episodes" in done.stdout
     assert str(tmp_path / "out") in done.stdout
     assert snapshot(source_copy) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "small"]
-    proof = leconvert("verify", tmp_path / "out", "--source", source_copy, "--bytes", code=0)
+    proof = leconvert_here("verify", tmp_path / "out", "--source", source_copy, "--bytes", code=0)
     assert "matches" in proof.stdout
 
 
@@ -109,71 +111,71 @@ def test_a_repo_id_names_the_folder_below_the_lerobot_home(
 
 
 def test_several_terminals_share_one_run(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
-    planned = leconvert(
+    planned = leconvert_here(
         "plan", "--root", small_source, "--output", out, "--work-dir", work,
         "--episodes-per-batch", 1, "--json",
     )  # fmt: skip
     assert json.loads(planned.stdout)["batches"] == 5
-    early = leconvert("pack", work, "--no-wait", code=9)
+    early = leconvert_here("pack", work, "--no-wait", code=9)
     assert "0 of 5 batches are done" in early.stderr
-    first = leconvert("work", work, "--max-batches", 2, "--json")
+    first = leconvert_here("work", work, "--max-batches", 2, "--json")
     assert json.loads(first.stdout)["batches_done"] == 2
-    status = json.loads(leconvert("status", work, "--json").stdout)
+    status = json.loads(leconvert_here("status", work, "--json").stdout)
     assert (status["done"], status["pending"], status["packed"]) == (2, 3, False)
-    assert leconvert("work", work).returncode == 0
-    packed = leconvert("pack", work, "--json")
+    assert leconvert_here("work", work).returncode == 0
+    packed = leconvert_here("pack", work, "--json")
     assert json.loads(packed.stdout)["joined"] == 3
-    assert json.loads(leconvert("status", work, "--json").stdout)["packed"] is True
-    assert leconvert("verify", out, "--source", small_source, "--bytes").returncode == 0
+    assert json.loads(leconvert_here("status", work, "--json").stdout)["packed"] is True
+    assert leconvert_here("verify", out, "--source", small_source, "--bytes").returncode == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--episodes-per-batch", "1", "--recompute-stats"]])
 def test_a_camera_may_have_the_longest_name_of_a_folder(
-    leconvert: Leconvert, tmp_path: Path, options: list[str]
+    leconvert_here: Leconvert, tmp_path: Path, options: list[str]
 ) -> None:
     cameras = [CameraSpec(key=f"observation.images.{'x' * 235}{end}") for end in "ab"]
     assert {len(camera.key) for camera in cameras} == {255}
     spec = DatasetSpec(episodes=2, frames=[3, 2], cameras=tuple(cameras))
     source, out = make_dataset(tmp_path / "set", spec), tmp_path / "out"
-    assert leconvert("convert", source, out, *options, "--verify", "bytes").returncode == 0
-    assert leconvert("convert", out, tmp_path / "back", "--to", "v2.1").returncode == 0
+    assert leconvert_here("convert", source, out, *options, "--verify", "bytes").returncode == 0
+    assert leconvert_here("convert", out, tmp_path / "back", "--to", "v2.1").returncode == 0
     for camera in cameras:
         assert (out / "videos" / camera.key / "chunk-000/file-000.mp4").is_file()
 
 
 def test_another_library_version_refuses_unless_allowed(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "w"
-    leconvert("plan", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work)
+    leconvert_here("plan", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work)
     [manifest] = work.glob("runs/*/manifest.json")
     record = json.loads(manifest.read_bytes())
     record["versions"]["pyarrow"] = "1.2.3"
     manifest.write_text(json.dumps(record))
-    refused = leconvert("work", work, code=6)
+    refused = leconvert_here("work", work, code=6)
     assert "pyarrow: planned with 1.2.3" in refused.stderr
-    assert leconvert("work", work, "--allow-mixed-versions").returncode == 0
+    assert leconvert_here("work", work, "--allow-mixed-versions").returncode == 0
 
 
 def test_a_dangling_link_at_the_target_is_left_alone(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     out.symlink_to(tmp_path / "nowhere" / "at all")
-    refused = leconvert("convert", "--root", small_source, "--output", out, code=5)
+    refused = leconvert_here("convert", "--root", small_source, "--output", out, code=5)
     assert "Traceback" not in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_the_demo_converts_and_proves_a_dataset_of_two_cameras(
-    leconvert: Leconvert, tmp_path: Path
+    leconvert_here: Leconvert, tmp_path: Path
 ) -> None:
-    done = leconvert("demo", tmp_path / "demo", code=0)
+    done = leconvert_here("demo", tmp_path / "demo", code=0)
     assert "Verified: 295 rows and 590 camera frames of 6 episodes" in done.stdout
-    assert leconvert("demo", tmp_path / "demo").returncode == 5
+    assert leconvert_here("demo", tmp_path / "demo").returncode == 5
 
 
 @pytest.mark.parametrize("how", [("--max-workers=1",), ("--orchestrate", "--num-workers=1")])
@@ -197,11 +199,11 @@ def test_the_peak_of_memory_is_told_of_the_command_and_of_its_workers(
 
 
 def test_a_part_of_a_dataset_is_converted_verified_and_resumed(
-    leconvert: Leconvert, source_copy: Path, tmp_path: Path
+    leconvert_here: Leconvert, source_copy: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     command = ("convert", source_copy, out, "--episodes", "0,3-4", "--exclude-task", "task 9")
-    refused = leconvert(*command, code=2)
+    refused = leconvert_here(*command, code=2)
     assert "No episode has the task task 9 (--exclude-task)." in refused.stderr
     for words, said in (
         (("--episodes", "0-7"), "The dataset has no episode 7 (--episodes)."),
@@ -212,19 +214,19 @@ def test_a_part_of_a_dataset_is_converted_verified_and_resumed(
         ),
         (("--episodes", "all"), "takes episode numbers and ranges"),
     ):
-        refused = leconvert("convert", source_copy, out, *words)
+        refused = leconvert_here("convert", source_copy, out, *words)
         assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
     assert list(tmp_path.iterdir()) == [source_copy]
 
     work = tmp_path / "work"
     command = ("convert", source_copy, out, "--work-dir", work, "--episodes", "0,3-4")
-    leconvert("plan", *command[1:], code=0)
-    other = leconvert(*command[:-1], "0,4")
+    leconvert_here("plan", *command[1:], code=0)
+    other = leconvert_here(*command[:-1], "0,4")
     assert other.returncode != 0
     assert "episodes: 0,3-4 in the plan, 0,4 now" in other.stderr
-    done = leconvert(*command[:-1], "3-4,0", code=0)
+    done = leconvert_here(*command[:-1], "3-4,0", code=0)
     assert "Converted 3 episodes" in done.stdout
     assert "only episodes 0,3-4 converted, as asked" in done.stdout
-    leconvert("verify", out, "--source", source_copy, code=0)
-    again = leconvert("convert", source_copy, out)
+    leconvert_here("verify", out, "--source", source_copy, code=0)
+    again = leconvert_here("convert", source_copy, out)
     assert again.returncode != 0

@@ -72,37 +72,39 @@ def test_many_alike_are_counted() -> None:
 
 
 def test_a_check_counts_every_error(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:
     source = Path(shutil.copytree(small_source, tmp_path / "source"))
     clips = sorted(source.glob("videos/chunk-000/*top/*.mp4"))[1:]
     for clip in clips:
         clip.unlink()
-    record = json.loads(leconvert("check", source, "--json").stdout)
+    record = json.loads(leconvert_here("check", source, "--json").stdout)
     assert record["errors"] == len(clips) == 4
     (found,) = [each for each in record["findings"] if each["severity"] == "error"]
     assert (found["code"], found["count"], found["episode"]) == ("missing-file", 4, 1)
-    assert "4 errors, 0 warnings" in leconvert("check", source).stdout
+    assert "4 errors, 0 warnings" in leconvert_here("check", source).stdout
 
 
-def test_an_empty_description_is_called_empty(leconvert: Leconvert, tmp_path: Path) -> None:
+def test_an_empty_description_is_called_empty(leconvert_here: Leconvert, tmp_path: Path) -> None:
     (tmp_path / "source/meta").mkdir(parents=True)
     (tmp_path / "source/meta/info.json").touch()
     for command in ("check", "convert", "repair"):
-        refused = leconvert(command, tmp_path / "source")
+        refused = leconvert_here(command, tmp_path / "source")
         assert refused.returncode == 3
         assert f"{tmp_path}/source/meta/info.json is empty." in refused.stderr
 
 
 def test_a_conversion_that_stops_lists_every_finding(
-    small_source: Path, leconvert: Leconvert, tmp_path: Path
+    small_source: Path, leconvert_here: Leconvert, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     shutil.copytree(small_source, source)
     clip = next(source.glob("videos/chunk-000/*top/episode_000002.mp4"))
     clip.unlink()
     before = snapshot(tmp_path)
-    stopped = leconvert("convert", "--root", source, "--output", tmp_path / "out", "--json", code=3)
+    stopped = leconvert_here(
+        "convert", "--root", source, "--output", tmp_path / "out", "--json", code=3
+    )
     record = json.loads(stopped.stdout)
     assert [(f["code"], f["episode"]) for f in record["findings"] if f["severity"] == "error"] == [
         ("missing-file", 2)
@@ -110,7 +112,7 @@ def test_a_conversion_that_stops_lists_every_finding(
     assert "--on-bad-episode drop" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     assert snapshot(tmp_path) == before
-    done = leconvert(
+    done = leconvert_here(
         "convert", "--root", source, "--output", tmp_path / "out", "--on-bad-episode", "drop",
         "--json", code=0,
     )  # fmt: skip

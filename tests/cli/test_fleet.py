@@ -29,6 +29,7 @@ from leconvert.workdir.records import WorkDir
 from tests.program import Leconvert
 from tests.trees import digest_of
 
+ALONE = ("--max-workers", 1)
 SPEC = DatasetSpec(episodes=3, frames=12, cameras=(CameraSpec(width=32, height=32),))
 
 
@@ -118,7 +119,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     shutil.rmtree(lab.root / "torn")
     shutil.copytree(lab.root / "good", lab.root / "torn")
     before = {name: digest_of(lab.out / name) for name in ("good", "more/good")}
-    second = leconvert(*lab.command("--policy", policy, "--json", "--max-workers", 1), code=0)
+    second = leconvert(*lab.command("--policy", policy, "--json", *ALONE), code=0)
     assert states(second.stdout) == {
         "good": "finished before",
         "late": "converted",
@@ -136,7 +137,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
 
     # Without its records too: results are compared with their sources, not taken for done.
     shutil.rmtree(lab.work)
-    third = leconvert(*lab.command("--policy", policy, "--json"), code=0)
+    third = leconvert(*lab.command("--policy", policy, "--json", *ALONE), code=0)
     assert set(states(third.stdout).values()) == {"finished before"}
 
     status = leconvert("status", lab.work, code=0)
@@ -148,10 +149,10 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
 
 
 def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
-    leconvert: Leconvert, lab: Lab, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
     lab.list.write_text("in/good\nin/more/good --name other\n")
-    assert leconvert(*lab.command("-q")).returncode == 0
+    assert leconvert_here(*lab.command("-q", *ALONE)).returncode == 0
     folder = WorkDir(lab.work).dataset("good").root
     before = digest_of(lab.out / "good")
 
@@ -161,12 +162,12 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
     table.write_bytes(bytes(len(bytes_)))
     os.utime(table, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     edit_info(lab.root / "good", lambda info: info.update(robot_type="another"))
-    again = leconvert(*lab.command("--json"), code=0)
+    again = leconvert_here(*lab.command("--json", *ALONE), code=0)
     assert states(again.stdout) == {"good": "converted", "other": "finished before"}
     (other,) = (one for one in json.loads(again.stdout)["datasets"] if one["name"] == "other")
     assert (other["episodes"], other["verified"]) == (3, "structure")
     alone = tmp_path / "alone"
-    assert leconvert("convert", lab.root / "good", alone).returncode == 0
+    assert leconvert_here("convert", lab.root / "good", alone).returncode == 0
     assert digest_of(lab.out / "good") == digest_of(alone)
     former = lab.out.glob("good.former-*")
     assert [digest_of(place) for place in former] == [before]
@@ -174,24 +175,24 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
 
     # Former results are nobody's to remove: each has a name of its own.
     edit_info(lab.root / "good", lambda info: info.update(robot_type="a third"))
-    second = leconvert(*lab.command("--json"))
+    second = leconvert_here(*lab.command("--json", *ALONE))
     assert states(second.stdout)["good"] == "converted"
     places = set(lab.out.glob("good.former-*"))
     assert len(places) == 2
     # They are not in the result, byte by byte: nothing removes them unasked, nor when asked.
-    cleaned = leconvert("clean", lab.work, "--old", code=0)
+    cleaned = leconvert_here("clean", lab.work, "--old", code=0)
     assert cleaned.stdout.count("kept former state") == 2
     assert "robot_type" in cleaned.stdout
     assert set(lab.out.glob("good.former-*")) == places
 
     # What somebody else changed is not replaced unasked, whatever the record says.
     (lab.out / "good/meta/note.txt").write_text("mine")
-    kept = leconvert(*lab.command("--json"))
+    kept = leconvert_here(*lab.command("--json", *ALONE))
     assert states(kept.stdout)["good"] == "set aside"
     (aside,) = (one for one in json.loads(kept.stdout)["datasets"] if one["name"] == "good")
     assert "--force-conversion" in aside["next_step"]
     lab.list.write_text("in/good --force-conversion\nin/more/good --name other\n")
-    anew = leconvert(*lab.command("--json"), code=0)
+    anew = leconvert_here(*lab.command("--json", *ALONE), code=0)
     assert states(anew.stdout)["good"] == "converted"
     info = json.loads((lab.out / "good/meta/info.json").read_bytes())
     assert info["robot_type"] == "a third"
@@ -201,22 +202,22 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
 
 
 def test_wrong_lists_and_places_are_refused_before_any_work(
-    leconvert: Leconvert, lab: Lab, small_source: Path, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, small_source: Path, tmp_path: Path
 ) -> None:
     lab.list.write_text("in/good\nin/late --retim\n")
-    refused = leconvert(*lab.command(), code=2)
+    refused = leconvert_here(*lab.command(), code=2)
     assert "list.txt, line 2: There is no option --retim; did you mean --retime?" in refused.stderr
     lab.list.write_text("in/good --accept nothing\n")
-    assert "list.txt, line 1: " in leconvert(*lab.command()).stderr
+    assert "list.txt, line 1: " in leconvert_here(*lab.command()).stderr
     lab.list.write_text("in/good\n")
-    over = leconvert("fleet", lab.list, "-o", lab.root, "--work-dir", lab.work)
+    over = leconvert_here("fleet", lab.list, "-o", lab.root, "--work-dir", lab.work)
     assert (over.returncode, "would replace a source of the fleet" in over.stderr) == (2, True)
-    folder = leconvert("fleet", lab.root, "-o", lab.out, "--work-dir", lab.work)
+    folder = leconvert_here("fleet", lab.root, "-o", lab.out, "--work-dir", lab.work)
     assert "leconvert fleet find" in folder.stderr
     assert not lab.work.exists()
     one = tmp_path / "one"
-    assert leconvert("plan", small_source, tmp_path / "res", "--work-dir", one).returncode == 0
-    foreign = leconvert("fleet", lab.list, "-o", lab.out, "--work-dir", one)
+    assert leconvert_here("plan", small_source, tmp_path / "res", "--work-dir", one).returncode == 0
+    foreign = leconvert_here("fleet", lab.list, "-o", lab.out, "--work-dir", one)
     assert (foreign.returncode, "work dir of one conversion" in foreign.stderr) == (2, True)
 
 
@@ -285,16 +286,16 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
 
 
 def test_a_report_tells_what_became_of_each_dataset(
-    leconvert: Leconvert, lab: Lab, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
     lab.list.write_text("in/good\nin/torn\nin/late --name '<b>late'\nin/cloned\n")
     tasks = shutil.copytree(lab.root / "good", lab.root / "cloned") / "meta/tasks.jsonl"
     tasks.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n")
-    dry = leconvert(*lab.command("--dry-run", "--json"))
+    dry = leconvert_here(*lab.command("--dry-run", "--json"))
     stops = {one["name"]: one["stops_at"] for one in json.loads(dry.stdout)["datasets"]}
     assert (stops["torn"], stops["cloned"]) == (["unreadable-file"], ["lfs-pointers"])
-    assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
-    done = leconvert("fleet", "report", lab.work, "-o", tmp_path / "page.html", code=0)
+    assert leconvert_here(*lab.command("-q", *ALONE)).returncode == 8
+    done = leconvert_here("fleet", "report", lab.work, "-o", tmp_path / "page.html", code=0)
     assert "4 datasets, 3 set aside (not converted)." in done.stdout
     with (tmp_path / "page.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
@@ -318,14 +319,14 @@ def test_a_report_tells_what_became_of_each_dataset(
     assert "<b>late" not in page
     assert "lfs-pointers" in page
     assert '<a href="page.csv">' in page
-    inside = leconvert("fleet", "report", lab.work, "-o", lab.out / "good/page.html")
+    inside = leconvert_here("fleet", "report", lab.work, "-o", lab.out / "good/page.html")
     assert (inside.returncode, "is inside the dataset" in inside.stderr) == (2, True)
-    foreign = leconvert("fleet", "report", tmp_path, "-o", tmp_path / "page.html")
+    foreign = leconvert_here("fleet", "report", tmp_path, "-o", tmp_path / "page.html")
     assert (foreign.returncode, "is not the work dir of a fleet" in foreign.stderr) == (7, True)
 
 
 def test_a_run_under_way_is_gone_on_with_or_given_up_where_that_is_asked_for(
-    leconvert: Leconvert, lab: Lab, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
     """As a dead worker leaves it: planned with what the policy allowed, or otherwise."""
     lab.list.write_text("in/good\nin/late\n")
@@ -335,34 +336,34 @@ def test_a_run_under_way_is_gone_on_with_or_given_up_where_that_is_asked_for(
     runs = {}
     for name, flags in (("good", ("--episodes-per-batch", "1")), ("late", ("--retime",))):
         folder = WorkDir(lab.work).dataset(name)
-        leconvert(
+        leconvert_here(
             "plan", lab.root / name, lab.out / name, "--work-dir", folder.root, *flags, code=0
         )
         runs[name] = folder.current_run_id()
-    command = lab.command("--policy", policy, "--json", "--max-workers", 1)
-    first = leconvert(*command, code=8)
+    command = lab.command("--policy", policy, "--json", *ALONE)
+    first = leconvert_here(*command, code=8)
     assert states(first.stdout) == {"good": "set aside", "late": "converted"}
     assert WorkDir(lab.work).dataset("late").current_run_id() == runs["late"]
     (aside,) = (one for one in json.loads(first.stdout)["datasets"] if one["name"] == "good")
     assert "--restart" in aside["next_step"]
-    second = leconvert(*command, "--restart", code=0)
+    second = leconvert_here(*command, "--restart", code=0)
     assert states(second.stdout) == {"good": "converted", "late": "finished before"}
     assert WorkDir(lab.work).dataset("good").current_run_id() != runs["good"]
 
 
 def test_what_is_alike_is_told_once_and_a_missing_file_by_its_episode(
-    leconvert: Leconvert, lab: Lab, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
         lost = shutil.copytree(lab.root / "good", lab.root / name)
         min(lost.rglob("*.mp4")).unlink()
     shutil.copytree(lab.root / "late", lab.root / "slow")
     lab.list.write_text("in/one\nin/two\nin/late\nin/slow\n")
-    dry = leconvert(*lab.command("--dry-run"))
+    dry = leconvert_here(*lab.command("--dry-run"))
     assert "\n  late, slow: episode 1: " in dry.stderr
     assert dry.stderr.count("after these datasets in LIST_FILE") == 2
-    assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
-    told = leconvert("status", lab.work).stdout
+    assert leconvert_here(*lab.command("-q", *ALONE)).returncode == 8
+    told = leconvert_here("status", lab.work).stdout
     path = "videos/chunk-000/observation.images.top/episode_000000.mp4"
     words = " ".join(told.split())
     assert f"one, two: the video of episode 0, camera top, is missing: {path}. → " in words
@@ -375,7 +376,7 @@ def test_what_is_alike_is_told_once_and_a_missing_file_by_its_episode(
 
 
 def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
-    leconvert: Leconvert, lab: Lab, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
     lab.list.write_text("in/good\nin/late\nin/torn\nin/force\nin/lossy\nin/gap\n")
     for name in ("force", "lossy", "gap"):
@@ -385,8 +386,8 @@ def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
     min((lab.root / "lossy").rglob("*.mp4")).unlink()
     policy = tmp_path / "policy.toml"
     policy.write_text('[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
-    assert leconvert(*lab.command("-q", "--max-workers", 1, "--policy", policy)).returncode == 8
-    suggested = leconvert("fleet", "suggest", lab.work)
+    assert leconvert_here(*lab.command("-q", *ALONE, "--policy", policy)).returncode == 8
+    suggested = leconvert_here("fleet", "suggest", lab.work)
     assert suggested.returncode == 0, suggested.stderr
     assert "This policy converts" in suggested.stdout
     assert (
@@ -395,11 +396,11 @@ def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
     assert "# 2 datasets stay set aside with this policy:" in suggested.stdout
     assert "\n# lossy: the video of episode 0, camera top, is missing: " in suggested.stdout
     policy.write_text(suggested.stdout)
-    told = json.loads(leconvert("fleet", "suggest", lab.work, "--json").stdout)
+    told = json.loads(leconvert_here("fleet", "suggest", lab.work, "--json").stdout)
     assert [rule["flags"] for rule in told["policy"]] == [["--retime"], ["--drop-feature {column}"]]
     assert told["converts"] == ["force", "gap"]
     assert {one["name"] for one in told["stays"]} == {"lossy", "torn"}
-    again = leconvert(*lab.command("--json", "--max-workers", 1, "--policy", policy))
+    again = leconvert_here(*lab.command("--json", *ALONE, "--policy", policy))
     assert states(again.stdout) == {
         "good": "finished before",
         "late": "finished before",
@@ -409,19 +410,19 @@ def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
         "torn": "set aside",
     }
     # What is left loses something: that is for a person to allow.
-    told = json.loads(leconvert("fleet", "suggest", lab.work, "--json").stdout)
+    told = json.loads(leconvert_here("fleet", "suggest", lab.work, "--json").stdout)
     assert (told["rules"], told["converts"]) == ([], [])
     assert [one["rule"]["flags"] for one in told["lossy"]] == [["--drop-feature {camera}"]]
-    suggested = leconvert("fleet", "suggest", lab.work)
+    suggested = leconvert_here("fleet", "suggest", lab.work)
     allowed = re.sub(r"(?m)^#(?=\[\[rule|\w+ = )", "", suggested.stdout)
     policy.write_text(allowed)
-    last = leconvert(*lab.command("--json", "--max-workers", 1, "--policy", policy))
+    last = leconvert_here(*lab.command("--json", *ALONE, "--policy", policy))
     assert states(last.stdout)["lossy"] == "converted"
     assert states(last.stdout)["good"] == "finished before"
     shutil.rmtree(lab.root / "torn")
     lab.list.write_text("in/good\n")
-    assert leconvert(*lab.command("-q")).returncode == 0
-    nothing = leconvert("fleet", "suggest", lab.work)
+    assert leconvert_here(*lab.command("-q")).returncode == 0
+    nothing = leconvert_here("fleet", "suggest", lab.work)
     assert (nothing.returncode, "0 datasets were set aside" in nothing.stdout) == (0, True)
 
 

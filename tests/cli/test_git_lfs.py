@@ -30,7 +30,7 @@ POINTER = (
     ],
 )
 def test_pointers_are_counted_and_the_way_out_is_named(
-    source_copy: Path, tmp_path: Path, leconvert: Leconvert, pattern: str, is_clone: bool
+    source_copy: Path, tmp_path: Path, leconvert_here: Leconvert, pattern: str, is_clone: bool
 ) -> None:
     if is_clone:
         (source_copy / ".git").mkdir()
@@ -41,7 +41,7 @@ def test_pointers_are_counted_and_the_way_out_is_named(
         path.write_text(POINTER)
     out = tmp_path / "out"
     for command in (["convert", "--root", source_copy, "--output", out], ["check", source_copy]):
-        refused = leconvert(*command, code=3)
+        refused = leconvert_here(*command, code=3)
         said = re.sub(r"\s+", " ", refused.stderr)
         assert (
             f"{len(pointers)} of {files} files in {source_copy} are only Git LFS pointers" in said
@@ -53,17 +53,19 @@ def test_pointers_are_counted_and_the_way_out_is_named(
 
 
 def test_pointers_among_images_beside_the_tables_are_told(
-    source_copy: Path, leconvert: Leconvert
+    source_copy: Path, leconvert_here: Leconvert
 ) -> None:
     image = source_copy / "images/observation.images.top/episode_000000/frame_000000.png"
     image.parent.mkdir(parents=True)
     image.write_text(POINTER)
-    assert "1 of " in leconvert("check", source_copy).stderr
+    assert "1 of " in leconvert_here("check", source_copy).stderr
 
 
-def test_pointers_in_a_v30_dataset_are_told_too(result_copy: Path, leconvert: Leconvert) -> None:
+def test_pointers_in_a_v30_dataset_are_told_too(
+    result_copy: Path, leconvert_here: Leconvert
+) -> None:
     for path in result_copy.rglob("*.mp4"):
         path.write_text(POINTER)
-    refused = leconvert("check", result_copy, code=3)
+    refused = leconvert_here("check", result_copy, code=3)
     assert "2 of " in refused.stderr
     assert "Git LFS pointers" in refused.stderr

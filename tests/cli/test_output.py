@@ -149,7 +149,6 @@ def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
         ("set", 0o000, ("check", "set"), 11, "enter the folder"),
         ("set/data", 0o000, ("check", "set"), 3, "list the folder"),
         ("set/meta/info.json", 0o000, ("check", "set"), 3, "read"),
-        ("set/meta/episodes.jsonl", 0o000, ("check", "set"), 3, "read"),
         ("set/data/chunk-000/episode_000000.parquet", 0o000, ("check", "set"), 3, "read"),
         ("there", 0o555, ("convert", "set", "there/out"), 5, "write in the folder"),
         (

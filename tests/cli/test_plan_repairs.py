@@ -84,7 +84,7 @@ DEFECTS: dict[str, Callable[[Path], None]] = {
     "the version is not told": forget_version,
     "wrong indices are not declared": _count_rows_undeclared,
 }
-CASES = [(name,) for name in DEFECTS] + list(combinations(DEFECTS, 2))[::5] + [tuple(DEFECTS)]
+CASES = [(name,) for name in DEFECTS] + list(combinations(DEFECTS, 2))[::13] + [tuple(DEFECTS)]
 
 
 @pytest.fixture(scope="module")

@@ -26,65 +26,65 @@ def drifted(result_copy: Path) -> Path:
 
 
 def test_check_names_the_command_that_repairs_and_undo_goes_back(
-    leconvert: Leconvert, drifted: Path
+    leconvert_here: Leconvert, drifted: Path
 ) -> None:
     before = snapshot(drifted)
-    checked = leconvert("check", drifted, code=3)
+    checked = leconvert_here("check", drifted, code=3)
     told = (
         f"`leconvert check {drifted} --plan-repairs` prints one command that repairs "
         "most of these findings."
     )
     assert told in " ".join(checked.stderr.split())
-    planned = leconvert("check", drifted, "--plan-repairs")
+    planned = leconvert_here("check", drifted, "--plan-repairs")
     assert planned.stdout.splitlines() == [
         f"leconvert repair {drifted}",
         "  keeps everything",
         "  new times in the index of 2 video files (88 frames)",
     ]
-    dry = leconvert("repair", drifted, "--dry-run", code=0)
+    dry = leconvert_here("repair", drifted, "--dry-run", code=0)
     assert "would change: new times in the index of 2 video files (88 frames)" in dry.stdout
     assert snapshot(drifted) == before
-    done = leconvert("repair", drifted, code=0)
+    done = leconvert_here("repair", drifted, code=0)
     assert f"  kept     {drifted}_old" in done.stdout
-    assert leconvert("check", drifted, "--strict").returncode == 0
-    again = leconvert("repair", drifted, code=0)
+    assert leconvert_here("check", drifted, "--strict").returncode == 0
+    again = leconvert_here("repair", drifted, code=0)
     assert again.stdout == f"{drifted} has nothing to repair.\n"
-    assert leconvert("undo", drifted).returncode == 0
+    assert leconvert_here("undo", drifted).returncode == 0
     assert snapshot(drifted) == before
 
 
 def test_rows_are_put_in_order_before_a_repair_that_writes_anew(
-    leconvert: Leconvert, drifted: Path
+    leconvert_here: Leconvert, drifted: Path
 ) -> None:
     """A conversion goes by the row: it would give rows the wrong tasks, for good."""
     tasks = drifted / "meta/tasks.parquet"
     right = pq.read_table(tasks)
     pq.write_table(right.take([1, 0]), tasks)
-    refused = leconvert("repair", drifted, "--quantiles", code=3)
+    refused = leconvert_here("repair", drifted, "--quantiles", code=3)
     assert "tasks-order: Row 0 has task_index 1." in refused.stderr
     told = "` puts the rows in order"
     assert told in " ".join(refused.stderr.split())
-    done = leconvert("repair", drifted, "--output", f"{drifted}_ordered", code=0)
+    done = leconvert_here("repair", drifted, "--output", f"{drifted}_ordered", code=0)
     changed = [line for line in done.stdout.splitlines() if line.startswith("changed: ")]
     assert changed == [
         "changed: new times in the index of 2 video files (88 frames)",
         "changed: the order and numbers of the rows of meta/tasks.parquet",
     ]
     assert pq.read_table(f"{drifted}_ordered/meta/tasks.parquet") == right
-    assert leconvert("repair", f"{drifted}_ordered", "--quantiles").returncode == 0
+    assert leconvert_here("repair", f"{drifted}_ordered", "--quantiles").returncode == 0
 
 
-def test_what_stays_wrong_is_said_and_ends_with_3(leconvert: Leconvert, drifted: Path) -> None:
+def test_what_stays_wrong_is_said_and_ends_with_3(leconvert_here: Leconvert, drifted: Path) -> None:
     shutil.rmtree(drifted / "videos/observation.images.wrist")
-    done = leconvert("repair", drifted, "--output", f"{drifted}_repaired", code=3)
+    done = leconvert_here("repair", drifted, "--output", f"{drifted}_repaired", code=3)
     assert "1 error left; the table above says what helps." in done.stdout
     assert "missing-file" in done.stderr
-    nothing = leconvert("repair", f"{drifted}_repaired", code=3)
+    nothing = leconvert_here("repair", f"{drifted}_repaired", code=3)
     assert "has no error that `leconvert repair` can repair without an option" in nothing.stdout
 
 
-def test_json_says_what_was_done(leconvert: Leconvert, drifted: Path, tmp_path: Path) -> None:
-    done = leconvert("repair", drifted, "--output", tmp_path / "out", "--json", code=0)
+def test_json_says_what_was_done(leconvert_here: Leconvert, drifted: Path, tmp_path: Path) -> None:
+    done = leconvert_here("repair", drifted, "--output", tmp_path / "out", "--json", code=0)
     record = json.loads(done.stdout)
     assert record["target"] == str(tmp_path / "out")
     assert record["kept"] is None
@@ -96,10 +96,10 @@ def test_json_says_what_was_done(leconvert: Leconvert, drifted: Path, tmp_path: 
     assert 0.9 * size <= moved <= 1.2 * size  # the new index is shorter
 
 
-def test_a_repair_elsewhere_can_be_given_again(leconvert: Leconvert, drifted: Path) -> None:
+def test_a_repair_elsewhere_can_be_given_again(leconvert_here: Leconvert, drifted: Path) -> None:
     command = ("repair", drifted, "--output", f"{drifted}_repaired")
-    assert leconvert(*command).returncode == 0
-    again = leconvert(*command, code=0)
+    assert leconvert_here(*command).returncode == 0
+    again = leconvert_here(*command, code=0)
     assert again.stdout == (
         f"{drifted}_repaired is already the result of the same repair of {drifted}. "
         "There is nothing to do.\n"
@@ -107,7 +107,7 @@ def test_a_repair_elsewhere_can_be_given_again(leconvert: Leconvert, drifted: Pa
 
 
 def test_links_keep_their_text_and_an_undo_knows_them_again(
-    leconvert: Leconvert, drifted: Path, tmp_path: Path
+    leconvert_here: Leconvert, drifted: Path, tmp_path: Path
 ) -> None:
     (drifted / "checkpoints/003").mkdir(parents=True)
     (drifted / "checkpoints/003/weights").write_text("w")
@@ -117,22 +117,22 @@ def test_links_keep_their_text_and_an_undo_knows_them_again(
         (drifted / name).symlink_to(text)
     elsewhere = tmp_path / "other/place"
     elsewhere.parent.mkdir()
-    leconvert("repair", drifted, "--output", elsewhere, code=0)
+    leconvert_here("repair", drifted, "--output", elsewhere, code=0)
     assert (elsewhere / "latest").resolve() == elsewhere / "checkpoints/003"
     assert (elsewhere / "models").resolve() == tmp_path / "models"
     assert str((elsewhere / "gone").readlink()) == "nowhere"
-    assert leconvert("repair", drifted).returncode == 0
+    assert leconvert_here("repair", drifted).returncode == 0
     assert {name: str((drifted / name).readlink()) for name in texts} == texts
     (drifted / "latest").unlink()
     (drifted / "latest").symlink_to("checkpoints")
-    refused = leconvert("undo", drifted, code=10)
+    refused = leconvert_here("undo", drifted, code=10)
     assert "latest leads elsewhere" in refused.stderr
     (drifted / "latest").unlink()
     (drifted / "latest").symlink_to("checkpoints/003")
-    leconvert("undo", drifted, code=0)
+    leconvert_here("undo", drifted, code=0)
 
 
-def test_an_undo_tells_values_apart_by_their_bits(leconvert: Leconvert, drifted: Path) -> None:
+def test_an_undo_tells_values_apart_by_their_bits(leconvert_here: Leconvert, drifted: Path) -> None:
     table = drifted / "data/chunk-000/file-000.parquet"
     numbers = pq.read_table(table)["index"].to_pylist()
 
@@ -148,17 +148,19 @@ def test_an_undo_tells_values_apart_by_their_bits(leconvert: Leconvert, drifted:
         pq.write_table(rows, table)
 
     write(0.0, [9, *numbers[1:]])
-    assert leconvert("repair", drifted).returncode == 0
+    assert leconvert_here("repair", drifted).returncode == 0
     write(-0.0, numbers)
-    refused = leconvert("undo", drifted, code=10)
+    refused = leconvert_here("undo", drifted, code=10)
     assert "other values of action" in refused.stderr
     write(0.0, numbers)
-    leconvert("undo", drifted, code=0)
+    leconvert_here("undo", drifted, code=0)
 
 
-def test_a_v21_dataset_is_refused_with_what_helps(leconvert: Leconvert, source_copy: Path) -> None:
-    refused = leconvert("repair", source_copy, code=3)
+def test_a_v21_dataset_is_refused_with_what_helps(
+    leconvert_here: Leconvert, source_copy: Path
+) -> None:
+    refused = leconvert_here("repair", source_copy, code=3)
     assert "works only on v3.0 datasets" in refused.stderr
     (advice,) = re.findall(r"`leconvert (convert [^`]*)`", refused.stderr)
-    assert leconvert(*shlex.split(advice)).returncode == 0
-    assert leconvert("repair", source_copy).returncode == 0
+    assert leconvert_here(*shlex.split(advice)).returncode == 0
+    assert leconvert_here("repair", source_copy).returncode == 0

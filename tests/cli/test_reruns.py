@@ -72,7 +72,8 @@ def test_the_same_command_compares_as_deep_as_it_is_asked_to(
     result = here / out
     assert main([*command, "--verify", "bytes", "--quiet"]) == 0
     whole = snapshot(result)
-    for depth in ("structure", "bytes"):
+    # All compare in one flow: how deep is seen of the first and of those with their own proof.
+    for depth in ("structure", "bytes") if name in ("convert", "overlay", "split") else ("bytes",):
         capsys.readouterr()
         assert main([*command, "--verify", depth, "--json"]) == 0
         assert f'"verified": "{depth}"' in capsys.readouterr().out

@@ -50,10 +50,12 @@ def test_a_damaged_run_of_another_dataset_does_not_stand_in_the_way(source_copy:
         find_work_dir(source_copy.with_name("two"))
 
 
-def test_a_dataset_without_a_run_says_what_to_give(source_copy: Path, leconvert: Leconvert) -> None:
+def test_a_dataset_without_a_run_says_what_to_give(
+    source_copy: Path, leconvert_here: Leconvert
+) -> None:
     with pytest.raises(WorkDirError, match="contains no work dir of a conversion of"):
         find_work_dir(source_copy)
-    assert leconvert("convert", "--root", source_copy).returncode == 0
+    assert leconvert_here("convert", "--root", source_copy).returncode == 0
     with pytest.raises(WorkDirError) as caught:
         find_work_dir(source_copy)
     assert "leconvert check" in str(caught.value.next_step)
@@ -62,20 +64,22 @@ def test_a_dataset_without_a_run_says_what_to_give(source_copy: Path, leconvert:
     assert "does not exist" in str(caught.value.next_step)
 
 
-def test_every_command_of_a_run_takes_its_dataset(leconvert: Leconvert, source_copy: Path) -> None:
+def test_every_command_of_a_run_takes_its_dataset(
+    leconvert_here: Leconvert, source_copy: Path
+) -> None:
     target = source_copy.with_name("out")
     work_dir = plan(source_copy, target)
-    shown = leconvert("status", source_copy, code=0)
+    shown = leconvert_here("status", source_copy, code=0)
     assert f"leconvert work {work_dir}" in shown.stdout
-    released = leconvert("release", target, 0, "--json")
+    released = leconvert_here("release", target, 0, "--json")
     assert json.loads(released.stdout)["batches"][0]["reason"] == ("it already waits for a worker")
     page = source_copy.with_name("page.html")
-    told = leconvert("report", source_copy, "-o", page, "--json")
+    told = leconvert_here("report", source_copy, "-o", page, "--json")
     assert (
         json.loads(told.stdout)["run_id"]
-        == json.loads(leconvert("status", work_dir, "--json").stdout)["run_id"]
+        == json.loads(leconvert_here("status", work_dir, "--json").stdout)["run_id"]
     )
-    assert "not finished" in leconvert("clean", source_copy).stdout
-    assert "removed run" in leconvert("clean", target, "--give-up").stdout
-    assert leconvert("clean", source_copy).stdout == "There is nothing to remove.\n"
-    assert leconvert("clean", source_copy.with_name("typo")).returncode == 7
+    assert "not finished" in leconvert_here("clean", source_copy).stdout
+    assert "removed run" in leconvert_here("clean", target, "--give-up").stdout
+    assert leconvert_here("clean", source_copy).stdout == "There is nothing to remove.\n"
+    assert leconvert_here("clean", source_copy.with_name("typo")).returncode == 7

@@ -200,9 +200,9 @@ def test_one_look_says_what_it_cannot_know() -> None:
 
 
 @pytest.fixture
-def work_dir(leconvert: Leconvert, small_source: Path, tmp_path: Path) -> Path:
+def work_dir(leconvert_here: Leconvert, small_source: Path, tmp_path: Path) -> Path:
     work = tmp_path / "work"
-    leconvert(
+    leconvert_here(
         "plan", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work,
         "--episodes-per-batch", 1, code=0,
     )  # fmt: skip
@@ -215,12 +215,12 @@ def watching(work_dir: Path, *options: str) -> AbstractContextManager[subprocess
 
 
 def test_a_watch_prints_one_json_object_a_line_and_ends_when_packed(
-    leconvert: Leconvert, work_dir: Path
+    leconvert_here: Leconvert, work_dir: Path
 ) -> None:
     with watching(work_dir, "0.1", "--json") as watch:
         first = json.loads(watch.stdout.readline())
-        assert leconvert("work", work_dir).returncode == 0
-        assert leconvert("pack", work_dir).returncode == 0
+        assert leconvert_here("work", work_dir).returncode == 0
+        assert leconvert_here("pack", work_dir).returncode == 0
         rest = [json.loads(line) for line in watch.stdout]
     assert watch.returncode == 0
     assert (first["pending"], first["packed"]) == (5, False)
@@ -238,26 +238,26 @@ def test_a_watch_that_is_interrupted_says_130_and_no_traceback(work_dir: Path) -
 
 
 def test_a_status_fits_the_page_before_during_and_after(
-    leconvert: Leconvert, work_dir: Path
+    leconvert_here: Leconvert, work_dir: Path
 ) -> None:
-    before = leconvert("status", work_dir)
+    before = leconvert_here("status", work_dir)
     assert "0 done, 0 in work, 5 pending, 0 failed of 5" in before.stdout
     assert "No worker is working on a batch." in before.stdout
     assert before.stdout.splitlines()[-1] == f"To continue: leconvert work {work_dir}"
-    leconvert("work", work_dir)
-    worked = leconvert("status", work_dir).stdout.splitlines()
+    leconvert_here("work", work_dir)
+    worked = leconvert_here("status", work_dir).stdout.splitlines()
     assert worked[-1] == (
         f"All batches are done. Unless a packer runs already, run: leconvert pack {work_dir}"
     )
-    leconvert("pack", work_dir)
-    after = leconvert("status", work_dir)
+    leconvert_here("pack", work_dir)
+    after = leconvert_here("status", work_dir)
     assert "the result is in place" in after.stdout
     assert ": leconvert" not in after.stdout
     shown = [*before.stdout.splitlines()[:-1], *worked[:-1], *after.stdout.splitlines()]
     assert all(len(line) <= WIDTH for line in shown)
 
 
-def test_a_folder_without_a_run_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:
-    refused = leconvert("status", tmp_path, "--watch", "1", code=7)
+def test_a_folder_without_a_run_is_a_sentence(leconvert_here: Leconvert, tmp_path: Path) -> None:
+    refused = leconvert_here("status", tmp_path, "--watch", "1", code=7)
     assert "contains no work dir of a conversion of" in refused.stderr
-    assert leconvert("status", tmp_path, "--watch", "0").returncode == 2
+    assert leconvert_here("status", tmp_path, "--watch", "0").returncode == 2

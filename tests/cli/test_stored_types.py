@@ -72,7 +72,7 @@ def test_indices_of_floats_are_whole_numbers_in_the_result(
     for stored in (source, tmp_path / "v30"):
         for path in tables_of(stored):
             rewrite(path, with_floats(kind))
-        for to in VERSIONS:
+        for to in VERSIONS if kind == pa.float64() else VERSIONS[:1]:
             out = tmp_path / f"{stored.name} as {to}"
             assert run("convert", stored, out, "--to", to, "--verify", "bytes") == 0
             said = " ".join(capsys.readouterr().err.split())

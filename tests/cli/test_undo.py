@@ -10,19 +10,19 @@ from tests.trees import snapshot
 
 
 def test_convert_then_undo_gives_the_dataset_as_it_was(
-    leconvert: Leconvert, source_copy: Path
+    leconvert_here: Leconvert, source_copy: Path
 ) -> None:
     before = snapshot(source_copy)
-    assert leconvert("convert", "--root", source_copy).returncode == 0
-    dry = leconvert("undo", source_copy, "--dry-run", code=0)
+    assert leconvert_here("convert", "--root", source_copy).returncode == 0
+    dry = leconvert_here("undo", source_copy, "--dry-run", code=0)
     assert f"Would keep the result as {source_copy}_v30" in dry.stdout
-    done = leconvert("undo", source_copy, code=0)
+    done = leconvert_here("undo", source_copy, code=0)
     assert (
         "Source and result contain the same: 5 episodes, 44 frames, 88 camera frames."
         in done.stdout
     )
     assert snapshot(source_copy) == before
-    again = leconvert("undo", source_copy, "--json", code=0)
+    again = leconvert_here("undo", source_copy, "--json", code=0)
     assert json.loads(again.stdout) == {
         "dataset": str(source_copy),
         "result": f"{source_copy}_v30",
@@ -35,8 +35,8 @@ def test_convert_then_undo_gives_the_dataset_as_it_was(
 
 
 def test_what_cannot_be_undone_says_why_and_ends_with_5(
-    leconvert: Leconvert, source_copy: Path
+    leconvert_here: Leconvert, source_copy: Path
 ) -> None:
-    told = leconvert("undo", source_copy, code=5)
+    told = leconvert_here("undo", source_copy, code=5)
     assert "but no kept source" in told.stderr
     assert "Give a dataset that was converted in place" in told.stderr

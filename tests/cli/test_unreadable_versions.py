@@ -93,15 +93,15 @@ def test_every_command_refuses_it_before_any_work(
 
 
 def test_a_fleet_finds_it_leaves_it_out_and_sets_it_aside(
-    leconvert: Leconvert, other: tuple[Path, str, str], tmp_path: Path
+    leconvert_here: Leconvert, other: tuple[Path, str, str], tmp_path: Path
 ) -> None:
     bad, said, _ = other
     for scan in ([], ["--no-scan"]):
-        found = leconvert("fleet", "find", bad.parent, *scan, code=0)
+        found = leconvert_here("fleet", "find", bad.parent, *scan, code=0)
         assert f"#   {bad} {said}." in found.stdout.splitlines(), scan
         assert all(line.startswith("#") for line in found.stdout.splitlines()), scan
     (tmp_path / "list").write_text(str(bad))
-    done = leconvert(
+    done = leconvert_here(
         *("fleet", tmp_path / "list", "--output-dir", tmp_path / "out"),
         *("--work-dir", tmp_path / "work"),
         code=8,

@@ -42,6 +42,13 @@ class Command:
                 return rest[:end]
         return None
 
+    @property
+    def written_to(self) -> str | None:
+        """The file that its output goes to, if that is all that it needs a shell for."""
+        *rest, sign, name = ("", "", *self.words)
+        needs_more = sign != ">" or any(_SHELL.search(word) for word in (*rest, name))
+        return None if needs_more else name
+
 
 def commands_of(text: str) -> list[Command]:
     """Return the commands of a shell block; one with a here-document is a single command."""

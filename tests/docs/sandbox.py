@@ -118,8 +118,13 @@ class Sandbox:
             arguments = (*arguments, *shorter)
             with contextlib.redirect_stdout(io.StringIO()):
                 self._places.before_command(parsed(arguments))
-        if arguments is not None and command.simple:
-            code = main(arguments)
+        written = command.written_to
+        if arguments is not None and (command.simple or written is not None):
+            with contextlib.ExitStack() as stack:
+                if written is not None:
+                    file = stack.enter_context((self.folder / written).open("w"))
+                    stack.enter_context(contextlib.redirect_stdout(file))
+                code = main(arguments)
             assert code == 0, f"{command.text} ended with {code}"
         else:
             allowed = arguments is not None or _PROGRAMS.issuperset(command.words[:1] or ("",))

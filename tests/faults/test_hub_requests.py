@@ -33,12 +33,22 @@ INFO = "resolve/.*/meta/info.json"
 Run = Callable[[str], int]
 
 
+@pytest.fixture(scope="module")
+def to_push(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the result ``out`` and the record of its push; do not change it."""
+    folder = tmp_path_factory.mktemp("to-push")
+    leconvert.convert(small_source, output=folder / "out", for_push=True)
+    return folder
+
+
 @pytest.fixture
-def run(small_source: Path, tmp_path: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    small_source: Path, to_push: Path, tmp_path: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> Run:
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
     hub.add_repo(REPO, small_source, tags=("v2.1",))
-    leconvert.convert(small_source, output=tmp_path / "out", for_push=True)
+    shutil.copytree(to_push, tmp_path, dirs_exist_ok=True)
     return lambda name: main(READING[name].format(here=tmp_path).split())
 
 

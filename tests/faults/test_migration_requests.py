@@ -196,9 +196,7 @@ def migrate_by_a_fleet(
 
 
 # The commit is made with request 34 or 32: the tags are missing, by which the source is found.
-@pytest.mark.parametrize(
-    ("layout", "number"), [("episode-files", 33), ("episode-files", 34), ("reference", 32)]
-)
+@pytest.mark.parametrize(("layout", "number"), [("episode-files", 33), ("reference", 32)])
 def test_a_fleets_worker_killed_after_a_request_is_gone_on_with(
     hub: StandIn,
     source: Path,

@@ -47,7 +47,6 @@ COMMANDS = {
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("verify", signal.SIGTERM),
         ("verify", signal.SIGINT),
         ("merge", signal.SIGTERM),
         ("convert", signal.SIGUSR1),
@@ -96,7 +95,6 @@ sys.exit(main(["undo", "no"]))
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (signal.SIGTERM, signal.SIGTERM),
         (signal.SIGINT, signal.SIGINT),
         (signal.SIGTERM, signal.SIGINT),
     ],

@@ -94,8 +94,8 @@ def stories() -> Iterator[Any]:
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES, ids=str)
+# Colours do not depend on the size, nor does what overflows on the colours.
+@pytest.mark.parametrize(("size", "scheme"), [(SIZES[0], "light"), (SIZES[1], "dark")], ids=str)
 @pytest.mark.parametrize("story", list(stories()))
 def test_a_page_fits_is_legible_and_asks_for_nothing(
     browser: Browser, story: RunReport, size: tuple[int, int], scheme: str

@@ -10,16 +10,14 @@ from leconvert.cli import demo
 from leconvert.support.errors import StorageError, VerificationError
 
 
-@pytest.mark.parametrize(
-    "trouble", [KeyboardInterrupt(), StorageError("full"), OSError(28, "full")]
-)
 def test_a_demo_that_was_interrupted_can_be_given_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: BaseException
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _stop_with(trouble, monkeypatch)
-    with pytest.raises(type(trouble)):
-        demo.run_demo(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    for trouble in (KeyboardInterrupt(), StorageError("full"), OSError(28, "full")):
+        _stop_with(trouble, monkeypatch)
+        with pytest.raises(type(trouble)):
+            demo.run_demo(tmp_path)
+        assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     assert demo.run_demo(tmp_path).verification.ok
 

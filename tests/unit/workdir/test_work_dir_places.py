@@ -183,9 +183,17 @@ def give_to_somebody(work_dir: Path) -> str:
     return str(work_dir)
 
 
-@pytest.mark.parametrize("step", ["packing", "swapping", "swapped", "finished"])
+# Each step, and each way to move a diary: to exchange it, to keep it, and to put it back.
 @pytest.mark.parametrize(
-    ("target", "old"), [("diary", "diary_old"), ("diary", "gone"), ("gone", "diary")]
+    ("step", "target", "old"),
+    [
+        ("packing", "gone", "diary"),
+        ("swapping", "diary", "diary_old"),
+        ("swapping", "gone", "diary"),
+        ("swapped", "diary", "gone"),
+        ("swapped", "gone", "diary"),
+        ("finished", "diary", "diary_old"),
+    ],
 )
 def test_a_planted_journal_moves_nothing_but_the_named_dataset(
     source_copy: Path,

@@ -15,8 +15,6 @@ from tests.program import Leconvert
 from tests.trees import digest_of
 
 import leconvert as package
-from leconvert import LayoutOptions, verify_pair
-from leconvert.api import merge
 from leconvert.report.status import RunObserver
 from leconvert.run.engines import RayEngine, RayOptions
 from leconvert.support.errors import EngineError
@@ -127,26 +125,6 @@ def test_workers_hand_back_when_they_are_stopped_and_others_go_on(
     assert digest_of(tmp_path / "out") == digest_of(small_result)
     # One of the two may have done everything before the other began.
     assert len(list(work.glob("runs/*/logs/ray-*-[12].log"))) in {2, 3}
-
-
-def test_a_merge_of_two_versions_to_v21_is_done_by_its_workers(
-    address: str,
-    environment: dict[str, str],
-    leconvert: Leconvert,
-    small_source: Path,
-    small_result: Path,
-    tmp_path: Path,
-) -> None:
-    arguments = ("merge", small_result, small_source, "--to", "v2.1")
-    leconvert(
-        *arguments, "-o", tmp_path / "out", "--work-dir", tmp_path / "work", "--engine", "ray",
-        "--ray-address", address, "--num-workers", "2", env=environment, code=0,
-    )  # fmt: skip
-    inline = merge(
-        [small_result, small_source], output=tmp_path / "inline", layout=LayoutOptions(to="v2.1")
-    )
-    assert digest_of(tmp_path / "out") == digest_of(inline.output)
-    assert verify_pair(tmp_path / "out", [small_result, small_source], depth="bytes").ok
 
 
 @pytest.mark.parametrize("option", ["127.0.0.1:1", "auto"])
