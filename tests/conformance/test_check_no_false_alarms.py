@@ -266,7 +266,17 @@ EDITS: dict[str, tuple[str, Edit, set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("edit", EDITS)
+# Other edits show these tools, and these pictures, in CI.
+SHOWN_BY_OTHERS = {"an episode of images deleted", "two with images merged"}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SHOWN_BY_OTHERS else ())
+        for name in EDITS
+    ],
+)
 def test_what_lerobots_tools_write_has_no_false_alarm(
     edit: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -123,10 +123,10 @@ def settings_of(examples: int) -> settings:
     )
 
 
-class TestUpkeep(Upkeep.TestCase):  # type: ignore[name-defined, misc]
+class TestUpkeep(Upkeep.TestCase):  # type: ignore[valid-type, misc]
     settings = settings_of(5)
 
 
 @pytest.mark.slow
-class TestUpkeepForLonger(Upkeep.TestCase):  # type: ignore[name-defined, misc]
+class TestUpkeepForLonger(Upkeep.TestCase):  # type: ignore[valid-type, misc]
     settings = settings_of(60)
