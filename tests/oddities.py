@@ -302,7 +302,7 @@ def _12_cameras(root: Path) -> None:
         CameraSpec(key=f"observation.images.camera_{number:02d}", width=32, height=32)
         for number in range(12)
     )
-    make_dataset(root, replace(_SPEC, cameras=tuple(cameras)))
+    make_dataset(root, replace(_SPEC, frames=(3, 1, 2), cameras=tuple(cameras)))
 
 
 # --- what public datasets have ----------------------------------------------------------------

@@ -59,7 +59,6 @@ CASES: dict[str, Case] = {
     "g1_inspire_12ep": Case("g1_inspire_12ep", window=60, every=11, decoder="torchcodec"),
     **{name: Case(name, window=60, every=4, decoder="pyav") for name in twins("cr5_5ep")},
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
-    "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
     "three_cameras": Case(
         DatasetSpec(
             episodes=7,
@@ -158,8 +157,9 @@ CASES: dict[str, Case] = {
         window=3,
         slow=True,
     ),
-    "one_episode": Case(DatasetSpec(episodes=1, frames=9, tasks=("only",))),
-    "one_episode_of_one_frame": Case(DatasetSpec(episodes=1, frames=1, cameras=(_TINY,))),
+    "one_episode_of_one_frame": Case(
+        DatasetSpec(episodes=1, frames=1, cameras=(_TINY,), tasks=("only",))
+    ),
     "one_frame_episodes": Case(
         DatasetSpec(episodes=6, frames=(1, 1, 4, 1, 2, 1), cameras=(_TINY,), quantiles=True)
     ),

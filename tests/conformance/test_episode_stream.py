@@ -144,8 +144,11 @@ def loaded(loader: StreamLoader) -> list[list[int]]:
     return [batch["index"].tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
-@pytest.mark.parametrize("deltas", [None, WINDOWS], ids=["frames", "windows"])
+@pytest.mark.parametrize(
+    ("backend", "deltas"),
+    [("torchcodec", None), ("pyav", WINDOWS)],
+    ids=["torchcodec-frames", "pyav-windows"],
+)
 def test_every_sample_equals_that_of_lerobot(dataset: Path, backend: Any, deltas: Any) -> None:
     assert len(list((dataset / "videos" / TOP).rglob("*.mp4"))) > 2
     stream = EpisodeStream(dataset, delta_timestamps=deltas, video_backend=backend)
@@ -196,9 +199,9 @@ def test_codecs(make_v30: Make, camera: CameraSpec, backend: Any) -> None:
 
 
 def test_a_fractional_frame_rate(make_v30: Make) -> None:
-    spec = DatasetSpec(episodes=4, frames=[40, 9, 23, 31], fps="29.97", cameras=CAMERAS)
+    spec = DatasetSpec(episodes=4, frames=[20, 5, 12, 16], fps="29.97", cameras=CAMERAS)
     stream = EpisodeStream(make_v30(spec), delta_timestamps={TOP: [-1 / 29.97, 0.0]})
-    assert_all_equal(stream, 103)
+    assert_all_equal(stream, 53)
 
 
 @pytest.mark.parametrize("by", ["leconvert", "reference"])
@@ -233,7 +236,7 @@ def test_a_dataset_without_cameras(make_v30: Make) -> None:
 @pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
 def test_a_result_of_the_reference_converter(make_v30: Make, backend: Any) -> None:
     # Its row groups hold many episodes, and its times may drift beyond what LeRobot accepts.
-    spec = DatasetSpec(episodes=30, frames=[7 + n % 5 for n in range(30)], cameras=CAMERAS[:1])
+    spec = DatasetSpec(episodes=14, frames=[7 + n % 5 for n in range(14)], cameras=CAMERAS[:1])
     path = make_v30(spec, by="reference", video_mb=100.0)
     (table,) = (path / "data").rglob("*.parquet")
     assert pq.ParquetFile(table).num_row_groups == 1
@@ -320,7 +323,7 @@ def test_resuming_after_any_batch_equals_never_stopping(
 
     def make() -> StreamLoader:
         stream = EpisodeStream(dataset, episode_pool_size=pool, rank=0, world_size=1)
-        size = 4 if not workers else 7
+        size = 4 if not workers else 12
         return StreamLoader(stream, batch_size=size, num_workers=workers, drop_last=drop_last)
 
     whole = make()
@@ -333,7 +336,7 @@ def test_resuming_after_any_batch_equals_never_stopping(
     assert len(batches) == length
     second = loaded(whole)
     assert whole.epoch == 2
-    for number in range(0, len(states), 4 if workers else 1):
+    for number in range(0, len(states), 2):
         again = make()
         again.load_state_dict(states[number])
         assert loaded(again) == batches[number:]

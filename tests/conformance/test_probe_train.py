@@ -21,6 +21,7 @@ from leconvert.api import convert
 from leconvert.bench.loaders import open_stream_loader
 from leconvert.bench.options import RunOptions
 from leconvert.bench.training import (
+    Ranks,
     StepFacts,
     TrainingLog,
     TrainOptions,
@@ -238,36 +239,49 @@ def test_dummy_loads_the_same_batches_and_leaves_no_checkpoint(
 # --- several ranks ----------------------------------------------------------------------------
 
 
-def trained_twice(root: str, out_dir: str) -> list[dict[str, Any]]:
-    """Be one of two ranks: train without a stop, and once more from step 5."""
+def gathered_of_all() -> list[Any]:
+    """Be one of two ranks: learn from one sample, and return what all ranks gathered."""
+    rank = int(os.environ["RANK"])
+    processes = Ranks(rank, 2, "cpu")
+    torch.manual_seed(rank)  # unequal weights, which rank 0's must replace
+    model: torch.nn.Module = torch.nn.Linear(2, 1)
+    model, _ = processes.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    processes.backward(model(torch.tensor([[1.0, float(rank)]])).sum())
+    bare: Any = getattr(model, "module", model)
+    facts = {"rank": rank, "weight": bare.weight.tolist(), "gradient": bare.weight.grad.tolist()}
+    gathered = processes.gather(facts)
+    processes.close()
+    return gathered
+
+
+def trained_twice(root: str, out_dir: str) -> list[Any]:
+    """Be one of two ranks: gather, train without a stop, and once more from step 5."""
+    gathered = gathered_of_all()
     folder, data = Path(out_dir), Path(root)
     settings: dict[str, Any] = {"num_workers": 1, "batch_size": 4}
     whole = run(data, folder / "whole", save_every=5, **settings)
     checkpoint = str(checkpoint_dir(folder / "whole", 5))
     again = run(data, folder / "again", resume_from=checkpoint, save_every=100, **settings)
-    return [asdict(whole), asdict(again)]
+    return [gathered, asdict(whole), asdict(again)]
 
 
-def two_ranks(root: Path, out_dir: Path) -> list[tuple[Trained, Trained]]:
-    """Train as two processes that find their ranks, and each other, in the environment.
-
-    Returns:
-        A pair a rank: the run that never stopped, and the one that resumed at step 5.
-    """
-    pairs = run_as_ranks(
-        *(trained_twice, root, out_dir),
-        folder=out_dir,
+def test_two_ranks_average_their_gradients_share_an_epoch_and_resume_together(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    found = run_as_ranks(
+        *(trained_twice, datasets["videos"], tmp_path),
+        folder=tmp_path,
         environment={
             "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
         },
     )  # fmt: skip
-    return [(Trained(**whole), Trained(**again)) for whole, again in pairs]
-
-
-def test_two_ranks_share_an_epoch_and_resume_together(
-    datasets: dict[str, Path], tmp_path: Path
-) -> None:
-    ranks = two_ranks(datasets["videos"], tmp_path)
+    first, second = (gathered for gathered, *_ in found)
+    assert first == second
+    assert [facts["rank"] for facts in first] == [0, 1]
+    assert first[0]["weight"] == first[1]["weight"]
+    # The inputs were (1, 0) and (1, 1), so the averaged gradient is (1, 1/2).
+    assert first[0]["gradient"] == first[1]["gradient"] == [[1.0, 0.5]]
+    ranks = [(Trained(**whole), Trained(**again)) for _, whole, again in found]
     first, second = (whole.first_epoch for whole, _ in ranks)
     assert sorted(first + second) == list(range(sum(LENGTHS)))
     assert abs(len(first) - len(second)) <= 1

@@ -94,8 +94,8 @@ def repaired_in_place(source: Path, folder: Path) -> Path:
         pytest.param(converted_in_the_streaming_layout, marks=pytest.mark.slow),
         pytest.param(merged, marks=pytest.mark.slow),
         merged_of_parts_with_quantiles,
-        split_off,
-        trimmed,
+        pytest.param(split_off, marks=pytest.mark.slow),
+        pytest.param(trimmed, marks=pytest.mark.slow),
         repaired_in_place,
     ],
 )

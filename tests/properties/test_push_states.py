@@ -200,17 +200,19 @@ def results(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {name: folder / name for name in ("mine", "theirs")}
 
 
+@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.slow)])
 def test_pushes_in_any_order(
     hub: StandIn,
     api_of: Callable[..., HfApi],
     small_source: Path,
     results: dict[str, Path],
+    examples: int,
 ) -> None:
     machine = partial(Pushes, hub, api_of(), small_source, results, count())
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=12,
+            max_examples=examples,
             stateful_step_count=8,
             deadline=None,
             derandomize=True,

@@ -113,11 +113,20 @@ class Upkeep(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TestUpkeep = Upkeep.TestCase
-TestUpkeep.settings = settings(
-    max_examples=8,
-    stateful_step_count=8,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+def settings_of(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=8,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class TestUpkeep(Upkeep.TestCase):  # type: ignore[valid-type, misc]
+    settings = settings_of(5)
+
+
+@pytest.mark.slow
+class TestUpkeepForLonger(Upkeep.TestCase):  # type: ignore[valid-type, misc]
+    settings = settings_of(60)

@@ -320,9 +320,7 @@ def test_files_of_which_the_hub_knows_no_hash_are_fetched_and_sent(
     ("moment", "words", "layout"),
     [
         ("/refs\\?include_prs", [], LAYOUTS[0]),
-        ("/refs\\?include_prs", ["--work-dir", "named"], LAYOUTS[1]),
-        ("/refs\\?include_prs", ["--restart"], LAYOUTS[0]),
-        ("/commit/main", [], LAYOUTS[1]),
+        ("/refs\\?include_prs", ["--restart"], LAYOUTS[1]),
         ("/commit/main", ["--work-dir", "named"], LAYOUTS[0]),
         ("/commit/main", ["--restart"], LAYOUTS[1]),
     ],

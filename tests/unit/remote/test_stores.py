@@ -34,6 +34,7 @@ from leconvert.support.errors import (
     VerificationError,
 )
 from leconvert.support.extras import command_for_extra
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.incoming import source_dir
 from leconvert.transfer.urls import open_store
 
@@ -173,6 +174,14 @@ def test_a_file_that_changes_meanwhile_is_not_mixed_in(
 # A byte that changes on its way, of an object of which the store keeps no checksum.
 
 
+@pytest.fixture(scope="module")
+def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Few files, as the store takes a while for each; do not change them."""
+    camera = CameraSpec(key="observation.images.top", width=32, height=32)
+    spec = DatasetSpec(episodes=2, frames=4, cameras=(camera,))
+    return make_dataset(tmp_path_factory.mktemp("tiny") / "source", spec)
+
+
 @pytest.fixture
 def bucket() -> Iterator[S3Store]:
     with s3_store() as store:
@@ -199,10 +208,10 @@ def flipping(times: int, at: Callable[[], int] = lambda: 0) -> Callable[[str, by
 
 @pytest.mark.parametrize("part_bytes", [None, 5 * 2**20])
 def test_a_byte_that_changes_on_its_way_is_noticed_by_the_etag_and_the_file_read_again(
-    bucket: S3Store, small_source: Path, tmp_path: Path, part_bytes: int | None
+    bucket: S3Store, tiny_source: Path, tmp_path: Path, part_bytes: int | None
 ) -> None:
-    url = bucket.upload(small_source, "set", checksums=False)
-    content = (small_source / CLIP).read_bytes()
+    url = bucket.upload(tiny_source, "set", checksums=False)
+    content = (tiny_source / CLIP).read_bytes()
     if part_bytes is not None:
         content = random.Random(1).randbytes(2 * part_bytes + 99)
         (tmp_path / "large").write_bytes(content)
@@ -216,9 +225,9 @@ def test_a_byte_that_changes_on_its_way_is_noticed_by_the_etag_and_the_file_read
 
 
 def test_a_file_that_stays_other_than_its_etag_says_is_an_error(
-    bucket: S3Store, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bucket: S3Store, tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = bucket.upload(small_source, "set", checksums=False)
+    url = bucket.upload(tiny_source, "set", checksums=False)
     bucket.alter = flipping(99)
     assert main(["convert", url, str(tmp_path / "out")]) == 3
     assert "does not have the listed content" in capsys.readouterr().err
@@ -228,11 +237,11 @@ def test_a_file_that_stays_other_than_its_etag_says_is_an_error(
 
 
 def test_a_file_that_changes_while_it_arrives_is_never_half_of_each(
-    bucket: S3Store, small_source: Path, tmp_path: Path
+    bucket: S3Store, tiny_source: Path, tmp_path: Path
 ) -> None:
     """The library goes on where a body breaks off, whatever the object is by then."""
     content = random.Random(1).randbytes(3_000_000)
-    url = bucket.upload(small_source, "set", checksums=False)
+    url = bucket.upload(tiny_source, "set", checksums=False)
     store, path = open_store(url), f"{bucket.bucket}/set/{CLIP}"
     store.fs.pipe_file(path, content)
     other = content[::-1]
@@ -258,13 +267,13 @@ def test_a_file_that_changes_while_it_arrives_is_never_half_of_each(
 
 @pytest.mark.parametrize("case", ["no etag is an MD5", "one file is encrypted"])
 def test_an_etag_that_is_no_md5_costs_a_second_look_and_refuses_nothing(
-    bucket: S3Store, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+    bucket: S3Store, tiny_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    url = bucket.upload(small_source, "set", checksums=False)
+    url = bucket.upload(tiny_source, "set", checksums=False)
     monkeypatch.setattr("leconvert.transfer.store._THREADS", 1)
     fs = open_store(url).fs
     if case == "one file is encrypted":
-        content = (small_source / CLIP).read_bytes()
+        content = (tiny_source / CLIP).read_bytes()
         place = {"Bucket": bucket.bucket, "Key": f"set/{CLIP}"}
         fs.call_s3("put_object", **place, ServerSideEncryption="aws:kms", Body=content)
     find = type(fs).find
@@ -279,7 +288,7 @@ def test_an_etag_that_is_no_md5_costs_a_second_look_and_refuses_nothing(
     monkeypatch.setattr(type(fs), "find", find_with_others)
     bucket.forget()
     target = download_tree(url, tmp_path / "here")
-    assert (target / CLIP).read_bytes() == (small_source / CLIP).read_bytes()
+    assert (target / CLIP).read_bytes() == (tiny_source / CLIP).read_bytes()
     twice = [
         name
         for name, sent in bucket.sent_bytes.items()
