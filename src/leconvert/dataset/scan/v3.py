@@ -481,7 +481,7 @@ class FileScanner(Scanner):
             notes.say(
                 "row-order",
                 f"{shown(notes.path)}: the rows of episode {episode} are in another order than "
-                "their timestamps.",
+                "their times or numbers.",
                 severity="" if self._check_clip else "warning",
             )
         for column, code in v3.ROW_CODES.items():
@@ -489,7 +489,7 @@ class FileScanner(Scanner):
                 continue  # reported from `RowFacts`
             mild = column == "timestamp" and not self._check_clip
             for episode, said in check.wrong_in(column).items():
-                if episode in disordered and column in ("frame_index", "timestamp"):
+                if episode in disordered:
                     continue
                 notes.episode = episode
                 notes.say(

@@ -35,7 +35,7 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import Finding, LayoutOptions, SourceScan
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.errors import FindingsError, SourceError, UnreadableSourceError, UsageError
 from leconvert.support.parallel import Spread
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -419,6 +419,24 @@ def test_wrong_columns_name_their_episodes(broken: Path, column: str, code: str)
     assert {f.severity for f in found} == {"error"}
     helps = RepairOptions(retime=True) if code == "timestamps" else RepairOptions(reindex=True)
     assert {f.severity for f in scan_source(broken, helps).findings} == {"repaired"}
+
+
+def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(broken: Path) -> None:
+    rows = np.random.default_rng(0).permutation(sum(LENGTHS))
+    rewrite(DATA, lambda table: table.take(pa.array(rows)))(broken)
+    errors = [f.code for f in check_dataset(broken).findings if f.severity == "error"]
+    assert set(errors) == {"row-order"}
+    with pytest.raises(FindingsError):
+        leconvert.convert(broken, repairs=RepairOptions(retime=True, reindex=True))
+    by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
+    rewrite(DATA, lambda table: table.sort_by(by_time))(broken)
+    assert [f for f in check_dataset(broken).findings if f.severity == "error"] == []
+
+
+def test_numbers_that_are_mixed_up_alone_are_counted_again(broken: Path) -> None:
+    rewrite(DATA, set_cells("index", r3=20, r20=3))(broken)
+    plan = leconvert.repair(broken, dry_run=True).plan
+    assert ([data.columns for data in plan.data], plan.errors_left) == ([("index",)], ())
 
 
 def test_rows_in_another_order_than_their_times_are_not_counted_again(
