@@ -355,6 +355,16 @@ def test_episodes_that_share_frames_can_be_left_out(broken: Path) -> None:
     assert scan_source(broken, DROP).episode_index.tolist() == [0, 1, 4, 5]
 
 
+def test_frames_are_not_counted_if_the_order_of_the_episodes_is_uncertain(tmp_path: Path) -> None:
+    spec = DatasetSpec(episodes=2, frames=[5, 3], cameras=(CameraSpec(width=64, height=48),))
+    leconvert.convert(make_dataset(tmp_path / "v21", spec), output=tmp_path / "v30")
+    rewrite(EPISODES, set_cells(FROM, r0=99.0))(tmp_path / "v30")
+    found = the_only(scan_source(tmp_path / "v30"), "frame-count")
+    assert (found.severity, found.episode) == ("error", 0)
+    video = scan_source(tmp_path / "v30", DROP).streams[1]
+    assert (video.first.tolist(), video.frames.tolist()) == ([5], [3])
+
+
 def test_an_episode_that_ends_beyond_its_file_can_be_left_out(broken: Path) -> None:
     without_episodes(1)(broken)
     rewrite(EPISODES, set_cells(FROM, r5=70 / 30))(broken)

@@ -130,8 +130,9 @@ def first_frames(
 ) -> tuple[IntArray, bool]:
     """Return the first frame of each episode of a video file, in presentation order.
 
-    If the lengths add up to the file's frames, the frames are counted. Otherwise, as in trimmed
-    files, ``from_timestamp`` gives them. Whether they are inside the file is not checked.
+    If the lengths add up to the file's frames and the order of the episodes is certain, the frames
+    are counted. Otherwise, as in trimmed files, ``from_timestamp`` gives them. Whether they are
+    inside the file is not checked.
 
     Args:
         num_frames: Number of frames of the file.
@@ -142,11 +143,10 @@ def first_frames(
     Returns:
         The frames, and whether they were counted.
     """
-    if int(lengths.sum()) != num_frames:
-        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
-    order = order_in_file(begin_seconds, lengths, fps)
+    adds_up = int(lengths.sum()) == num_frames
+    order = order_in_file(begin_seconds, lengths, fps) if adds_up else None
     if order is None:
-        order = np.argsort(begin_seconds, kind="stable")
+        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
     counted = np.empty_like(lengths)
     counted[order] = np.cumsum(lengths[order]) - lengths[order]
     return counted, True
