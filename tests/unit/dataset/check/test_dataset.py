@@ -263,6 +263,10 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a video that is gone": ("error missing-file", remove(TOP)),
     "data that is gone": ("error missing-file", remove(DATA)),
     "tasks that are gone": ("error missing-file", remove(TASKS)),
+    "tasks that are gone, and another version": (
+        "error missing-file",
+        lambda root: (remove(TASKS)(root), edit_info(codebase_version="v2.1")(root)),
+    ),
     "episodes that are gone": ("error missing-file", lose_episodes_and_rows),
     "a truncated video": ("error unreadable-file", truncate(TOP)),
     "truncated data": ("error unreadable-file", truncate(DATA)),
