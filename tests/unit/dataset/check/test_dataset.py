@@ -280,6 +280,9 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a folder for statistics": ("error unreadable-file", folder_instead("meta/stats.json")),
     "a pipe for a video": ("error unreadable-file", pipe_instead(TOP)),
     "a pipe for episodes": ("error unreadable-file", pipe_instead(EPISODES)),
+    "a camera described by no object": (
+        "error info-value", edit_feature("observation.images.top", info=True),
+    ),
     "a byte order mark": ("error unreadable-file", byte_order_mark("meta/info.json")),
     "a byte order mark of statistics": (
         "error unreadable-file", byte_order_mark("meta/stats.json"),
