@@ -83,7 +83,13 @@ from leconvert.workdir.activity import read_workers, record_invocation, record_p
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import OneHost
-from leconvert.workdir.records import Journal, RunPaths, WorkDir, is_default_work_dir
+from leconvert.workdir.records import (
+    Journal,
+    PackStep,
+    RunPaths,
+    WorkDir,
+    is_default_work_dir,
+)
 from leconvert.workdir.removal import give_up_run, remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (
@@ -668,7 +674,12 @@ def _another_may_finish(
     except (LeconvertError, OSError) as error:
         left = None
         with suppress(LeconvertError, OSError):
-            left = WorkDir(work_dir).current_run_id()
+            work = WorkDir(work_dir)
+            left = work.current_run_id()
+            if left and Journal(work.run(left), left).read().step is PackStep.FINISHED:
+                # The other process left the removal to this one, which planned in the work dir.
+                runs.append(left)
+                left = None
         if was_there or not is_converted(target, to) or left is not None:
             raise
         if own_place:  # removes locks and records that this process has made since

@@ -157,7 +157,7 @@ def _lose_frames_of_most_clips_and_a_row(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "flags", "keeps"),
     [
-        (_say_two_frames_each, "--on-bad-episode trim", (4, 8, 9)),
+        (_say_two_frames_each, "--on-bad-episode trim", (4, sum(LENGTHS), 9)),
         (
             _lose_frames_of_most_clips_and_a_row,
             f"--drop-feature {TOP} --on-bad-episode trim",

@@ -448,6 +448,29 @@ def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
 
 
 @pytest.mark.parametrize("place", ["beside", "in place"])
+def test_the_loser_that_planned_until_the_end_removes_the_work_dir(
+    source_copy: Path,
+    frozen_before: Callable[..., Frozen],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """It waits for the planner's lock, joins the run, and finds the result in place."""
+    output = None if place == "in place" else source_copy.with_name("out")
+    call = lambda: leconvert.convert(source_copy, output=output)  # noqa: E731
+    with frozen_before(call, planner, "planner_lock") as loser:
+        with monkeypatch.context() as patch:
+            # The work dir is in use, so the winner leaves it.
+            patch.setattr(api, "remove_work_dir", lambda *_: True)
+            call()
+        error = loser.thaw()
+    if output is None:
+        assert isinstance(error, BusyError), error
+        assert "Another process finished this conversion during this command" in error.message
+    wanted = {"small", "small_old"} if output is None else {"small", "out"}
+    assert {path.name for path in source_copy.parent.iterdir()} == wanted
+
+
+@pytest.mark.parametrize("place", ["beside", "in place"])
 @pytest.mark.parametrize(
     "before",
     ["open_or_plan", "_write", "record_invocation", "work_and_pack", "pack_run", "packer_lock",

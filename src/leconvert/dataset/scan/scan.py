@@ -174,7 +174,7 @@ def _resolved(
     to: str,
 ) -> SourceScan:
     """Run the checks that need all files, and decide about repairs."""
-    dataset, episodes = source.dataset, source.episodes
+    dataset, episodes = source.dataset, _as_long_as_files(source.episodes, gathered.remarks)
     root, declared = dataset.root, dataset.stored_features
     tasks, remarks = source.tasks, source.remarks
     remarks += beyond_target(declared, to)
@@ -297,6 +297,15 @@ def _resolved(
     return _scan(dataset, episodes, streams, survey, schema, settled)
 
 
+def _as_long_as_files(episodes: EpisodeTable, remarks: Sequence[Observation]) -> EpisodeTable:
+    """Return the episodes with the frames of their files if all files have more than declared."""
+    length = episodes.length.copy()
+    for episode, frames in whole_frames_of(remarks).items():
+        at = np.searchsorted(episodes.index, episode)
+        length[at] = max(length[at], frames)
+    return replace(episodes, length=length)
+
+
 def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) -> SourceFiles:
     """Look at the source's folder, given the number of known files of episodes."""
     if isinstance(dataset, v2.Dataset):
@@ -356,6 +365,7 @@ def _salvage_findings(
         yield Finding("trimmed-episode", "repaired", said)
     for (episode, (first, stop)), length in zip(sorted(trimmed.items()), lengths, strict=True):
         which = f"the first {stop}" if first == 0 else f"frames {first}:{stop}"
+        which = "all" if (first, stop) == (0, length) else which
         said = f"Episode {episode}: {which} of its {count(length, 'frame')} are kept."
         yield Finding("trimmed-episode", "info", said, episode=episode)
 

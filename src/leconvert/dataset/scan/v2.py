@@ -619,7 +619,10 @@ class EpisodeScanner(Scanner):
             notes.episode = index
             frames = sorted({clip.frames for clip in clips if clip.kind})
             # Nothing is in place in a file that cannot be read.
-            whole = min(length, *(fact.in_place for fact in (table, *clips)))
+            whole = min(fact.in_place for fact in (table, *clips))
+            if not length or {fact.frames for fact in (table, *clips)} != {whole}:
+                # If all files agree, only the length is wrong.
+                whole = min(length, whole)
             says = f"{EPISODES_PATH} says {length}"
             for stream, facts in zip(self.streams, (table, *clips), strict=True):
                 if not facts.kind or facts.frames == length or facts.is_cut_off:

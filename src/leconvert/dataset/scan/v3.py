@@ -481,7 +481,7 @@ class FileScanner(Scanner):
             notes.say(
                 "row-order",
                 f"{shown(notes.path)}: the rows of episode {episode} are in another order than "
-                "their timestamps.",
+                "their times or numbers.",
                 severity="" if self._check_clip else "warning",
             )
         for column, code in v3.ROW_CODES.items():
@@ -489,7 +489,7 @@ class FileScanner(Scanner):
                 continue  # reported from `RowFacts`
             mild = column == "timestamp" and not self._check_clip
             for episode, said in check.wrong_in(column).items():
-                if episode in disordered and column in ("frame_index", "timestamp"):
+                if episode in disordered:
                     continue
                 notes.episode = episode
                 notes.say(
@@ -616,8 +616,10 @@ def _frames_begin(
     """Return the first frame of each episode, and whether it is counted: `v3.first_frames`."""
     first, is_counted = v3.first_frames(clip.num_samples, begin_seconds, lengths, fps)
     if not is_counted:
+        frames = int(lengths.sum())
         said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, but its episodes have "
-        said += f"{int(lengths.sum())}. The frames of each episode are found by from_timestamp."
+        said += f"{frames}." if frames != clip.num_samples else "these in no certain order."
+        said += " The frames of each episode are found by from_timestamp."
         notes.sight("frames-by-time", said)
         return first, is_counted
     off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != first)

@@ -63,7 +63,7 @@ from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version
 from leconvert.run.proof.difference import Difference, differing_keys, same_json
 from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
-from leconvert.support.errors import UsageError
+from leconvert.support.errors import UnreadableSourceError, UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
 from leconvert.tables.schemas import feature_of_type, stored_entries
@@ -330,7 +330,8 @@ def compare_repairs(
         else ()
     )
     for episode, (first, stop) in declared.trimmed_episodes.items():
-        if stop > lengths.get(episode, stop):
+        # The files of an episode of v2.x may have more frames than it declares.
+        if stop > lengths.get(episode, stop) and stop != _rows_in_file(source, episode):
             said, has = f"{first}:{stop}", f"frames of 0:{lengths[episode]}"
             yield Difference("trimmed episode", REPAIRS_PATH, has, said, episode)
 
@@ -377,6 +378,16 @@ def _compare_reading_of_v3(declared: Repairs, source: v3.Dataset) -> Iterator[Di
             found = next(file for file in declared.located_files if file.stream == stream)
             wanted = "the files that the episodes' rows or frames fit"
             yield Difference("place of a file", REPAIRS_PATH, wanted, found.path, found.episode)
+
+
+def _rows_in_file(source: Dataset, episode: int) -> int | None:
+    """Return the rows of an episode's table; None if others are in it, or it cannot be read."""
+    if not isinstance(source, v2.Dataset):
+        return None
+    (path,) = source.paths.absolute(DATA_STREAM, [episode])
+    with suppress(UnreadableSourceError, OSError):
+        return sum(tables.row_group_rows(path))
+    return None
 
 
 def compare_provenance(result: Path, expected: Expected) -> Iterator[Difference]:

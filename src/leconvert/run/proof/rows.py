@@ -741,7 +741,11 @@ def compare_computed_stats(
     names = [name for name in rules.computed_features if computes(name, span.episode)]
     if not names:
         return
-    stats = rules.computed_stats(span.position)
+    try:
+        stats = rules.computed_stats(span.position)
+    except UnreadableSourceError as error:
+        yield "statistics", "readable statistics", error.message
+        return
     from leconvert.dataset.statistics import (
         table_stats,  # with decoders of images, so only if needed
     )

@@ -263,6 +263,10 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a video that is gone": ("error missing-file", remove(TOP)),
     "data that is gone": ("error missing-file", remove(DATA)),
     "tasks that are gone": ("error missing-file", remove(TASKS)),
+    "tasks that are gone, and another version": (
+        "error missing-file",
+        lambda root: (remove(TASKS)(root), edit_info(codebase_version="v2.1")(root)),
+    ),
     "episodes that are gone": ("error missing-file", lose_episodes_and_rows),
     "a truncated video": ("error unreadable-file", truncate(TOP)),
     "truncated data": ("error unreadable-file", truncate(DATA)),
@@ -276,6 +280,9 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a folder for statistics": ("error unreadable-file", folder_instead("meta/stats.json")),
     "a pipe for a video": ("error unreadable-file", pipe_instead(TOP)),
     "a pipe for episodes": ("error unreadable-file", pipe_instead(EPISODES)),
+    "a camera described by no object": (
+        "error info-value", edit_feature("observation.images.top", info=True),
+    ),
     "a byte order mark": ("error unreadable-file", byte_order_mark("meta/info.json")),
     "a byte order mark of statistics": (
         "error unreadable-file", byte_order_mark("meta/stats.json"),

@@ -30,7 +30,14 @@ from leconvert.run.conversion import ProofOptions
 from leconvert.run.planner import plan_repairs
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import FindingsError
-from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset
+from leconvert.testing import (
+    CameraSpec,
+    DatasetSpec,
+    FrameLabel,
+    draw_frame,
+    edit_lines,
+    make_dataset,
+)
 from leconvert.testing.encode import encode_clip
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -114,6 +121,25 @@ def test_surplus_frames_at_the_tail_are_left_behind(source: Path) -> None:
     assert lengths_of(out) == LENGTHS
     assert read_repairs(out).trimmed_episodes == {1: (0, 41)}
     assert read_repairs(out).dropped_episodes == ()
+
+
+@pytest.mark.parametrize("length", [30, 50])
+def test_a_length_that_all_files_contradict_is_what_is_wrong(source: Path, length: int) -> None:
+    edit_lines(source, "episodes", lambda lines: lines[1].update(length=length))
+    assert set(errors_of(source)) == {"row-count", "frame-count"}
+    plan = plan_repairs(source)
+    assert (plan.flags, plan.keeps.frames) == (("--on-bad-episode trim",), sum(LENGTHS))
+    assert plan.of.frames == max(sum(LENGTHS), sum(LENGTHS) - 41 + length)
+    out = salvaged(source)
+    assert lengths_of(out) == LENGTHS
+    back = source.with_name("back")
+    leconvert.convert(source, output=back, repairs=TRIM, layout=LayoutOptions(to="v2.1"))
+    assert verify_pair(back, source, depth="bytes").differences == ()
+    # A longer part than the files have is no part of the source.
+    record = json.loads((out / "meta/repairs.json").read_bytes())
+    record["trimmed_episodes"] = [[1, 0, 60]]
+    (out / "meta/repairs.json").write_text(json.dumps(record))
+    assert "trimmed episode" in {each.what for each in verify_pair(out, source).differences}
 
 
 def test_a_camera_that_ends_early_decides(source: Path) -> None:

@@ -35,7 +35,7 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import Finding, LayoutOptions, SourceScan
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.errors import FindingsError, SourceError, UnreadableSourceError, UsageError
 from leconvert.support.parallel import Spread
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -355,6 +355,16 @@ def test_episodes_that_share_frames_can_be_left_out(broken: Path) -> None:
     assert scan_source(broken, DROP).episode_index.tolist() == [0, 1, 4, 5]
 
 
+def test_frames_are_not_counted_if_the_order_of_the_episodes_is_uncertain(tmp_path: Path) -> None:
+    spec = DatasetSpec(episodes=2, frames=[5, 3], cameras=(CameraSpec(width=64, height=48),))
+    leconvert.convert(make_dataset(tmp_path / "v21", spec), output=tmp_path / "v30")
+    rewrite(EPISODES, set_cells(FROM, r0=99.0))(tmp_path / "v30")
+    found = the_only(scan_source(tmp_path / "v30"), "frame-count")
+    assert (found.severity, found.episode) == ("error", 0)
+    video = scan_source(tmp_path / "v30", DROP).streams[1]
+    assert (video.first.tolist(), video.frames.tolist()) == ([5], [3])
+
+
 def test_an_episode_that_ends_beyond_its_file_can_be_left_out(broken: Path) -> None:
     without_episodes(1)(broken)
     rewrite(EPISODES, set_cells(FROM, r5=70 / 30))(broken)
@@ -419,6 +429,24 @@ def test_wrong_columns_name_their_episodes(broken: Path, column: str, code: str)
     assert {f.severity for f in found} == {"error"}
     helps = RepairOptions(retime=True) if code == "timestamps" else RepairOptions(reindex=True)
     assert {f.severity for f in scan_source(broken, helps).findings} == {"repaired"}
+
+
+def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(broken: Path) -> None:
+    rows = np.random.default_rng(0).permutation(sum(LENGTHS))
+    rewrite(DATA, lambda table: table.take(pa.array(rows)))(broken)
+    errors = [f.code for f in check_dataset(broken).findings if f.severity == "error"]
+    assert set(errors) == {"row-order"}
+    with pytest.raises(FindingsError):
+        leconvert.convert(broken, repairs=RepairOptions(retime=True, reindex=True))
+    by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
+    rewrite(DATA, lambda table: table.sort_by(by_time))(broken)
+    assert [f for f in check_dataset(broken).findings if f.severity == "error"] == []
+
+
+def test_numbers_that_are_mixed_up_alone_are_counted_again(broken: Path) -> None:
+    rewrite(DATA, set_cells("index", r3=20, r20=3))(broken)
+    plan = leconvert.repair(broken, dry_run=True).plan
+    assert ([data.columns for data in plan.data], plan.errors_left) == ([("index",)], ())
 
 
 def test_rows_in_another_order_than_their_times_are_not_counted_again(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import leconvert
@@ -112,3 +113,29 @@ def test_statistics_that_are_no_numbers_equal_themselves(
     with np.errstate(all="ignore"):
         leconvert.convert(source, output=out, layout=LayoutOptions(to=to))
         assert not differences(out, source, by_rows=False)[0]
+
+
+@pytest.mark.parametrize("to", ["v3.0", "v2.1"])
+def test_computed_statistics_that_cannot_be_read_are_a_difference(
+    source: Path, tmp_path: Path, to: str
+) -> None:
+    out = leconvert.convert(
+        source,
+        output=tmp_path / "out",
+        layout=LayoutOptions(to=to),
+        repairs=RepairOptions(recompute_stats=True),
+    ).output
+    if to == "v2.1":
+        path = out / "meta/episodes_stats.jsonl"
+        content = bytearray(path.read_bytes())
+        at = content.index(b'"mean"')
+    else:
+        path = out / "meta/episodes/chunk-000/file-000.parquet"
+        column = pq.ParquetFile(path).metadata.row_group(0)
+        names = [column.column(n).path_in_schema for n in range(column.num_columns)]
+        place = next(n for n, name in enumerate(names) if name.startswith("stats/action/mean"))
+        content, at = bytearray(path.read_bytes()), column.column(place).data_page_offset
+    content[at : at + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    found = verify_pair(out, source, depth="bytes").differences
+    assert str(path.relative_to(out)) in {each.path for each in found}

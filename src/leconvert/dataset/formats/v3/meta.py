@@ -263,6 +263,11 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
     features: dict[str, Feature] = {}
     for key, entry in declared.items():
         problem = _feature_problem(key, entry)
+        for name in ("info", "video_info"):
+            about = entry.get(name) if isinstance(entry, Mapping) else None
+            if about and not isinstance(about, Mapping):
+                said = f"{name} of {_shown(key)} is {_shown(about)}, which is no object."
+                wrong("info-value", said)
         if problem is not None:
             wrong("feature", f"The feature {_shown(key)} {problem}.")
             if problem == _NO_DTYPE:  # nothing can read it

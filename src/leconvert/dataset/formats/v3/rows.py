@@ -130,8 +130,9 @@ def first_frames(
 ) -> tuple[IntArray, bool]:
     """Return the first frame of each episode of a video file, in presentation order.
 
-    If the lengths add up to the file's frames, the frames are counted. Otherwise, as in trimmed
-    files, ``from_timestamp`` gives them. Whether they are inside the file is not checked.
+    If the lengths add up to the file's frames and the order of the episodes is certain, the frames
+    are counted. Otherwise, as in trimmed files, ``from_timestamp`` gives them. Whether they are
+    inside the file is not checked.
 
     Args:
         num_frames: Number of frames of the file.
@@ -142,11 +143,10 @@ def first_frames(
     Returns:
         The frames, and whether they were counted.
     """
-    if int(lengths.sum()) != num_frames:
-        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
-    order = order_in_file(begin_seconds, lengths, fps)
+    adds_up = int(lengths.sum()) == num_frames
+    order = order_in_file(begin_seconds, lengths, fps) if adds_up else None
     if order is None:
-        order = np.argsort(begin_seconds, kind="stable")
+        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
     counted = np.empty_like(lengths)
     counted[order] = np.cumsum(lengths[order]) - lengths[order]
     return counted, True
@@ -327,7 +327,7 @@ _ANEW = {
 }
 """The options of a conversion that computes a column, in the type that LeRobot declares."""
 
-_IN_ORDER = frozenset({"index", "frame_index", "timestamp"})
+_IN_ORDER = frozenset({"index", "episode_index", "frame_index", "timestamp"})
 
 
 @dataclass(slots=True)
@@ -417,12 +417,23 @@ class RowCheck:
         self._untimed: list[IntArray] = []
         # The frames at whose times some row is, of episodes with wrong times.
         self._frames_seen: dict[int, npt.NDArray[np.bool_]] = {}
+        # The rows whose ``index`` some row has.
+        self._rows_seen = np.zeros(int(self._length.sum()), np.bool_)
 
     @property
     def disordered(self) -> list[int]:
-        """Episodes whose rows are in another order than their timestamps, which are right."""
-        seen = sorted(self._frames_seen.items())
-        return [int(self._routed.episodes[place]) for place, frames in seen if frames.all()]
+        """Episodes whose rows are in another order than their timestamps or their ``index``.
+
+        Each row belongs elsewhere if all rows together have every time of the episode, or every
+        number of the file, and ``frame_index`` is wrong as well.
+        """
+        seen = self._frames_seen.items()
+        found = {int(self._routed.episodes[place]) for place, frames in seen if frames.all()}
+        found &= self.wrong_in("frame_index").keys()
+        moved = {"episode_index", "frame_index"} & self._wrong.keys()
+        if moved and "index" in self._wrong and self._rows_seen.all():
+            found |= self._wrong["index"].episodes
+        return sorted(found)
 
     @property
     def untimed(self) -> IntArray:
@@ -454,7 +465,7 @@ class RowCheck:
             yield found(
                 "row-order",
                 f"{self._routed.path}: the rows of {count(len(disordered), 'episode')}, first "
-                f"episode {disordered[0]}, are in another order than their timestamps.",
+                f"episode {disordered[0]}, are in another order than their times or numbers.",
                 episode=disordered[0],
                 stream=DATA_STREAM,
                 path=self._routed.path,
@@ -499,6 +510,12 @@ class RowCheck:
             values = self._integers(batch, name, place, frame)
             if values is not None:
                 self._note(name, values != wanted, values, wanted, place, frame)
+                if name == "index":
+                    at = np.searchsorted(self._start, values, side="right").clip(min=1) - 1
+                    own = values - self._start[at]
+                    is_one = (own >= 0) & (own < self._length[at])
+                    begins = np.cumsum(self._length) - self._length
+                    self._rows_seen[(begins[at] + own)[is_one].astype(np.int64)] = True
         self._check_times(batch, place, frame)
         tasks = self._integers(batch, "task_index", place, frame)
         if tasks is None or self._num_tasks is None:
