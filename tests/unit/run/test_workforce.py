@@ -79,12 +79,12 @@ def test_half_of_the_free_memory_is_left(many_files: OpenedRun) -> None:
 
 
 IMAGES = DatasetSpec(
-    episodes=2, frames=150, cameras=(), image_keys=("observation.images.top",),
+    episodes=2, frames=80, cameras=(), image_keys=("observation.images.top",),
     image_size=(240, 320), image_noise_amplitude=60,
 )  # fmt: skip
 LONG = DatasetSpec(episodes=1, frames=200_000, cameras=(), state_dim=14, action_dim=14)
-SHORT = DatasetSpec(episodes=1_000, frames=3, cameras=(), state_dim=14, action_dim=14)
-PICTURES = DatasetSpec(episodes=1, frames=40, cameras=(CameraSpec(width=1280, height=720),))
+SHORT = DatasetSpec(episodes=400, frames=3, cameras=(), state_dim=14, action_dim=14)
+PICTURES = DatasetSpec(episodes=1, frames=16, cameras=(CameraSpec(width=1280, height=720),))
 COPIED, ANEW = RepairOptions(), RepairOptions(retime=True)
 STATS = RepairOptions(recompute_stats=True, quantiles=True)
 
