@@ -79,7 +79,7 @@ def test_half_of_the_free_memory_is_left(many_files: OpenedRun) -> None:
 
 
 IMAGES = DatasetSpec(
-    episodes=2, frames=80, cameras=(), image_keys=("observation.images.top",),
+    episodes=2, frames=150, cameras=(), image_keys=("observation.images.top",),
     image_size=(240, 320), image_noise_amplitude=60,
 )  # fmt: skip
 LONG = DatasetSpec(episodes=1, frames=200_000, cameras=(), state_dim=14, action_dim=14)
