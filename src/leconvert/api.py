@@ -676,7 +676,11 @@ def _another_may_finish(
         with suppress(LeconvertError, OSError):
             work = WorkDir(work_dir)
             left = work.current_run_id()
-            if left and Journal(work.run(left), left).read().step is PackStep.FINISHED:
+            if (
+                left is not None
+                and left not in runs
+                and Journal(work.run(left), left).read().step is PackStep.FINISHED
+            ):
                 # The other process left the removal to this one, which planned in the work dir.
                 runs.append(left)
                 left = None

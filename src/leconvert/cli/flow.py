@@ -269,11 +269,15 @@ def _print_source(report: ConversionReport) -> None:
     """Print what happened to a source that the result replaced."""
     if report.kept_source is not None:
         because = f"; not removed: {report.kept_because}" if report.kept_because else ""
-        print(f"  kept          {report.kept_source}, the source{because}")
+        # An append, and --force-conversion, replace a result; its source is elsewhere.
+        in_place = report.source == str(report.output)
+        what = "the source" if in_place else "the earlier result"
+        print(f"  kept          {report.kept_source}, {what}{because}")
         print(
-            f"  next          `leconvert undo {shlex.quote(str(report.output))}` puts the source "
-            f"back; or `leconvert clean --of {shlex.quote(str(report.output))} --old` removes the "
-            "kept source for good, if every byte of it is in the result"
+            f"  next          `leconvert undo {shlex.quote(str(report.output))}` puts {what} "
+            f"back; or `leconvert clean --of {shlex.quote(str(report.output))} --old` removes "
+            f"{'the kept source' if in_place else 'it'} for good, if every byte of it is in the "
+            "result"
         )
     if report.removed_source is not None:
         print(

@@ -146,11 +146,12 @@ def _lines(plan: PlanSummary) -> list[str]:
     lines = [
         _files_table(plan),
         f"New: {plan.episodes - plan.kept_episodes:,} of {plan.episodes:,} episodes, "
-        f"{amount(plan.source_bytes)}, in {plan.batches:,} batches. The other "
+        f"{amount(plan.source_bytes)}, in {count(plan.batches, 'batch', 'batches')}. The other "
         f"{plan.kept_episodes:,} episodes stay in their files."
         if plan.kept_episodes
-        else f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)}"
-        + ("." if plan.meta_alone else f" in {plan.batches:,} batches."),
+        else f"{count(plan.episodes, 'episode')}, {count(plan.frames, 'frame')}, "
+        f"{amount(plan.source_bytes)}"
+        + ("." if plan.meta_alone else f" in {count(plan.batches, 'batch', 'batches')}."),
     ]
     if plan.meta_alone:
         lines.append(_META_ALONE)

@@ -794,7 +794,7 @@ _DEMANDED_TOTALS = frozenset({"total_episodes", "total_frames"})
 def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
     """Compare the totals in ``info.json`` with the real ones."""
     wrong = [
-        f"{key} {shown(info[key])} instead of {right[0]}" if key in info else f"no {key}"
+        f"{key} {shown(repr(info[key]))} instead of {right[0]}" if key in info else f"no {key}"
         for key, right in totals.items()
         if key in info.keys() | _DEMANDED_TOTALS
         and not (type(info.get(key)) is int and info[key] in right)
