@@ -31,8 +31,8 @@ def test_check_names_the_command_that_repairs_and_undo_goes_back(
     before = snapshot(drifted)
     checked = leconvert_here("check", drifted, code=3)
     told = (
-        f"`leconvert check {drifted} --plan-repairs` prints one command that repairs "
-        "most of these findings."
+        f"`leconvert check {drifted} --plan-repairs` prints one command that repairs all that can "
+        "be repaired."
     )
     assert told in " ".join(checked.stderr.split())
     planned = leconvert_here("check", drifted, "--plan-repairs")

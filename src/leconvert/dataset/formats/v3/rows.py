@@ -326,6 +326,9 @@ _ANEW = {
     "timestamp": "--retime --declare-features",
 }
 """The options of a conversion that computes a column, in the type that LeRobot declares."""
+_WRITE_ANEW = (
+    "`leconvert repair DATASET {}` writes all files again, with a type that holds the values."
+)
 
 _IN_ORDER = frozenset({"index", "episode_index", "frame_index", "timestamp"})
 
@@ -485,8 +488,7 @@ class RowCheck:
                 )
                 kind = file.schema_arrow.field(name).type
                 if name in _ANEW and not holds_counts(kind, name, int(self._table.length.sum())):
-                    said = f"`leconvert repair DATASET {_ANEW[name]}` writes all files again, with "
-                    finding = replace(finding, remedy=f"{said}a type that holds the values.")
+                    finding = replace(finding, remedy=_WRITE_ANEW.format(_ANEW[name]))
                 yield finding
         if self.other_tasks:
             yield episode_tasks_finding(self._routed.path, self.other_tasks)
