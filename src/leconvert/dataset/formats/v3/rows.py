@@ -411,7 +411,8 @@ class RowCheck:
         self._table = table
         self._start = table.start[routed.episodes]
         self._length = table.length[routed.episodes] if rows is None else rows
-        self._first = np.cumsum(self._length) - self._length if first is None else first
+        self._begins = np.cumsum(self._length) - self._length
+        self._first = self._begins if first is None else first
         self._fps = float(declared.fps)
         self._num_tasks = num_tasks
         self._has_video = bool(declared.cameras)
@@ -513,11 +514,7 @@ class RowCheck:
             if values is not None:
                 self._note(name, values != wanted, values, wanted, place, frame)
                 if name == "index":
-                    at = np.searchsorted(self._start, values, side="right").clip(min=1) - 1
-                    own = values - self._start[at]
-                    is_one = (own >= 0) & (own < self._length[at])
-                    begins = np.cumsum(self._length) - self._length
-                    self._rows_seen[(begins[at] + own)[is_one].astype(np.int64)] = True
+                    self._look_at_numbers(values)
         self._check_times(batch, place, frame)
         tasks = self._integers(batch, "task_index", place, frame)
         if tasks is None or self._num_tasks is None:
@@ -529,6 +526,13 @@ class RowCheck:
         self._note("task_index", bad, tasks, None, place, frame)
         if not bad.any():
             self._gather_tasks(place, tasks)
+
+    def _look_at_numbers(self, values: npt.NDArray[Any]) -> None:
+        """Note the rows that these values of ``index`` number."""
+        at = np.searchsorted(self._start, values, side="right").clip(min=1) - 1
+        own = values - self._start[at]
+        is_one = (own >= 0) & (own < self._length[at])
+        self._rows_seen[(self._begins[at] + own)[is_one].astype(np.int64)] = True
 
     def _check_times(self, batch: pa.RecordBatch, place: IntArray, frame: IntArray) -> None:
         at = batch.schema.get_field_index("timestamp")
