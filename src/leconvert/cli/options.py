@@ -38,7 +38,7 @@ from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.transfer.names import HubName, download_command, repository_of
+from leconvert.transfer.names import HubName, download_command, is_of_the_hub, repository_of
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.swap import is_same_folder, source_as_output
 
@@ -250,7 +250,7 @@ def local_path(text: str) -> Path:
 
 def name_on_the_hub(options: argparse.Namespace) -> None:
     """Turn ``--root hf://datasets/ORG/NAME@REV`` into ``--repo-id`` and ``--revision``."""
-    if not isinstance(options.root, str) or not _is_of_the_hub(options.root):
+    if not isinstance(options.root, str) or not is_of_the_hub(options.root):
         return
     repo_id, revision = _on_the_hub(options.root)
     for name, found in (("repo_id", repo_id), ("revision", revision)):
@@ -258,11 +258,6 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
             option = f"--{name.replace('_', '-')}"
             raise _exclude(options.root, option)
     options.repo_id, options.revision, options.root = repo_id, revision, None
-
-
-def _is_of_the_hub(url: str) -> bool:
-    """Return whether a URL is one of the Hub's client, or the address of a dataset's page."""
-    return url.startswith("hf://") or HubName.parse(url, bare=False) is not None
 
 
 def _on_the_hub(url: str) -> tuple[str, str | None]:
@@ -289,7 +284,7 @@ def source_at(
         yield place.resolve()
         return
     with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
-        if _is_of_the_hub(place):
+        if is_of_the_hub(place):
             from leconvert.remote.source import download
 
             repo_id, revision = _on_the_hub(place)
@@ -344,7 +339,7 @@ def take_arguments(options: argparse.Namespace) -> None:
 def hub_dataset(given: str) -> tuple[str, str | None] | None:
     """Return the name on the Hub and the revision that DATASET means; None for another place."""
     given = _spelled_out(given)
-    if _is_of_the_hub(given) and "://" in given:
+    if is_of_the_hub(given) and "://" in given:
         return _on_the_hub(given)
     return (given, None) if _is_hub_name(given) else None
 

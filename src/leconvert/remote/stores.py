@@ -26,7 +26,7 @@ from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count
 from leconvert.transfer.incoming import incoming, not_fetched_from
-from leconvert.transfer.names import HubName
+from leconvert.transfer.names import HubName, is_of_the_hub
 from leconvert.transfer.store import RemoteFile, download_all
 from leconvert.transfer.urls import UrlStore, changed_meanwhile, open_store, store_errors
 from leconvert.workdir.fs import is_there, write_durably
@@ -227,7 +227,7 @@ def refuse_hub(root: Path, url: str) -> None:
         f"`leconvert push {shlex.quote(str(root))} --push-repo-id {shlex.quote(repo_id)}` pushes "
         "to the Hub"
     )
-    if url.startswith("hf://") or (named is not None and "://" in url):
+    if is_of_the_hub(url):
         raise UsageError(
             f"{url} is on the Hub, but this command uploads only to other storage.",
             path=url,

@@ -71,6 +71,11 @@ class HubName:
         return None if "@" in found.repo_id or {".", "..", ""} & {*parts} else found
 
 
+def is_of_the_hub(url: str) -> bool:
+    """Return whether a URL is one of the Hub's client, or the address of a dataset's page."""
+    return url.startswith("hf://") or HubName.parse(url, bare=False) is not None
+
+
 def repository_of(name: str) -> str:
     """Return a dataset's repository, ``ORG/NAME``."""
     return "/".join(name.split("/")[:2])
