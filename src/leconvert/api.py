@@ -83,13 +83,7 @@ from leconvert.workdir.activity import read_workers, record_invocation, record_p
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import OneHost
-from leconvert.workdir.records import (
-    Journal,
-    PackStep,
-    RunPaths,
-    WorkDir,
-    is_default_work_dir,
-)
+from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import give_up_run, remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (

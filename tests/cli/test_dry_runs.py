@@ -147,7 +147,7 @@ CASES = {
     "fleet, room for one alone": (FLEET, nothing, HALF, 8),
 }  # fmt: skip
 
-# Those whose dry run is not told to be quiet, one a command.
+# One case of each command, whose dry run is not told to be quiet.
 TALKING = {"convert", "merge, finished", "split", "trim, finished", "repair", "fleet, bad source"}
 
 

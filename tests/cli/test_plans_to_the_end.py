@@ -149,7 +149,7 @@ def test_plans_for_every_defect_of_v30_end(name: str, sound: Path, tmp_path: Pat
     _ends(root, tmp_path)
 
 
-# What is odd in a clip's stream is nothing to a plan, whichever codec it is.
+# A plan does not depend on the oddities of a clip's stream, whichever codec it has.
 _IN_CLIPS = ("HEVC ", "H.264", "AV1", "late start ", "rotated ", "4 4 4")
 _ODDITIES_IN_CI = [name for name in (*IN_THE_WILD, *ODDITIES) if not name.startswith(_IN_CLIPS)]
 

@@ -1,4 +1,4 @@
-"""What ranks that train together need; tests/conformance/test_probe_train.py trains with two."""
+"""The needs of ranks that train together; tests/conformance/test_probe_train.py trains with two."""
 
 from __future__ import annotations
 

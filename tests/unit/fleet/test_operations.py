@@ -82,7 +82,7 @@ def test_no_step_of_a_fleet_grows_with_the_square_of_its_datasets(
     for step, (few, many) in found.items():
         assert sum(few.values()) > (1 if step == "clean" else 20) * FEW
         for counted_as in {*few, *many}:
-            # What threads look at while they wait comes and goes.
+            # Waiting threads look at some files more or less often.
             assert many[counted_as] <= 2.2 * few[counted_as] + 20, (step, counted_as)
 
 
