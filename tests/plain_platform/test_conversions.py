@@ -144,7 +144,7 @@ def test_all_that_is_held_against_lerobot_gives_the_bytes_that_it_gives_elsewher
     "tests",
     [
         "tests/conformance/test_conversion.py tests/conformance/test_merged.py",
-        "tests/conformance/test_trimmed.py tests/conformance/test_split_parts.py",
+        "tests/conformance/test_trimmed.py tests/conformance/test_walks.py",
         "tests/conformance/test_repaired.py tests/conformance/test_v3_sources.py",
     ],
 )
