@@ -35,7 +35,7 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import Finding, LayoutOptions, SourceScan
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import FindingsError, SourceError, UnreadableSourceError, UsageError
+from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.parallel import Spread
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -431,16 +431,30 @@ def test_wrong_columns_name_their_episodes(broken: Path, column: str, code: str)
     assert {f.severity for f in scan_source(broken, helps).findings} == {"repaired"}
 
 
-def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(broken: Path) -> None:
+@pytest.mark.parametrize("index", ["right", "wrong", "gone"])
+@pytest.mark.parametrize("swapped", [None, LENGTHS[0]], ids=["all", "at a border"])
+def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(
+    broken: Path, swapped: int | None, index: str
+) -> None:
     rows = np.random.default_rng(0).permutation(sum(LENGTHS))
+    if swapped:
+        rows = np.arange(sum(LENGTHS))
+        rows[[swapped - 1, swapped]] = rows[[swapped, swapped - 1]]
     rewrite(DATA, lambda table: table.take(pa.array(rows)))(broken)
+    if index == "wrong":
+        rewrite(DATA, set_cells("index", r9=0))(broken)
+    elif index == "gone":
+        rewrite(DATA, lambda table: table.drop_columns("index"))(broken)
+    about_index = {"right": set(), "wrong": set(), "gone": {"missing-column"}}[index]
+    anew = RepairOptions(retime=True, reindex=True)
     errors = [f.code for f in check_dataset(broken).findings if f.severity == "error"]
-    assert set(errors) == {"row-order"}
-    with pytest.raises(FindingsError):
-        leconvert.convert(broken, repairs=RepairOptions(retime=True, reindex=True))
+    assert set(errors) == {"row-order"} | about_index
+    assert {f.code for f in scan_source(broken, anew).findings if f.severity == "error"} == {
+        "row-order"
+    }
     by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
     rewrite(DATA, lambda table: table.sort_by(by_time))(broken)
-    assert [f for f in check_dataset(broken).findings if f.severity == "error"] == []
+    assert [f for f in scan_source(broken, anew).findings if f.severity == "error"] == []
 
 
 def test_numbers_that_are_mixed_up_alone_are_counted_again(broken: Path) -> None:
