@@ -459,11 +459,14 @@ class TableCheck:
         right = offsets < LEROBOT_TOLERANCE_SECONDS
         if right.all():
             return
-        in_order = np.abs(np.sort(times) - expected) < LEROBOT_TOLERANCE_SECONDS
-        if in_order.all() and not _counts_frames(file):
+        has_all_times = (np.abs(np.sort(times) - expected) < LEROBOT_TOLERANCE_SECONDS).all()
+        frames = np.arange(len(times))
+        numbers = file.numbers("frame_index")[0] if "frame_index" in file.columns else frames - 1
+        is_mixed = has_all_times or (np.sort(numbers) == frames).all()
+        if is_mixed and not (numbers == frames).all():
             notes.say(
                 "row-order",
-                f"{shown(notes.path)}: the rows are in another order than their timestamps.",
+                f"{shown(notes.path)}: the rows are in another order than their times or numbers.",
                 severity=self._times_severity,
             )
             return
@@ -493,14 +496,6 @@ class TableCheck:
             known = times.astype(np.float32) if kind == np.float32 else times
             self._expected[kind.str] = known
         return known[:length]
-
-
-def _counts_frames(file: DataFile) -> bool:
-    """Return whether ``frame_index`` says that the rows are in order."""
-    if "frame_index" not in file.columns:
-        return False
-    (numbers,) = file.numbers("frame_index")
-    return bool((numbers == np.arange(len(numbers))).all())
 
 
 def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sound_dataset import LENGTHS, only, severities
+from tests.dataset_damage import set_cells
 from tests.trees import read_episodes
 
 import leconvert
@@ -74,14 +75,20 @@ def test_timestamps_are_seen_however_a_file_is_written(
     assert "first is at frame 4" in only(scan_source(source), "timestamps").message
 
 
-def test_rows_in_another_order_than_their_times_get_no_new_times(source: Path) -> None:
+@pytest.mark.parametrize("has_times", [True, False])
+def test_rows_in_another_order_get_no_new_times(source: Path, has_times: bool) -> None:
     edit_table(source, 1, lambda table: table.take(pa.array([*range(LENGTHS[1])][::-1])))
-    found = only(scan_source(source, RepairOptions(retime=True, reindex=True)), "row-order")
+    if not has_times:
+        edit_table(source, 1, set_cells("timestamp", r3=0.777))
+    scan = scan_source(source, RepairOptions(retime=True, reindex=True))
+    (found,) = [found for found in scan.findings if found.severity != "repaired"]
+    assert found.code == "row-order"
     assert (found.severity, found.episode) == ("error", 1)
     assert [each.flag for each in found.remedies] == ["--on-bad-episode drop"]
     by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
-    edit_table(source, 1, lambda table: table.sort_by(by_time))
-    assert scan_source(source).findings == ()
+    edit_table(source, 1, lambda table: table.sort_by(by_time if has_times else "frame_index"))
+    codes = {found.code for found in scan_source(source).findings if found.severity == "error"}
+    assert codes == (set() if has_times else {"timestamps"})
 
 
 def test_accepted_timestamps_are_a_warning(
