@@ -6,6 +6,7 @@ First come checks that need the facts of all files: missing files, columns, task
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -384,6 +385,39 @@ def check_global_index(
     said = f"The column index of episode {int(episodes.index[position])} {what} instead of {first}."
     sightings.add(Observation("global-index", said, stream=DATA_STREAM), len(positions))
     yield from sightings.remarks()
+
+
+def copied_tables(
+    dataset: Dataset, episodes: EpisodeTable, gathered: Gathered
+) -> Iterator[Observation]:
+    """Find tables that are copies of another episode's, where the videos are not.
+
+    Only tables whose rows are numbered as those of another episode are read.
+    """
+    table, *videos = gathered.slices
+    sizes, first_index = table.files.size_bytes[table.file], gathered.first_index
+    marks = list(zip(sizes.tolist(), first_index.tolist(), strict=True))
+    strange = {remark.episode for remark in gathered.remarks if remark.code == "episode-index"}
+    is_strange = np.array([episode in strange for episode in episodes.index.tolist()], np.bool_)
+    is_owner = ~is_strange & gathered.has_rows & (first_index != NOT_KNOWN)
+    owners = {marks[position]: position for position in np.flatnonzero(is_owner).tolist()}
+    for position in np.flatnonzero(is_strange).tolist():
+        owner = owners.get(marks[position])
+        if owner is None or not _is_copy(dataset, table, position, owner):
+            continue
+        if not all(_is_copy(dataset, video, position, owner) for video in videos):
+            path = dataset.relative(DATA_STREAM, int(table.key[position]))
+            said = f"{shown(path)} is a copy of the table of episode {episodes.index[owner]}."
+            yield Observation(
+                "copied-table", said, int(episodes.index[position]), DATA_STREAM, path
+            )
+
+
+def _is_copy(dataset: Dataset, slices: StreamScan, *pair: int) -> bool:
+    """Return whether the files of two episodes have the same content."""
+    rows = list(pair)
+    first, second = dataset.absolute(slices.stream, slices.key[rows].tolist())
+    return not slices.is_missing[rows].any() and filecmp.cmp(first, second, shallow=False)
 
 
 def check_tasks(

@@ -44,6 +44,7 @@ from leconvert.dataset.scan.dataset_checks import (
     check_totals,
     codec_changes,
     common_columns,
+    copied_tables,
     declare_columns,
     declared_as_stored,
     dropped_phantoms,
@@ -452,6 +453,7 @@ def _whole_remarks(
             left_out=left_out,
         )
     remarks += check_global_index(episodes, gathered, columns)
+    remarks += copied_tables(dataset, episodes, gathered)
     remarks += check_tasks(dataset, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)
     # A selection of episodes does not know the totals of the source.

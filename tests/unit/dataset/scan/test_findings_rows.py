@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,20 @@ def test_rows_in_another_order_get_no_new_times(source: Path, has_times: bool) -
     edit_table(source, 1, lambda table: table.sort_by(by_time if has_times else "frame_index"))
     codes = {found.code for found in scan_source(source).findings if found.severity == "error"}
     assert codes == (set() if has_times else {"timestamps"})
+
+
+def test_the_table_of_another_episode_gets_no_new_numbers(tmp_path: Path) -> None:
+    source = make_dataset(tmp_path / "source", DatasetSpec(episodes=3, frames=4))
+    table, clip = "data/chunk-000/episode_{:06d}.parquet", "videos/chunk-000/{}/episode_{:06d}.mp4"
+    shutil.copy(source / table.format(0), source / table.format(2))
+    anew = RepairOptions(reindex=True)
+    errors = [found for found in scan_source(source, anew).findings if found.severity == "error"]
+    assert [(found.code, found.episode) for found in errors] == [("copied-table", 2)]
+    assert "is a copy of the table of episode 0" in errors[0].message
+    # An episode that is there twice shows its own frames.
+    for camera in (source / "videos/chunk-000").iterdir():
+        shutil.copy(source / clip.format(camera.name, 0), source / clip.format(camera.name, 2))
+    assert "copied-table" not in {found.code for found in scan_source(source, anew).findings}
 
 
 def test_accepted_timestamps_are_a_warning(
