@@ -39,7 +39,9 @@ from leconvert.dataset.scan.gathering import (
 from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
 from leconvert.model.values import (
     DATA_STREAM,
+    NOTHING,
     BoolArray,
+    Extent,
     StreamScan,
     camera_of,
     is_depth_map,
@@ -835,6 +837,31 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
     ]
     if wrong:
         yield Observation("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)
+
+
+def unlisted_episodes(
+    info: Mapping[str, Any],
+    episodes: EpisodeTable,
+    survey: SourceFiles,
+    remarks: Sequence[Observation],
+) -> tuple[Extent, list[Observation]]:
+    """Find episodes that ``info.json`` counts and whose rows are there, but that are not listed.
+
+    Returns:
+        Their number and the number of their frames, as far as ``info.json`` tells; and an
+        observation if there are any.
+    """
+    listed, frames = len(episodes.listed), int(episodes.length.sum())
+    total, total_frames = (info.get(key) for key in ("total_episodes", "total_frames"))
+    signs = [remark.message for remark in remarks if remark.code == "stray-rows"]
+    if survey.tables.files:
+        signs.append(f"{shown(survey.tables.examples[0])} belongs to no listed episode.")
+    if not signs or not isinstance(total, int) or total <= listed:
+        return NOTHING, []
+    said = f"{INFO_PATH} counts {count(total, 'episode')}, but {listed} are listed. {signs[0]}"
+    more = total_frames - frames if isinstance(total_frames, int) else 0
+    found = Observation("unlisted-episode", said, path=INFO_PATH)
+    return Extent(total - listed, max(0, more), 0), [found]
 
 
 def _holds_paths(kind: pa.DataType) -> bool:

@@ -17,6 +17,7 @@ import leconvert
 from leconvert import tables
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import DroppedEpisode, RepairOptions
+from leconvert.run.planner import plan_repairs
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.testing import (
     DatasetSpec,
@@ -132,10 +133,29 @@ def test_default_columns_that_no_table_has_are_computed(source: Path, columns: l
     assert set(names[-len(columns) :]) == set(columns)
 
 
-def test_an_episode_that_only_its_files_know_is_a_stray(
-    source: Path,
-) -> None:
+@pytest.mark.parametrize("place", [-1, 1])
+def test_an_episode_that_is_counted_but_not_listed_is_an_error(source: Path, place: int) -> None:
+    lines = (source / "meta/episodes.jsonl").read_text()
+    edit_lines(source, "episodes", lambda lines: lines.pop(place))
+    scan = scan_source(source)
+    strays = {key: {"warning"} for key in ("stray-file", "stray-stats", "stale-total")}
+    gap = {"episode-gap": {"error"}} if place == 1 else {}
+    assert severities(scan) == {"unlisted-episode": {"error"}, **gap, **strays}
+    for found in scan.findings:
+        for remedy in found.remedies:
+            assert (remedy.keeps.episodes, remedy.of.episodes) == (3, 4)
+            assert remedy.of.frames == sum(LENGTHS)
+    plan = plan_repairs(source)
+    assert plan.flags == ("--on-bad-episode drop",)
+    assert (plan.keeps.episodes, plan.of.episodes) == (3, 4)
+    # The advice: the line is back.
+    (source / "meta/episodes.jsonl").write_text(lines)
+    assert scan_source(source).findings == ()
+
+
+def test_an_episode_that_only_its_files_know_is_a_stray(source: Path) -> None:
     edit_lines(source, "episodes", lambda lines: lines.pop())
+    edit_info(source, lambda info: info.update(total_episodes=3, total_frames=sum(LENGTHS[:3])))
     assert severities(scan_source(source)) == {
         "stray-file": {"warning"},
         "stray-stats": {"warning"},

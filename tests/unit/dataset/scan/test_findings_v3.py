@@ -457,6 +457,28 @@ def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(
     assert [f for f in scan_source(broken, anew).findings if f.severity == "error"] == []
 
 
+def test_episodes_that_are_counted_but_not_listed_are_derived_or_left_out(
+    broken: Path, tmp_path: Path
+) -> None:
+    rewrite(EPISODES, lambda table: table.slice(0, len(LENGTHS) - 2))(broken)
+    found = check_dataset(broken).findings
+    assert {f.code for f in found if f.severity == "error"} == {"stray-rows", "stale-total"}
+    (error,) = [f for f in scan_source(broken).findings if f.severity == "error"]
+    kept = [(remedy.flag, remedy.keeps.episodes, remedy.of.episodes) for remedy in error.remedies]
+    assert (error.code, kept) == (
+        "unlisted-episode", [("--on-bad-episode drop", len(LENGTHS) - 2, len(LENGTHS))],
+    )  # fmt: skip
+    leconvert.convert(
+        broken, output=tmp_path / "less", repairs=RepairOptions(on_bad_episode="drop")
+    )
+    assert [f for f in check_dataset(tmp_path / "less").findings if f.severity == "error"] == []
+    (broken / "meta/episodes").rename(tmp_path / "aside")
+    leconvert.convert(broken, output=tmp_path / "all", repairs=RepairOptions(fill_stats=True))
+    report = check_dataset(tmp_path / "all")
+    assert report.episodes == len(LENGTHS)
+    assert [f for f in report.findings if f.severity == "error"] == []
+
+
 def test_numbers_that_are_mixed_up_alone_are_counted_again(broken: Path) -> None:
     rewrite(DATA, set_cells("index", r3=20, r20=3))(broken)
     plan = leconvert.repair(broken, dry_run=True).plan
