@@ -164,7 +164,7 @@ def test_joints_that_never_move_and_pictures_of_one_colour_have_no_findings(
         return root
 
     assert said_of(recorded("long", (5, 4000 if seed else 2000, 90), {})) == set()
-    for dtype in ("image", "video"):
+    for dtype in ("image", "video") if seed else ("video",):
         assert said_of(recorded(dtype, LENGTHS, cameras(dtype))) == set()
 
 
@@ -251,10 +251,6 @@ EDITS: dict[str, tuple[str, Edit, set[str]]] = {
     ),
     "two merged": ("with_videos", merge_with_itself, set()),
     "two with images merged": ("with_images", merge_with_itself, set()),
-    # meta/episodes/file_index counts the files of the first recording, not those of the result.
-    "two resumed recordings merged": (
-        "resumed", merge_with_itself, {"warning episodes-location"},
-    ),
     # The new meta/episodes has neither tasks nor statistics nor its own place, and stats.json
     # nothing of the cameras.
     "images encoded as videos": (
@@ -299,18 +295,18 @@ def test_a_location_that_is_warned_of_breaks_lerobots_own_tools(
     resumed: Path, tmp_path: Path
 ) -> None:
     merge_with_itself(resumed, tmp_path / "merged")
-    assert "warning episodes-location" in said_of(tmp_path / "merged")
+    # meta/episodes/file_index counts the files of the first recording, not those of the result.
+    said = said_of(tmp_path / "merged") - {"warning no-keyframe", "info streaming-video"}
+    assert said == {"warning episodes-location"}
     with pytest.raises(FileNotFoundError, match="meta/episodes"):
         delete_second(tmp_path / "merged", tmp_path / "out")
 
 
-@pytest.mark.parametrize("images", [(), ("observation.images.still",)])
-def test_conversions_of_one_dataset_by_either_converter_pass(
-    tmp_path: Path, images: tuple[str, ...]
-) -> None:
+def test_conversions_of_one_dataset_by_either_converter_pass(tmp_path: Path) -> None:
     spec = DatasetSpec(
-        episodes=4, frames=(12, 7, 9, 15), image_keys=images, tasks_per_episode=2, quantiles=True
-    )
+        episodes=4, frames=(12, 7, 9, 15), image_keys=("observation.images.still",),
+        tasks_per_episode=2, quantiles=True,
+    )  # fmt: skip
     source = make_dataset(tmp_path / "source", spec)
     leconvert.convert(source, output=tmp_path / "ours")
     assert said_of(tmp_path / "ours") == set()
@@ -318,7 +314,7 @@ def test_conversions_of_one_dataset_by_either_converter_pass(
     assert said_of(tmp_path / "reference") == ONE_GROUP
 
 
-@pytest.mark.parametrize("recording", each("g1_inspire_12ep"), indirect=True)
+@pytest.mark.parametrize("recording", each("g1_inspire_12ep", slow=True), indirect=True)
 def test_recordings_converted_by_us_have_no_findings(recording: Path, tmp_path: Path) -> None:
     leconvert.convert(recording, output=tmp_path / "ours")
     assert said_of(tmp_path / "ours") == set()

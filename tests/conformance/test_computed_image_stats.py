@@ -110,7 +110,7 @@ def saved(folder: Path, frames: dict[int, Array], count: int) -> list[str]:
     return paths
 
 
-@pytest.mark.parametrize(("rows", "height", "width"), [(1, 24, 32), (130, 24, 32), (12, 480, 640)])
+@pytest.mark.parametrize(("rows", "height", "width"), [(1, 24, 32), (130, 24, 32), (3, 480, 640)])
 def test_images_of_a_table_agree(rows: int, height: int, width: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     images = {
@@ -140,7 +140,7 @@ def episodes_of(recording: Path) -> list[tuple[Path, int, float]]:
     """Return clip, number of frames and frames a second of the first episodes of a recording."""
     fps = json.loads((recording / "meta" / "info.json").read_text())["fps"]
     found = []
-    for path in sorted(recording.rglob("*.mp4"))[:3]:
+    for path in sorted(recording.rglob("*.mp4"))[:2]:
         rows = recording / "data" / "chunk-000" / f"{path.stem}.parquet"
         found.append((path, pq.read_metadata(rows).num_rows, fps))
     return found

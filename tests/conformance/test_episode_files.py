@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
-from tests.drift import drifted, other_timescale
+from tests.drift import drifted
 from tests.mp4_boxes import Box, changed, edit_list
 from tests.oddities import ODDITIES
 from tests.recordings import marks_of, twins
@@ -60,6 +60,7 @@ class Case:
         every: Every so-manieth episode is loaded and the last one, and of each every so-manieth
             window and its last one.
         decoder: The one that loads its frames; the others do in the slow tests. All where None.
+        slow: Whether it runs with the slow tests alone, as recordings do.
     """
 
     source: DatasetSpec | str
@@ -68,6 +69,7 @@ class Case:
     window: int = 1
     every: int = 1
     decoder: str | None = None
+    slow: bool = False
 
 
 CASES: dict[str, Case] = {
@@ -89,7 +91,7 @@ CASES: dict[str, Case] = {
         for name in twins("robot_sim_picknplace_v20")
     },
     "two_cameras": Case(_SMALL, window=3),
-    "more_than_a_chunk": Case(_MANY, window=4, every=90, decoder="torchcodec"),
+    "more_than_a_chunk": Case(_MANY, window=4, every=90, decoder="torchcodec", slow=True),
 }
 
 
@@ -97,7 +99,9 @@ CASES: dict[str, Case] = {
     scope="module",
     params=[
         pytest.param(
-            name, marks=marks_of(name, pytest.mark.slow) if isinstance(case.source, str) else ()
+            name,
+            marks=[pytest.mark.slow] * case.slow
+            + (marks_of(name, pytest.mark.slow) if isinstance(case.source, str) else []),
         )
         for name, case in CASES.items()
     ],
@@ -124,9 +128,11 @@ def converted(
 
 
 @pytest.mark.parametrize("decoders", ["usual", pytest.param("all", marks=pytest.mark.slow)])
-def test_every_frame_is_the_sources_frame(
+def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(
     converted: tuple[Case, V21Source, Path], decoders: str
 ) -> None:
+    from lerobot.datasets import LeRobotDataset
+
     case, source, ours = converted
     frames = comparison.frames_in_windows(source.lengths, case.window, case.every)
     for backend in comparison.DECODERS:
@@ -135,6 +141,18 @@ def test_every_frame_is_the_sources_frame(
                 ours, source, backend, window=case.window, every=case.every
             )
             assert compared == frames * len(source.camera_keys), backend
+    some = [1, len(source.lengths) - 1]
+    dataset = LeRobotDataset("ours/dataset", root=ours, episodes=some, video_backend="torchcodec")
+    assert len(dataset) == sum(source.lengths[episode] for episode in some)
+    loaded = [dataset[place] for place in (0, len(dataset) - 1)]
+    assert [int(item["episode_index"]) for item in loaded] == some
+    last = source.lengths[some[-1]] - 1
+    assert int(loaded[1]["frame_index"]) == last
+    for key in source.camera_keys:
+        clip = source.clip_path(key, source.indices[some[-1]])
+        (expected,) = comparison.source_windows(clip, "torchcodec", 1, [last])
+        found = (loaded[1][key].numpy() * 255).round().astype(np.uint8)
+        assert np.array_equal(found, expected[0])
 
 
 def test_files_are_the_sources_bytes_but_never_its_inodes(
@@ -151,24 +169,6 @@ def test_files_are_the_sources_bytes_but_never_its_inodes(
             assert not mine.samefile(theirs)
             is_kept = mine.read_bytes() == theirs.read_bytes()
             assert is_kept == (stream not in case.rewritten), mine
-
-
-def test_some_episodes_load_alone(converted: tuple[Case, V21Source, Path]) -> None:
-    from lerobot.datasets import LeRobotDataset
-
-    _, source, ours = converted
-    some = [1, len(source.lengths) - 1]
-    dataset = LeRobotDataset("ours/dataset", root=ours, episodes=some, video_backend="torchcodec")
-    assert len(dataset) == sum(source.lengths[episode] for episode in some)
-    loaded = [dataset[place] for place in (0, len(dataset) - 1)]
-    assert [int(item["episode_index"]) for item in loaded] == some
-    last = source.lengths[some[-1]] - 1
-    assert int(loaded[1]["frame_index"]) == last
-    for key in source.camera_keys:
-        clip = source.clip_path(key, source.indices[some[-1]])
-        (expected,) = comparison.source_windows(clip, "torchcodec", 1, [last])
-        found = (loaded[1][key].numpy() * 255).round().astype(np.uint8)
-        assert np.array_equal(found, expected[0])
 
 
 # --- what cannot be kept ----------------------------------------------------------------------
@@ -195,11 +195,6 @@ def with_other_type(root: Path) -> None:
         return with_column(table, "action", values)
 
     edit_table(root, 1, stored_otherwise)
-
-
-def without_slot(root: Path) -> None:
-    """Leave the place of one frame empty: all behind it are shown one frame later."""
-    ODDITIES["variable frame rate"](root)
 
 
 def with_other_rate(root: Path) -> None:
@@ -236,18 +231,8 @@ UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
     "a clip that starts late": (
         ODDITIES["late start in some clips"], ["does not show its first frame at time 0"], 5,
     ),
-    "a clip that an edit list delays": (
-        ODDITIES["late start by an empty edit"], ["does not show its first frame at time 0"], 3,
-    ),
-    "frames that jitter": (
-        ODDITIES["times that jitter"], ["shows frames for different lengths of time"], 3,
-    ),
-    "a missing frame slot": (without_slot, ["shows frames for different lengths of time"], 3),
     "times that drift": (
         changed_second_clip(drifted), ["shows frames for different lengths of time"], 5,
-    ),
-    "times in milliseconds": (
-        changed_second_clip(other_timescale), ["has another frame rate than fps"], 5,
     ),
     "29.97 declared as 30": (with_other_rate, ["has another frame rate than fps"], 2),
     "sound": (
@@ -397,7 +382,7 @@ def test_a_source_in_place_is_kept_whole(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    root = make_dataset(tmp_path / "source", _SMALL)
+    root = make_dataset(tmp_path / "source", replace(_SMALL, cameras=(_TOP,)))
     leconvert.convert(root, output=tmp_path / "ours", layout=KEEP)
     shutil.rmtree(root)
     return tmp_path / "ours"

@@ -143,18 +143,18 @@ def load(root: Path) -> dict[str, list[Any]]:
 
 
 def test_annotations_are_numbered_anew_with_the_tasks(
-    source: Path, tmp_path: Path, leconvert: Leconvert
+    source: Path, tmp_path: Path, leconvert_here: Leconvert
 ) -> None:
     before = load(source)
     result = tmp_path / "result"
     convert = ["convert", "--root", source, "--output", result, "--json"]
-    refused = leconvert(*convert)
+    refused = leconvert_here(*convert)
     assert refused.returncode == 3
     flags = {
         e["remedy"] for e in json.loads(refused.stdout)["findings"] if e["severity"] == "error"
     }
     assert flags == {"--remap-tasks", "--fill-stats"}
-    done = leconvert(*convert, "--remap-tasks", "--quantiles")
+    done = leconvert_here(*convert, "--remap-tasks", "--quantiles")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["repairs"]["task_columns"] == [
         "annotation.human.task",
@@ -168,26 +168,26 @@ def test_annotations_are_numbered_anew_with_the_tasks(
     assert after["annotation.human.validity"] == ["valid"] * sum(LENGTHS)
     assert after["annotation.human.task"][-1] == "Pick the cup."
     verify = ["verify", result, "--source", source, "--bytes"]
-    assert leconvert(*verify).returncode == 0
+    assert leconvert_here(*verify).returncode == 0
     path = result / "data/chunk-000/file-000.parquet"
     sound = path.read_bytes()
     table = pq.read_table(path)
     for values in ([0] * len(table), [4, 6] * 7 + [4]):
         wrong = with_column(table, "annotation.valid", pa.array(values, pa.int32()))
         pq.write_table(wrong, path)
-        assert leconvert(*verify).returncode == 10
+        assert leconvert_here(*verify).returncode == 10
     path.write_bytes(sound)
     record = json.loads((result / "meta/repairs.json").read_bytes())
     record["task_columns"] = ["annotation.valid"]
     (result / "meta/repairs.json").write_text(json.dumps(record))
-    assert leconvert(*verify).returncode == 10
+    assert leconvert_here(*verify).returncode == 10
 
 
 def test_an_annotation_that_nobody_names_stays_and_is_told(
-    source: Path, tmp_path: Path, leconvert: Leconvert
+    source: Path, tmp_path: Path, leconvert_here: Leconvert
 ) -> None:
     (source / "meta/modality.json").unlink()
-    done = leconvert(
+    done = leconvert_here(
         "convert", "--root", source, "--output", tmp_path / "result", "--json",
         "--remap-tasks", "--quantiles",
     )  # fmt: skip
@@ -202,10 +202,10 @@ def test_an_annotation_that_nobody_names_stays_and_is_told(
 
 
 def test_what_is_left_out_goes_from_the_files_of_gr00t_too(
-    source: Path, tmp_path: Path, leconvert: Leconvert
+    source: Path, tmp_path: Path, leconvert_here: Leconvert
 ) -> None:
     result = tmp_path / "result"
-    done = leconvert(
+    done = leconvert_here(
         "convert", "--root", source, "--output", result, "--json", "--remap-tasks", "--quantiles",
         "--drop-feature", "effort", "--drop-feature", "observation.images.wrist",
         "--drop-feature", "annotation.valid",
@@ -221,24 +221,24 @@ def test_what_is_left_out_goes_from_the_files_of_gr00t_too(
     kept = [json.loads((result / "meta" / name).read_bytes()).keys() for name in FILES]
     assert [set(keys) for keys in kept[1:]] == [{"observation.state", "action"}, {"arm"}]
     verify = ["verify", result, "--source", source, "--bytes"]
-    assert leconvert(*verify).returncode == 0
+    assert leconvert_here(*verify).returncode == 0
     for name in FILES:
         path = result / "meta" / name
         sound = path.read_bytes()
         shutil.copy(source / "meta" / name, path)
-        assert leconvert(*verify).returncode == 10, name
+        assert leconvert_here(*verify).returncode == 10, name
         path.write_bytes(sound)
 
 
 def test_what_gr00t_could_not_read_in_the_result_is_told(
-    source: Path, tmp_path: Path, leconvert: Leconvert
+    source: Path, tmp_path: Path, leconvert_here: Leconvert
 ) -> None:
     modality = json.loads(json.dumps(MODALITY))
     modality["video"]["left"] = {}
     modality["state"]["arm"]["end"] = 40
     (source / "meta/modality.json").write_text(json.dumps(modality))
     (source / "videos/chunk-000/observation.images.top/episode_000001.mp4").unlink()
-    done = leconvert(
+    done = leconvert_here(
         "convert", "--root", source, "--output", tmp_path / "result", "--json",
         "--remap-tasks", "--quantiles", "--on-bad-episode", "drop",
     )  # fmt: skip

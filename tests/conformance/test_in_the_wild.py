@@ -46,7 +46,23 @@ _EXPECTED: dict[str, tuple[list[str], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", _EXPECTED)
+# Other tests of this folder load a result of each; here they are slow.
+_SHOWN_BY_OTHERS = _EXPECTED.keys() - {
+    "no statistics at all",
+    "a declared column is in no table",
+    "a task listed twice",
+    "annotations that index tasks, one listed twice",
+    "modality.json names a feature without data",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in _SHOWN_BY_OTHERS else ())
+        for name in _EXPECTED
+    ],
+)
 def test_two_tries_keep_what_can_be_kept_and_lerobot_loads_every_frame(
     name: str, tmp_path: Path
 ) -> None:

@@ -58,7 +58,10 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module",
+    params=["30", "29.97", *(pytest.param(one, marks=pytest.mark.slow) for one in [*CASES][2:])],
+)
 def long_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LongFile:
     folder: Path = tmp_path_factory.mktemp("reach")
     lengths = CASES[request.param]

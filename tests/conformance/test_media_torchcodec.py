@@ -37,11 +37,13 @@ def clips_of(codec: str, folder: Path, fps: Fraction) -> list[Path]:
 
 
 @pytest.mark.parametrize("codec", OPTIONS)
-@pytest.mark.parametrize("seek_mode", ["exact", "approximate"])
-@pytest.mark.parametrize("fps", [Fraction(30), Fraction("29.97"), Fraction(10)])
+@pytest.mark.parametrize(
+    ("seek_mode", "rate"), [("exact", "29.97"), ("approximate", "10"), ("approximate", "29.97")]
+)
 def test_every_frame_is_found_at_its_exact_time(
-    codec: str, seek_mode: str, fps: Fraction, tmp_path: Path
+    codec: str, seek_mode: str, rate: str, tmp_path: Path
 ) -> None:
+    fps = Fraction(rate)
     clips = clips_of(codec, tmp_path, fps)
     path = tmp_path / "joined.mp4"
     join_clips([Slice(str(clip)) for clip in clips], path, fps=fps, block_align=4096)

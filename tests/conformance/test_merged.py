@@ -73,18 +73,19 @@ def assert_frames_are_the_sources(out: Path, sources: list[Path], scratch: Path)
 
 
 VERSIONS = [("v2.1", "v2.1"), ("v2.1", "v3.0"), ("v2.0", "v3.0"), ("v3.0", "v2.0", "v2.1")]
+IN_CI = {("reference", VERSIONS[-1]), ("streaming", VERSIONS[1])}
 
 
 @pytest.mark.parametrize(
     ("versions", "layout"),
     [
-        *((versions, "reference") for versions in VERSIONS),
-        *(
-            pytest.param(
-                versions, "streaming", marks=pytest.mark.slow if versions != VERSIONS[-1] else ()
-            )
-            for versions in VERSIONS
-        ),
+        pytest.param(
+            versions,
+            layout,
+            marks=() if (layout, versions) in IN_CI else pytest.mark.slow,
+        )
+        for layout in ("reference", "streaming")
+        for versions in VERSIONS
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )

@@ -235,11 +235,19 @@ def run(pristine: Path, folder: Path, seeds: range) -> Counter[str]:
     return counts
 
 
+_OTHER_TYPES = {
+    "timestamp": (pa.float64(), pa.string()), "frame_index": (pa.uint8(),),
+    "episode_index": (pa.string(),), "index": (pa.float64(),), "task_index": (pa.string(),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", ["few", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("column", list(DEFAULT_COLUMNS))
 def test_lerobots_own_columns_may_be_of_other_types(
-    pristine: Path, tmp_path: Path, column: str
+    pristine: Path, tmp_path: Path, column: str, kinds: str
 ) -> None:
-    for kind in (pa.float64(), pa.uint8(), pa.string()):
+    every = (pa.float64(), pa.uint8(), pa.string())
+    for kind in _OTHER_TYPES[column] if kinds == "few" else every:
         if column == "timestamp" and pa.types.is_integer(kind):
             continue
         source, result = tmp_path / f"{kind}", tmp_path / f"{kind}_v30"
@@ -259,8 +267,9 @@ def test_lerobots_own_columns_may_be_undeclared_and_computed_anew(
     pristine: Path, tmp_path: Path, column: str
 ) -> None:
     leconvert.convert(pristine, output=tmp_path / "v30")
-    both = ["--retime", "--reindex"]
-    for source, computed in ((pristine, [[], both]), (tmp_path / "v30", [both[:1], both[1:]])):
+    retime, reindex = ["--retime"], ["--reindex"]
+    anew = retime if column == "timestamp" else reindex
+    for source, computed in ((pristine, [[], retime + reindex]), (tmp_path / "v30", [anew])):
         edit_info(source, lambda info: info["features"].pop(column))
         for number, flags in enumerate(computed):
             out = tmp_path / f"{source.name} {number}"
@@ -274,9 +283,9 @@ def _cast(column: str, kind: pa.DataType, table: pa.Table) -> pa.Table:
 
 
 def test_whatever_is_converted_loads(pristine: Path, tmp_path: Path) -> None:
-    counts = run(pristine, tmp_path, range(10))
-    assert counts["columns loaded"] > 10
-    assert counts["columns left out"] > 10
+    counts = run(pristine, tmp_path, range(6))
+    assert counts["columns loaded"] > 5
+    assert counts["columns left out"] > 5
 
 
 @pytest.mark.slow

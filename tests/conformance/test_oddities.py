@@ -40,7 +40,18 @@ _REFUSED = {
 }
 
 
-@pytest.fixture(params=sorted(ODDITIES))
+# Others have their codec, their pixels, or their way to be shown.
+_SHOWN_BY_OTHERS = {
+    "HEVC", "HEVC 4:4:4 12 bit", "H.264 4:4:4", "H.264 4:2:2", "late start", "rotated",
+}  # fmt: skip
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in _SHOWN_BY_OTHERS else ())
+        for name in sorted(ODDITIES)
+    ]
+)
 def oddity(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

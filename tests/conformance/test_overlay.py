@@ -46,12 +46,12 @@ _MANY = DatasetSpec(
     state_dim=2,
     chunks_size=100,  # whose names an overlay leaves as they are
 )
-CASES: dict[str, tuple[DatasetSpec | str, int, int]] = {
-    # What is converted; the frames of a window; every so-manieth window is loaded.
-    **{name: (name, 60, 8) for name in twins("g1_inspire_12ep")},
-    **{name: (name, 60, 1) for name in twins("cr5_5ep")},
-    "two_cameras": (_SMALL, 3, 1),
-    "more_than_a_chunk": (_MANY, 3, 2),
+CASES: dict[str, tuple[DatasetSpec | str, int, int, str]] = {
+    # What is converted; the frames of a window; every so-manieth window is loaded, by a decoder.
+    **{name: (name, 60, 8, "torchcodec") for name in twins("g1_inspire_12ep")},
+    **{name: (name, 60, 2, "pyav") for name in twins("cr5_5ep")},
+    "two_cameras": (_SMALL, 3, 1, "pyav"),
+    "more_than_a_chunk": (_MANY, 3, 5, "torchcodec"),
 }
 
 
@@ -66,8 +66,8 @@ def overlaid(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     recordings: Callable[[str], Path],
-) -> tuple[V21Source, Path, tuple[int, int]]:
-    spec, window, every = CASES[request.param]
+) -> tuple[V21Source, Path, tuple[int, int, str]]:
+    spec, *loading = CASES[request.param]
     folder = tmp_path_factory.mktemp("overlay")
     root = recordings(spec) if isinstance(spec, str) else make_dataset(folder / "source", spec)
     ours = Path(shutil.copytree(root, folder / "ours"))
@@ -76,26 +76,21 @@ def overlaid(
     after = snapshot(ours)
     for path, facts in before.items():  # not even a time is another one
         assert after[path.replace("meta/", "meta_old/", 1)] == facts
-    return V21Source.open(root), ours, (window, every)
+    return V21Source.open(root), ours, loading
 
 
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_every_frame_is_the_sources_frame(
-    overlaid: tuple[V21Source, Path, tuple[int, int]], backend: str
+def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(
+    overlaid: tuple[V21Source, Path, tuple[int, int, str]],
 ) -> None:
-    source, ours, (window, every) = overlaid
+    from lerobot.datasets import LeRobotDataset
+
+    source, ours, (window, every, backend) = overlaid
     compared = comparison.assert_every_frame_is_the_sources(
         ours, source, backend, window=window, every=every
     )
     assert compared == comparison.frames_in_windows(source.lengths, window, every) * len(
         source.camera_keys
     )
-
-
-def test_some_episodes_load_alone(overlaid: tuple[V21Source, Path, tuple[int, int]]) -> None:
-    from lerobot.datasets import LeRobotDataset
-
-    source, ours, _ = overlaid
     some = [1, len(source.lengths) - 1]
     dataset = LeRobotDataset("ours/dataset", root=ours, episodes=some, video_backend="torchcodec")
     assert len(dataset) == sum(source.lengths[episode] for episode in some)

@@ -142,7 +142,16 @@ def _decoded_format(path: Path) -> str:
         return next(container.decode(video=0)).format.name
 
 
-@pytest.fixture(scope="module", params=VIDEOS.values(), ids=VIDEOS)
+_IN_CI = ("h264_8_bits", "h264_10_bits", "hevc_12_bits_depth", "av1_12_bits")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(video, id=name, marks=() if name in _IN_CI else pytest.mark.slow)
+        for name, video in VIDEOS.items()
+    ],
+)
 def converted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[GrayVideo, V21Source, Path]:

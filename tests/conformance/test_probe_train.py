@@ -122,15 +122,18 @@ def test_an_older_checkpoint_is_resumed_in_another_folder_alone(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_losses_and_order_after_resuming_at_any_batch_are_those_of_a_run_that_never_stopped(
+def test_a_resumed_run_has_losses_and_order_of_one_that_never_stopped_each_frame_once_an_epoch(
     datasets: dict[str, Path], tmp_path: Path, num_workers: int
 ) -> None:
     settings = {"num_workers": num_workers}
     whole = run(datasets["videos"], tmp_path / "whole", **settings)
     assert len(set(map(tuple, whole.order))) == STEPS
     assert sum(LENGTHS) < sum(map(len, whole.order)) < 2 * sum(LENGTHS)
-    # At its beginning, in its middle, and around the end of the first epoch, after step 8.
-    for step in (5, 8) if num_workers else (1, 5, 7, 8, 9, 11):
+    epoch = whole.first_epoch
+    assert epoch != sorted(epoch)
+    assert sorted(epoch) == list(range(sum(LENGTHS)))
+    # In the middle of the first epoch, before its end after step 8, and there.
+    for step in (5, 8) if num_workers else (7, 8):
         resumed = run(
             datasets["videos"],
             tmp_path / f"from-{step}",
@@ -139,12 +142,6 @@ def test_losses_and_order_after_resuming_at_any_batch_are_those_of_a_run_that_ne
         )
         assert resumed.order == whole.order[step:], step
         assert resumed.losses == whole.losses[step:], step  # equal to the last bit
-
-
-def test_every_frame_comes_once_an_epoch(datasets: dict[str, Path], tmp_path: Path) -> None:
-    epoch = run(datasets["videos"], tmp_path, num_workers=2).first_epoch
-    assert epoch != sorted(epoch)
-    assert sorted(epoch) == list(range(sum(LENGTHS)))
 
 
 def test_a_signal_saves_at_once_and_the_same_command_goes_on(
@@ -220,7 +217,7 @@ def test_another_order_or_a_second_run_in_the_same_folder_is_refused(
 def test_it_learns_from_images_in_tables_and_from_numbers(
     datasets: dict[str, Path], tmp_path: Path, name: str, mode: str
 ) -> None:
-    trained = run(datasets[name], tmp_path, mode=mode, steps=40, learning_rate=0.003)
+    trained = run(datasets[name], tmp_path, mode=mode, steps=20, learning_rate=0.003)
     first, last = trained.losses[:5], trained.losses[-5:]
     assert sum(filter(None, last)) < sum(filter(None, first))
 

@@ -41,8 +41,8 @@ DTYPES = [
     "utf8", "binary", "large_binary", "timestamp[us]", "date32", "decimal128(5, 2)", "halffloat",
     "int", "str", "object", "json", "language", "",
 ]  # fmt: skip
-# One type of each kind, and its dtype. Only the slow test tries the others with each other.
-FEW = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
+# Two types, and their dtypes. Only the slow test tries the others with each other.
+FEW = {"int64": pa.int64(), "string": pa.string()}
 # Other names of dtypes that are listed, tried with two types.
 ALIASES = {"float", "double", "bool_", "utf8", "halffloat", "int", "str", "object", "json"}
 FEW_SHAPES = [(1,), (3,), (2, 3), (1, 2, 3), ()]
@@ -180,11 +180,11 @@ def test_every_dtype_with_every_type(reader: Reader) -> None:
             if (
                 element in (pa.float32(), pa.string())
                 if dtype in ALIASES
-                else dtype in (*FEW, dtype_name(element)) or element in FEW.values()
+                else dtype in ("float32", dtype_name(element)) or element in FEW.values()
             )
         ),
     )
-    assert read > 100
+    assert read > 60
 
 
 def test_lists_and_arrays_of_every_type(reader: Reader) -> None:
@@ -207,7 +207,9 @@ def test_every_shape_with_every_nesting(reader: Reader) -> None:
             ("float32", shape, a_column(pa.float32(), lengths, how))
             for shape in SHAPES
             for lengths, how in NESTINGS
-            if shape in FEW_SHAPES or (lengths, how) in FEW_NESTINGS
+            if (shape in FEW_SHAPES and (lengths, how) in FEW_NESTINGS)
+            or shape in ((1,), (2, 3), lengths)
+            or lengths == (1, 2, 3)
         ),
     )
     assert read >= 10

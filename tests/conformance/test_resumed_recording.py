@@ -90,7 +90,7 @@ def repaired_in_place(source: Path, folder: Path) -> Path:
 @pytest.mark.parametrize(
     "made",
     [
-        converted,
+        pytest.param(converted, marks=pytest.mark.slow),
         pytest.param(converted_in_the_streaming_layout, marks=pytest.mark.slow),
         pytest.param(merged, marks=pytest.mark.slow),
         merged_of_parts_with_quantiles,

@@ -14,7 +14,7 @@ import leconvert
 from leconvert.model.selection import EpisodeRanges
 
 
-@pytest.mark.parametrize("recording", each("cr5_5ep", "g1_inspire_12ep", slow=True), indirect=True)
+@pytest.mark.parametrize("recording", each("cr5_5ep", slow=True), indirect=True)
 def test_every_part_of_a_recording_loads_frame_by_frame(recording: Path, tmp_path: Path) -> None:
     root = recording
     whole = V21Source.open(root)

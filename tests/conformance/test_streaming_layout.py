@@ -75,11 +75,10 @@ def test_files_hold_about_equal_numbers_of_frames(streamed: Streamed) -> None:
     assert np.abs(frames - sum(lengths) / _WORKERS).max() < max(lengths)
 
 
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_every_frame_is_the_sources_frame(streamed: Streamed, backend: str) -> None:
+def test_every_frame_is_the_sources_frame(streamed: Streamed) -> None:
     source = streamed.source
     compared = comparison.assert_every_frame_is_the_sources(
-        streamed.ours, source, backend, window=4
+        streamed.ours, source, "torchcodec", window=4
     )
     assert compared == 2 * sum(source.lengths)
 
@@ -148,7 +147,7 @@ def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:
     frames = np.arange(9000)
     lost = np.flatnonzero(is_out_of_reach(np.full(9000, begins), frames, spec.rate))
     assert len(lost) == 688
-    sampled = (begins + lost[::20]).tolist()
+    sampled = (begins + lost[::80]).tolist()
 
     results, warnings = {}, {}
     for layout in ("reference", "streaming"):

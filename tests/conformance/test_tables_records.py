@@ -110,7 +110,9 @@ def test_images_written_by_pandas_become_datasets_images(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "recording", each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"), indirect=True
+    "recording",
+    each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20", slow=True),
+    indirect=True,
 )
 def test_the_rows_of_recordings_load_as_lerobot_asks_for_them(
     recording: Path, tmp_path: Path
@@ -162,7 +164,7 @@ def reference_info(source: dict[str, Any], folder: Path) -> str:
     return (folder / "new/meta/info.json").read_text()
 
 
-@pytest.mark.parametrize("recording", each("g1_inspire_12ep", "cr5_5ep"), indirect=True)
+@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
 @pytest.mark.parametrize("extra", [{}, {"tools": [{"name": "say"}]}, {"video_path": None}])
 def test_info_is_the_references_byte_for_byte(
     recording: Path, extra: dict[str, Any], tmp_path: Path

@@ -83,8 +83,10 @@ def reference_of(stats: list[dict[str, Any]]) -> dict[str, Any]:
     return reference
 
 
-@pytest.mark.parametrize("quantiles", [False, True])
-@pytest.mark.parametrize("episodes", [1, 2, 63, 64, 65, 1000])
+@pytest.mark.parametrize(
+    ("episodes", "quantiles"),
+    [(1, True), (2, False), (63, True), (64, False), (65, True), (300, False)],
+)
 def test_one_block_is_equal_to_the_last_bit(episodes: int, quantiles: bool) -> None:
     assert_identical(*both(random_stats(episodes, episodes, quantiles=quantiles)))
 

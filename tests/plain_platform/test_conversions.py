@@ -58,11 +58,9 @@ def test_it_offers_nothing(plain: Run) -> None:
 
 
 OPERATIONS = {
-    "convert": "convert SOURCE OUT",
     "convert many": "convert MANY OUT --num-workers 2",
     "convert in place": "convert COPY-OF-SOURCE --no-push",
     "back": "convert V30 OUT --to v2.1",
-    "back in place": "convert COPY-OF-V30 --to v2.1 --no-push",
     "merge": "merge SOURCE V30 --output OUT",
     "split": "split V30 --output-dir OUT --into a=0-2,b=3-4",
     "trim": "trim COPY-OF-V30 --episode 0 --frames 2:9",

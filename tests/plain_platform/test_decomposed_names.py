@@ -56,7 +56,7 @@ def test_it_lists_names_in_their_parts_and_finds_both(decomposing: Run, tmp_path
 
 
 # Each way to write: a new tree, in place, beside others, in place of a damaged one, no files.
-NAMES = ["convert", "convert in place", "back", "merge", "split", "repair", "overlay"]
+NAMES = ["convert in place", "back", "merge", "split", "repair", "overlay"]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,18 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 FRAMES = [9, 12, 7, 8, 10, 9, 11]
 
 
-@pytest.fixture(scope="module", params=["libx264", "libsvtav1"])
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    camera = CameraSpec(key="observation.images.top", width=64, height=64, codec=request.param)
-    spec = DatasetSpec(episodes=len(FRAMES), frames=FRAMES, cameras=(camera,))
-    return make_dataset(tmp_path_factory.mktemp("indexes") / "dataset", spec)
+CODECS = ("libx264", "libsvtav1")
+
+
+@pytest.fixture(scope="module")
+def source_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @cache
+    def make(codec: str) -> Path:
+        camera = CameraSpec(key="observation.images.top", width=64, height=64, codec=codec)
+        spec = DatasetSpec(episodes=len(FRAMES), frames=FRAMES, cameras=(camera,))
+        return make_dataset(tmp_path_factory.mktemp("indexes") / "dataset", spec)
+
+    return make
 
 
 def pictures(root: Path) -> list[bytes]:
@@ -54,24 +63,32 @@ def damage(clip: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "times"),
+    ("codec", "layout", "times"),
     [
-        ("reference", 12),
-        ("episode-files", 12),
-        pytest.param("reference", 500, marks=pytest.mark.slow),
-        pytest.param("episode-files", 500, marks=pytest.mark.slow),
+        ("libx264", "reference", 12),
+        ("libsvtav1", "episode-files", 12),
+        *(
+            pytest.param(codec, layout, 500, marks=pytest.mark.slow)
+            for codec in CODECS
+            for layout in ("reference", "episode-files")
+        ),
     ],
 )
 def test_no_damage_of_an_index_gives_other_pictures(
-    source: Path, tmp_path: Path, layout: str, times: int
+    source_of: Callable[[str], Path], tmp_path: Path, codec: str, layout: str, times: int
 ) -> None:
-    damage_and_convert(source, tmp_path, LayoutOptions(layout=layout), times)
+    damage_and_convert(source_of(codec), tmp_path, LayoutOptions(layout=layout), times)
 
 
-@pytest.mark.parametrize("times", [12, pytest.param(500, marks=pytest.mark.slow)])
-def test_nor_where_zeros_lie_between_episodes(source: Path, tmp_path: Path, times: int) -> None:
+@pytest.mark.parametrize(
+    ("codec", "times"),
+    [("libx264", 12), *(pytest.param(codec, 500, marks=pytest.mark.slow) for codec in CODECS)],
+)
+def test_nor_where_zeros_lie_between_episodes(
+    source_of: Callable[[str], Path], tmp_path: Path, codec: str, times: int
+) -> None:
     joined = tmp_path / "joined"
-    convert(source, output=joined, layout=LayoutOptions(block_align=4096))
+    convert(source_of(codec), output=joined, layout=LayoutOptions(block_align=4096))
     damage_and_convert(joined, tmp_path, LayoutOptions(to="v2.1"), times)
 
 

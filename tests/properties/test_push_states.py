@@ -200,7 +200,7 @@ def results(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {name: folder / name for name in ("mine", "theirs")}
 
 
-@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_pushes_in_any_order(
     hub: StandIn,
     api_of: Callable[..., HfApi],

@@ -124,7 +124,7 @@ def settings_of(examples: int) -> settings:
 
 
 class TestUpkeep(Upkeep.TestCase):  # type: ignore[valid-type, misc]
-    settings = settings_of(5)
+    settings = settings_of(3)
 
 
 @pytest.mark.slow

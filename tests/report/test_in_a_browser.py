@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,39 +66,55 @@ def story() -> RunReport:
     return run_story(overnight=True)
 
 
-def stories() -> Iterator[Any]:
+def _stories() -> Iterator[tuple[str, RunReport]]:
     whole = run_story()
-    yield pytest.param(whole, id="finished")
+    yield "finished", whole
     held = [
         replace(attempt, end=AttemptEnd.HELD) if attempt.batch_id > 110 else attempt
         for attempt in whole.attempts
     ]
-    yield pytest.param(
+    yield (
+        "under way",
         replace(whole, state=StoryState.UNFINISHED, attempts=held, verification=None, packers=(),
                 probe={"error": "ProbeError", "message": "torch is not installed."}),
-        id="under way",
     )  # fmt: skip
     differs = Verification("structure", False, {"files": 3}, 1.0, 40, ["a: b: expected c, found d"])
-    yield pytest.param(replace(whole, state=StoryState.DIFFERS, verification=differs), id="differs")
+    yield "differs", replace(whole, state=StoryState.DIFFERS, verification=differs)
     alone = RunReport(
         "result", StoryState.RESULT_ONLY, datetime.now(UTC), "/data/result", episodes=5
     )
-    yield pytest.param(replace(alone, streams=whole.streams), id="result only")
+    yield "result only", replace(alone, streams=whole.streams)
     nameless = replace(whole, attempts=[replace(a, began=None, ended=None) for a in whole.attempts])
-    yield pytest.param(replace(nameless, invocations=(), packers=()), id="without times")
+    yield "without times", replace(nameless, invocations=(), packers=())
     odd = [Finding(HOSTILE, "error", HOSTILE, 3, HOSTILE, HOSTILE, HOSTILE)] * 3
-    yield pytest.param(
-        replace(run_story(name=HOSTILE, batches=30), findings=odd, remarks=[HOSTILE] * 20),
-        id="hostile",
-    )
+    hostile = run_story(name=HOSTILE, batches=30)
+    yield "hostile", replace(hostile, findings=odd, remarks=[HOSTILE] * 20)
 
 
-# Colours do not depend on the size, nor does what overflows on the colours.
-@pytest.mark.parametrize(("size", "scheme"), [(SIZES[0], "light"), (SIZES[1], "dark")], ids=str)
-@pytest.mark.parametrize("story", list(stories()))
+STORIES = dict(_stories())
+
+
+SMALL_AND_LIGHT, LARGE_AND_DARK = (SIZES[0], "light"), (SIZES[1], "dark")
+
+
+# Colours do not depend on the size, nor does what overflows on the colours; a whole page has all.
+@pytest.mark.parametrize(
+    ("name", "size", "scheme"),
+    [
+        ("finished", *SMALL_AND_LIGHT),
+        ("finished", *LARGE_AND_DARK),
+        ("under way", *SMALL_AND_LIGHT),
+        ("differs", *LARGE_AND_DARK),
+        ("result only", *SMALL_AND_LIGHT),
+        ("without times", *LARGE_AND_DARK),
+        ("hostile", *SMALL_AND_LIGHT),
+    ],
+    ids=str,
+)
 def test_a_page_fits_is_legible_and_asks_for_nothing(
-    browser: Browser, story: RunReport, size: tuple[int, int], scheme: str
+    browser: Browser, name: str, size: tuple[int, int], scheme: str
 ) -> None:
+    story = STORIES[name]
     browser.show(story, width=size[0], height=size[1], scheme=scheme)
     assert browser.complaints() == []
     assert [url for url in browser.requests() if not url.startswith(("file:", "data:,"))] == []
@@ -109,19 +124,18 @@ def test_a_page_fits_is_legible_and_asks_for_nothing(
     assert [row for row in shown if row[1] < 4.5 or row[2] < 1] == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_dark_reader_gets_a_dark_page_and_paper_is_white(
-    browser: Browser, story: RunReport, scheme: str
+    browser: Browser, story: RunReport
 ) -> None:
     colours = "return [getComputedStyle(document.body).backgroundColor, "
     colours += "getComputedStyle(document.body).color]"
-    browser.show(story, scheme=scheme)
-    page, ink = browser.ask(colours)
-    assert (page, ink) == {
-        "light": ("rgb(246, 247, 248)", "rgb(21, 25, 30)"),
-        "dark": ("rgb(17, 20, 24)", "rgb(233, 236, 240)"),
-    }[scheme]
-    browser.show(story, scheme=scheme, medium="print", width=720)
+    for scheme, expected in (
+        ("light", ["rgb(246, 247, 248)", "rgb(21, 25, 30)"]),
+        ("dark", ["rgb(17, 20, 24)", "rgb(233, 236, 240)"]),
+    ):
+        browser.show(story, scheme=scheme)
+        assert browser.ask(colours) == expected
+    browser.show(story, scheme="dark", medium="print", width=720)
     assert browser.ask(colours) == ["rgb(255, 255, 255)", "rgb(21, 25, 30)"]
     shown = browser.ask(CONTRASTS)
     assert [row for row in shown if row[1] < 4.5] == []
@@ -271,11 +285,11 @@ def test_ten_thousand_batches_by_sixty_four_workers_are_still_a_page(
     browser: Browser, tmp_path: Path
 ) -> None:
     story = run_story(batches=10_000, hosts=8, workers_a_host=8)
-    for width, height in SIZES:
-        browser.show(story, width=width, height=height)
-        assert browser.complaints() == []
-        assert browser.overflow() <= 0
-        assert browser.ask("return document.querySelectorAll('.rows .worker').length") == 65
-        assert browser.ask("return document.querySelectorAll('*').length") < 12_000
-        browser.photograph(tmp_path / "page.png")
-        assert (tmp_path / "page.png").stat().st_size > 50_000
+    width, height = SIZES[0]
+    browser.show(story, width=width, height=height)
+    assert browser.complaints() == []
+    assert browser.overflow() <= 0
+    assert browser.ask("return document.querySelectorAll('.rows .worker').length") == 65
+    assert browser.ask("return document.querySelectorAll('*').length") < 12_000
+    browser.photograph(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 50_000

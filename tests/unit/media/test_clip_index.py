@@ -54,7 +54,9 @@ def test_the_index_of_an_encoded_clip_is_what_ffmpeg_sees(name: str, make_clip: 
 
 
 @pytest.mark.parametrize(
-    "recording", each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"), indirect=True
+    "recording",
+    each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20", slow=True),
+    indirect=True,
 )
 def test_the_index_of_a_recording_is_what_ffmpeg_sees(recording: Path) -> None:
     clips = sorted(recording.glob("videos/**/*.mp4"))

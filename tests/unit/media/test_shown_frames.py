@@ -77,7 +77,9 @@ def test_a_joined_file_gives_the_frames_of_its_clips(
 
 
 @pytest.mark.parametrize(
-    "recording", each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"), indirect=True
+    "recording",
+    each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20", slow=True),
+    indirect=True,
 )
 def test_recordings_give_the_frame_of_each_rank(recording: Path) -> None:
     path = min(recording.glob("videos/**/*.mp4"))

@@ -493,6 +493,7 @@ def test_unusual_but_sound_datasets_have_no_findings(tmp_path: Path, spec: Datas
                 "video-info": {"info"},
             },
         ),
+        slow=True,
     ),
     indirect=["recording"],
 )
@@ -506,7 +507,7 @@ def test_recordings_have_exactly_what_is_known_of_them(
     assert all("timestamp" in message for message in stale)
 
 
-@pytest.mark.parametrize("recording", each("robot_sim_picknplace_v20"), indirect=True)
+@pytest.mark.parametrize("recording", each("robot_sim_picknplace_v20", slow=True), indirect=True)
 def test_a_v20_recording_is_repaired_without_errors(recording: Path) -> None:
     options = RepairOptions(retime=True, drop_features=("observation.images.egoview",))
     repaired = scan_source(recording, options)
@@ -671,16 +672,14 @@ def test_only_statistics_that_are_missing_or_stale_are_filled(source_without_cam
     assert scan.repairs.stats_episodes == {"action": (1,), "timestamp": (2,)}
 
 
-@pytest.mark.parametrize("stats", [-1, "x", [], True])
-def test_statistics_that_are_no_table_are_filled(source_without_cameras: Path, stats: Any) -> None:
-    sound = convert(source_without_cameras, output=source_without_cameras.with_name("sound"))
-    edit_lines(source_without_cameras, "episodes_stats", lambda lines: lines[1].update(stats=stats))
+def test_statistics_that_are_no_table_are_filled(source_without_cameras: Path) -> None:
+    source = source_without_cameras
+    sound = convert(source, output=source.with_name("sound"))
     repairs = RepairOptions(fill_stats=True)
-    filled = convert(
-        source_without_cameras,
-        output=source_without_cameras.with_name("filled"),
-        repairs=repairs,
-    )
+    for stats in (-1, "x", True, []):
+        edit_lines(source, "episodes_stats", lambda lines, s=stats: lines[1].update(stats=s))
+        assert {f.severity for f in scan_source(source, repairs).findings} == {"repaired"}
+    filled = convert(source, output=source.with_name("filled"), repairs=repairs)
     columns = [
         pq.read_table(report.output / "meta/episodes/chunk-000/file-000.parquet")[
             "stats/action/count"

@@ -58,9 +58,10 @@ def test_timestamps_of_very_long_episodes_are_right_as_single_precision_has_them
     assert scan_source(source).findings == ()
 
 
-@pytest.mark.parametrize("dictionary", [True, False])
-@pytest.mark.parametrize("groups", [10, 2])
-@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(
+    ("dictionary", "groups", "statistics"),
+    [(True, 10, True), (True, 2, False), (False, 10, False), (False, 2, True)],
+)
 def test_timestamps_are_seen_however_a_file_is_written(
     source: Path, dictionary: bool, groups: int, statistics: bool
 ) -> None:
@@ -229,11 +230,14 @@ def test_an_episode_without_frames_can_be_left_out(
     found = severities(scan_source(source))
     assert found["empty-episode"] == {"error"}
     assert "missing-stats" not in found
-    out = tmp_path / "out"
-    leconvert.convert(source, output=out, repairs=RepairOptions(on_bad_episode="drop"))
-    assert leconvert.verify_pair(out, source, depth="bytes").ok
-    rows = read_episodes(out)
-    assert rows.column("length").to_pylist() == [LENGTHS[0], *LENGTHS[2:]]
+    drop = RepairOptions(on_bad_episode="drop")
+    assert scan_source(source, drop).length.tolist() == [LENGTHS[0], *LENGTHS[2:]]
+    if files == "of frames":  # tests/conformance converts the others
+        out = tmp_path / "out"
+        leconvert.convert(source, output=out, repairs=drop)
+        assert leconvert.verify_pair(out, source, depth="bytes").ok
+        rows = read_episodes(out)
+        assert rows.column("length").to_pylist() == [LENGTHS[0], *LENGTHS[2:]]
 
 
 @pytest.mark.parametrize("length", [-1, True, 1.0])
@@ -282,6 +286,8 @@ def test_a_column_of_lists_or_texts_is_mended_by_computing_it(
     assert any(f"column {column} of type " in finding.message for finding in errors)
     if flag is not None:
         repairs = RepairOptions(retime=flag == "--retime", reindex=flag == "--reindex")
+        assert "error" not in {f.severity for f in scan_source(source, repairs).findings}
+    if (column, stored) in {("timestamp", "lists"), ("index", "text")}:
         leconvert.convert(source, output=tmp_path / "out", repairs=repairs)
         assert leconvert.verify_pair(tmp_path / "out", source, depth="bytes").ok
 

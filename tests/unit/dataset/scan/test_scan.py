@@ -176,42 +176,48 @@ def test_a_malformed_table_is_named_with_its_line(
     assert caught.value.message.count("line ") <= 1
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
+COMPUTED = RepairOptions(recompute_stats=True)
+
+
+def test_a_malformed_table_of_statistics_is_not_needed_where_they_are_computed(
+    source_copy: Path, tmp_path: Path
+) -> None:
+    for content, sentence in (
         ('{"episode_index": 0, "stats": {}\n', "is not JSON"),
         ('\n{"episode_index": 0, "stats": [}\n', "is not JSON"),
         ('{"stats": {}}\n', "line 1 needs an integer episode_index"),
         ('{"episode_index": 0, "stats": {}}\n' * 2, "lists episode 0 twice"),
-    ],
-)
-def test_a_malformed_table_of_statistics_is_not_needed_where_they_are_computed(
-    source_copy: Path, tmp_path: Path, content: str, sentence: str
-) -> None:
-    (source_copy / "meta/episodes_stats.jsonl").write_text(content)
-    findings = scan_source(source_copy).findings
-    assert {(f.code, f.severity, f.remedy) for f in findings} == {
-        ("missing-stats", "error", "--fill-stats")
-    }
-    assert any(sentence in finding.message for finding in findings)
+    ):
+        (source_copy / "meta/episodes_stats.jsonl").write_text(content)
+        findings = scan_source(source_copy).findings
+        assert {(f.code, f.severity, f.remedy) for f in findings} == {
+            ("missing-stats", "error", "--fill-stats")
+        }
+        assert any(sentence in finding.message for finding in findings)
+        assert {f.severity for f in scan_source(source_copy, COMPUTED).findings} == {"repaired"}
     out = tmp_path / "out"
-    leconvert.convert(source_copy, output=out, repairs=RepairOptions(recompute_stats=True))
+    leconvert.convert(source_copy, output=out, repairs=COMPUTED)
     assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
 
 
-@pytest.mark.parametrize(
-    "stats", [[0], {"min": [0]}, {"min": ["a"], "max": [1], "mean": [1], "std": [0], "count": [1]}]
-)
 def test_malformed_statistics_of_what_is_not_declared_are_left_out_where_all_are_computed(
-    source_copy: Path, tmp_path: Path, stats: object
+    source_copy: Path, tmp_path: Path
 ) -> None:
-    edit_lines(source_copy, "episodes_stats", lambda lines: lines[1]["stats"].update(x=stats))
-    [finding] = scan_source(source_copy).findings
-    assert (finding.code, finding.severity) == ("missing-stats", "error")
-    assert finding.remedy == "--recompute-stats"
-    assert "statistics of x for episode 1 are not numbers" in finding.message
+    for stats in (
+        [0],
+        {"min": [0]},
+        {"min": ["a"], "max": [1], "mean": [1], "std": [0], "count": [1]},
+    ):
+        edit_lines(
+            source_copy, "episodes_stats", lambda lines, x=stats: lines[1]["stats"].update(x=x)
+        )
+        [finding] = scan_source(source_copy).findings
+        assert (finding.code, finding.severity) == ("missing-stats", "error")
+        assert finding.remedy == "--recompute-stats"
+        assert "statistics of x for episode 1 are not numbers" in finding.message
+        assert "error" not in {f.severity for f in scan_source(source_copy, COMPUTED).findings}
     out = tmp_path / "out"
-    leconvert.convert(source_copy, output=out, repairs=RepairOptions(recompute_stats=True))
+    leconvert.convert(source_copy, output=out, repairs=COMPUTED)
     assert "x" not in json.loads((out / "meta/stats.json").read_bytes())
     assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
 
