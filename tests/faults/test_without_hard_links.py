@@ -138,18 +138,3 @@ def test_another_host_is_refused_with_a_sentence_and_may_look(
     assert "hosts    only" in looked.stdout
     assert leconvert("plan", *convert, "--restart").returncode == 0
     assert leconvert("convert", *convert).returncode == 0
-
-
-def test_a_storm_of_kills_and_stops_ends_in_the_quiet_runs_bytes(linkless_disk: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(ROOT / "scripts" / "storm.py"),
-         "--kills", "8", "--kills-per-round", "4", "--episodes", "12", "--seed", "5",
-         "--folder", str(linkless_disk)],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, *rounds, total = map(json.loads, done.stdout.splitlines())
-    assert [row["troubles"] for row in rounds if not row["ok"]] == []
-    assert total["kills"] >= 8
-    assert total["take_overs"] > 0
-    assert list(linkless_disk.iterdir()) == []
