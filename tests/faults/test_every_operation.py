@@ -147,23 +147,18 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
 def test_half_a_write_is_never_taken_for_a_whole_one_and_is_continued_by_who_lives(
     campaign: Campaign,
 ) -> None:
-    kinds = ("--kinds", "tear,short", "--stages", CONVERSION, "--every", 11)
+    kinds = ("--kinds", "tear,short", "--stages", CONVERSION, "--every", 15)
     rows = campaign("--case", "output", *kinds)
     for fault, how in (("TEAR", "died"), ("SHORT", "succeeded")):
         ended = [row["first"]["how"] for row in rows if row["fault"] == fault]
-        assert len(ended) >= 4
+        assert len(ended) >= 3
         assert set(ended) == {how}
 
 
-@pytest.mark.parametrize(
-    ("name", "kinds", "every", "least"),
-    [("output", "fail,last,lie", 307, 10), ("append", "fail", 631, 5)],
-)
-def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(
-    campaign: Campaign, name: str, kinds: str, every: int, least: int
-) -> None:
-    rows = campaign("--case", name, "--kinds", kinds, "--stages", CONVERSION, "--every", every)
-    assert len(rows) >= least
+def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(campaign: Campaign) -> None:
+    kinds = ("--kinds", "fail,last,lie", "--stages", CONVERSION)
+    rows = campaign("--case", "output", *kinds, "--every", 307)
+    assert len(rows) >= 10
     assert [row["number"] for row in rows if row["problems"]] == []
     assert {row["first"]["how"] for row in rows} == {"refused", "succeeded"}
 
