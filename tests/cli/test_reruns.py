@@ -51,15 +51,11 @@ def flip_a_byte(dataset: Path) -> None:
 # Each command, where its result is, and whether the result takes the source's place.
 COMMANDS = {
     "convert": (["convert", "A", "out"], "out"),
-    "in place": (["convert", "A"], "A"),
-    "in a work dir": (["convert", "A", "out", "--work-dir", "work"], "out"),
     "overlay": (["convert", "A", "--layout", "overlay"], "A"),
     "to v2.1": (["convert", "A", "out", "--to", "v2.1", "--quantiles"], "out"),
-    "selected": (["convert", "A", "out", "--episodes", "1-2", "--layout", "streaming"], "out"),
     "append": (["convert", "A", "out", "--append"], "out"),
     "merge": (["merge", "A", "B", "--output", "out"], "out"),
     "split": (["split", "A", "--output-dir", "parts", "--into", "a=0,b=1-2"], "parts/a"),
-    "trim": (["trim", "A", "--episode", "1", "--frames", ":4", "--output", "out"], "out"),
     "trim in place": (["trim", "A", "--episode", "1", "--frames", ":4"], "A"),
 }
 
