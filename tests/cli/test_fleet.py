@@ -212,6 +212,8 @@ def test_wrong_lists_and_places_are_refused_before_any_work(
     lab.list.write_text("in/good\n")
     over = leconvert_here("fleet", lab.list, "-o", lab.root, "--work-dir", lab.work)
     assert (over.returncode, "would replace a source of the fleet" in over.stderr) == (2, True)
+    file = leconvert_here("fleet", lab.list, "-o", lab.list, "--work-dir", lab.work, code=2)
+    assert f"{lab.list} is not a folder" in file.stderr
     folder = leconvert_here("fleet", lab.root, "-o", lab.out, "--work-dir", lab.work)
     assert "leconvert fleet find" in folder.stderr
     assert not lab.work.exists()

@@ -193,7 +193,7 @@ def _told(error: OSError, path: str) -> StorageError:
     if error.errno == errno.EACCES:
         message, next_step = denied(path)
         return StorageError(message, path=path, next_step=next_step)
-    if error.errno == errno.ENOTDIR:
+    if error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and not Path(path).is_dir()):
         said, next_step = (
             "a part of this path is not a folder",
             "Give a path whose parts are folders.",
