@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -459,9 +460,12 @@ def _without_circles(findings: list[Finding], videos: Sequence[RoutedFile]) -> I
             yield replace(finding, severity="info", remedy=None)
         elif finding.code == "shape-mismatch" and is_rare:
             numbers = EpisodeRanges.of_episodes(np.unique(np.concatenate(others)))
+            convert = (
+                f"leconvert convert DATASET NEW --exclude-episodes {shlex.quote(str(numbers))}"
+            )
             helps = (
-                f"`leconvert convert DATASET NEW --exclude-episodes {numbers}` leaves the episodes "
-                "of another size out. LeRobot cannot put frames of two sizes into one batch."
+                f"`{convert}` leaves the episodes of another size out. LeRobot cannot put frames "
+                "of two sizes into one batch."
             )
             yield replace(finding, remedy=helps)
         else:
