@@ -160,6 +160,8 @@ def test_a_dry_run_ends_with_the_code_of_the_run(
     else:
         assert said.out == ""
         assert (said.err != "") == (code != 0)
+    if room is HALF:
+        assert "Free disk space or choose another --output-dir." in said.err
     assert main(command) == code
 
 

@@ -206,6 +206,8 @@ def test_wrong_lists_and_places_are_refused_before_any_work(
     lab.list.write_text("in/good\n")
     over = leconvert_here("fleet", lab.list, "-o", lab.root, "--work-dir", lab.work)
     assert (over.returncode, "would replace a source of the fleet" in over.stderr) == (2, True)
+    file = leconvert_here("fleet", lab.list, "-o", lab.list, "--work-dir", lab.work, code=2)
+    assert f"{lab.list} is not a folder" in file.stderr
     folder = leconvert_here("fleet", lab.root, "-o", lab.out, "--work-dir", lab.work)
     assert "leconvert fleet find" in folder.stderr
     assert not lab.work.exists()
@@ -213,6 +215,34 @@ def test_wrong_lists_and_places_are_refused_before_any_work(
     assert leconvert_here("plan", small_source, tmp_path / "res", "--work-dir", one).returncode == 0
     foreign = leconvert_here("fleet", lab.list, "-o", lab.out, "--work-dir", one)
     assert (foreign.returncode, "work dir of one conversion" in foreign.stderr) == (2, True)
+
+
+def test_a_list_holds_odd_names_and_comments_on_those_that_no_list_or_table_can_hold(
+    leconvert: Leconvert, tmp_path: Path
+) -> None:
+    root, bytes_name = tmp_path / "in", os.fsdecode(b"b\xff")
+    names = ["#a b", "-c", "d[e]", "f\u2028g", "h'i\"", "j\\k", bytes_name, "l\nm", "n"]
+    make_dataset(root / "n", SPEC)
+    for name in names[:-1]:
+        shutil.copytree(root / "n", root / name)
+    found = leconvert("fleet", "find", root, code=0).stdout
+    assert "9 datasets" in found
+    assert "2 datasets are commented out: 2 not usable for the reason given." in found
+    assert "b\\udcff is not UTF-8. No parquet file can be opened there." in found
+    assert "The path has a line break, which no line of a list can hold." in found
+    path = tmp_path / "list.txt"
+    path.write_text(found)
+    command = ("fleet", path, "-o", tmp_path / "out", "--work-dir", tmp_path / "work", *ALONE)
+    assert set(states(leconvert(*command, "--json", code=0).stdout)) == set(names) - {
+        bytes_name,
+        "l\nm",
+    }
+    path.write_text("in/*\n")
+    dry = leconvert(*command, "--dry-run", code=8)
+    assert "1 dataset would be set aside" in dry.stdout
+    told = leconvert(*command, code=8)
+    assert "Rename the folder or file" in told.stdout
+    assert "bug" not in told.stdout
 
 
 def test_killed_workers_leave_results_as_of_single_conversions(

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+import leconvert
 from leconvert.cli.doctor import check_lines
 from leconvert.cli.output import folded
+from leconvert.support.errors import UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.file_calls import Mount
 from leconvert.workdir.fscheck import CheckReport, probe_folder
@@ -111,13 +113,15 @@ def test_a_terminal_without_utf_8_gets_what_it_can_show(source_copy: Path) -> No
 
 
 def test_a_name_that_is_no_utf_8_is_refused_in_a_sentence(
-    leconvert_here: Leconvert, source_copy: Path
+    leconvert_here: Leconvert, small_source: Path, source_copy: Path
 ) -> None:
     named = os.fsdecode(os.fsencode(source_copy) + b"\xff")
     source_copy.rename(named)
     refused = leconvert_here("convert", "--root", named, "--output", f"{named}.out", code=2)
     assert "No parquet file can be opened there" in refused.stderr
     assert "Rename the folder" in refused.stderr
+    with pytest.raises(UsageError, match="No parquet file can be opened there"):
+        leconvert.convert(small_source, output=f"{named}.out")
 
 
 def in_a_plain_c_locale(dataset: Path, output: str, utf8_mode: str) -> tuple[int, str]:

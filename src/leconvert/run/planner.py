@@ -828,12 +828,13 @@ def _check_can_overlay(
     if target != source and not (
         can_clone(source, room) and is_one_file_system(room, existing_folder(target.parent))
     ):
+        overlay = shlex.join(["leconvert", "convert", str(source), "--layout", OVERLAY])
         raise UsageError(
             f"{target} cannot share the files of {source}: the file system cannot do that, or they "
             "are on two file systems.",
             path=str(target),
-            next_step="Leave --output out: then only meta/ of the dataset itself is written. Or "
-            "use --layout episode-files, which copies the files.",
+            next_step=f"`{overlay}` writes only meta/ of the dataset itself. Or use --layout "
+            "episode-files, which copies the files.",
         )
 
 

@@ -485,6 +485,7 @@ def test_targets_that_cannot_be_swapped_are_refused_with_a_next_step(tmp_path: P
         (file, old_dir(file), "not a folder"),
         (tmp_path / "gone", old_dir(tmp_path / "gone"), "is gone"),
         (tmp_path / "a" / "b", None, "does not exist"),
+        (file / "a" / "b", None, "file is not a folder"),
         (Path("/proc"), Path("/proc_old"), "mount point"),
     ]
     for path, old, said in refused:
