@@ -1124,7 +1124,7 @@ def find_finished(
             return None
         differences = _made_otherwise(result, scan, layout)
         if differences:
-            raise _other_result(target, conversion, len(sources), differences)
+            raise _other_result(target, conversion, sources, differences, in_place=in_place)
         report = verify_pair(
             result,
             roots,
@@ -1138,7 +1138,7 @@ def find_finished(
         return report.depth
     shown = first_few(report.differences, _DIFFERENCES_SHOWN)
     if not report.files:  # other episodes, so no file could be compared
-        raise _other_result(target, conversion, len(sources), shown)
+        raise _other_result(target, conversion, sources, shown, in_place=in_place)
     exchanged = target / META if sources[0] == overlaid_meta(target) else target
     raise does_not_match(exchanged, sources, shown, in_place=in_place)
 
@@ -1217,22 +1217,33 @@ def _said_repairs(repairs: Sequence[Repairs]) -> str:
 
 
 def _other_result(
-    target: Path, asked: Conversion, num_sources: int, differences: Sequence[str]
+    target: Path,
+    asked: Conversion,
+    sources: Sequence[Path],
+    differences: Sequence[str],
+    *,
+    in_place: bool,
 ) -> TargetError:
-    may_append = num_sources == 1 and asked.selection == EpisodeSelection()
-    helps = (
-        "If the source has new episodes, `leconvert convert --append` adds them. "
-        if may_append
-        else ""
-    )
+    if in_place:
+        undo = shlex.join(["leconvert", "undo", str(target)])
+        helps = (
+            f"With --output the command makes another dataset of the present one. `{undo}` puts "
+            f"{sources[0]} back."
+        )
+    else:
+        may_append = len(sources) == 1 and asked.selection == EpisodeSelection()
+        append = "If the source has new episodes, `leconvert convert --append` adds them. "
+        helps = (
+            f"Choose another folder for the result. {append if may_append else ''}"
+            "--force-conversion converts again and keeps the old result as "
+            f"{old_dir(target)}."
+        )
     return TargetError(
         f"{target} already contains a {asked.layout.to} dataset, which differs from the one that "
         "this command would make.",
         path=str(target),
         details=differences,
-        next_step=f"Nothing was changed. Choose another folder for the result. {helps}"
-        "--force-conversion converts again and keeps the old result as "
-        f"{old_dir(target)}.",
+        next_step=f"Nothing was changed. {helps}",
     )
 
 

@@ -39,7 +39,9 @@ def test_one_host_gets_a_table_and_a_verdict(leconvert: Leconvert, folder: Path)
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["check-fs", "doctor"])
+@pytest.mark.parametrize(
+    ("folder", "command"), zip(FOLDERS, ["check-fs", "doctor"], strict=True), indirect=["folder"]
+)
 def test_two_processes_meet_and_both_tell_the_outcome(folder: Path, command: str) -> None:
     with started("-m", "leconvert", command, folder, "--peer", "--json") as peer:
         assert "Waiting for" in peer.stderr.readline()

@@ -79,6 +79,8 @@ def test_a_list_with_the_name_of_a_command_is_given_as_a_path(
     refused = leconvert_here("fleet", name, *options, code=2)
     assert f"Write ./{name} for the file of that name." in refused.stderr
     assert "./" not in leconvert_here("fleet", f"./{name}", *options).stderr
+    Path(name).rename("list.txt")
+    assert "./" not in leconvert_here("fleet", "list.txt", "-o", "out", code=2).stderr
 
 
 def test_negative_numbers_and_what_follows_two_hyphens_are_no_options(

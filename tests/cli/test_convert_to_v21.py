@@ -133,10 +133,8 @@ def test_a_v21_dataset_is_converted_in_place_only_where_something_changes(
     assert info_of(source.with_name("source_v21"))["total_episodes"] == 3
 
 
-@pytest.mark.parametrize("flags", [["--episodes-per-batch", "3"], ["-j", "2"]])
-def test_the_bytes_do_not_depend_on_who_works(
-    source: Path, tmp_path: Path, flags: list[str]
-) -> None:
+def test_the_bytes_do_not_depend_on_who_works(source: Path, tmp_path: Path) -> None:
+    flags = ["--episodes-per-batch", "3", "-j", "2"]
     assert convert(source, tmp_path / "one") == 0
     assert convert(source, tmp_path / "other", *flags) == 0
     for path in (tmp_path / "one").rglob("*"):
@@ -330,7 +328,7 @@ def test_a_damaged_way_back_is_found_out(joined: Path, tmp_path: Path) -> None:
     assert main(["verify", str(out), "--source", str(joined)]) == 10
 
 
-@pytest.mark.parametrize("rows_at_a_time", [1, 3, 4, 1000])
+@pytest.mark.parametrize("rows_at_a_time", [3, 1000])
 def test_times_are_looked_at_in_files_of_several_episodes(
     joined: Path,
     tmp_path: Path,

@@ -229,21 +229,20 @@ def _nothing(_name: str) -> None:
     """Tell that a package is missing."""
 
 
-@pytest.mark.parametrize("width", [20, 40, 60, 200])
-def test_the_lines_fit_the_terminal(
-    found: Callable[..., Examination], width: int, tmp_path: Path
-) -> None:
-    lines = doctor_lines(found(tmp_path).as_record(), width)
-    # A path, a version or a command is to be copied: it is not broken.
-    broken = [line for line in lines if not any(len(word) > 27 for word in line.split())]
-    broken = [line for line in broken if "`" not in line and " install " not in line]
-    assert max(map(len, broken)) <= max(width, 40), "\n".join(lines)
-    text = " ".join(" ".join(lines).split())
-    assert "NVIDIA H100; NVDEC is available" in text
-    assert "torchcodec >=0.4 missing" in text
-    # A command is one line, whole, to be copied.
-    assert f"probe  {command_for_extra('probe')}" in lines
-    assert text.endswith("Everything that a conversion needs is installed.")
+def test_the_lines_fit_the_terminal(found: Callable[..., Examination], tmp_path: Path) -> None:
+    record = found(tmp_path).as_record()
+    for width in (20, 40, 60, 200):
+        lines = doctor_lines(record, width)
+        # A path, a version or a command is to be copied: it is not broken.
+        broken = [line for line in lines if not any(len(word) > 27 for word in line.split())]
+        broken = [line for line in broken if "`" not in line and " install " not in line]
+        assert max(map(len, broken)) <= max(width, 40), "\n".join(lines)
+        text = " ".join(" ".join(lines).split())
+        assert "NVIDIA H100; NVDEC is available" in text
+        assert "torchcodec >=0.4 missing" in text
+        # A command is one line, whole, to be copied.
+        assert f"probe  {command_for_extra('probe')}" in lines
+        assert text.endswith("Everything that a conversion needs is installed.")
 
 
 def test_a_token_is_told_of_and_never_shown(

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -123,20 +124,20 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str]]:
 # --- a swap that failed ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [["--delete-source"], []], ids=["delete-source", "plain"])
 def test_a_source_that_changed_after_a_failed_exchange_is_not_replaced(
-    dataset: Path, six: Path, leconvert_here: Leconvert, options: list[str]
+    dataset: Path, six: Path, leconvert_here: Leconvert
 ) -> None:
+    command = ["convert", "--root", dataset, "--delete-source"]
     with failing(EXCHANGE):
-        assert leconvert_here("convert", "--root", dataset, *options).returncode == 11
+        assert leconvert_here(*command).returncode == 11
     grow(dataset, six)
     before = snapshot(dataset)
-    done = leconvert_here("convert", "--root", dataset, *options, code=4)
+    done = leconvert_here(*command, code=4)
     assert "changed after the conversion was planned" in done.stderr
     assert snapshot(dataset) == before
-    leconvert_here("convert", "--root", dataset, *options, "--restart", code=0)
+    leconvert_here(*command, "--restart", code=0)
     assert episodes_of(dataset) == ("v3.0", 6)
-    assert beside(dataset) == (["set"] if options else ["set", "set_old"])
+    assert beside(dataset) == ["set"]
 
 
 def test_the_same_beside_the_source(
@@ -236,12 +237,11 @@ def test_a_swap_that_came_to_its_exchange_is_ended_and_compared_again(
     assert verify_pair(dataset, four, depth="bytes").ok
 
 
-@pytest.mark.parametrize("options", [["--delete-source"], []], ids=["delete-source", "plain"])
 def test_a_source_that_changed_after_the_exchange_is_never_deleted(
-    dataset: Path, six: Path, leconvert_here: Leconvert, options: list[str]
+    dataset: Path, six: Path, leconvert_here: Leconvert
 ) -> None:
     grow(exchanged(dataset), six)
-    command = ["convert", "--root", dataset, *options]
+    command = ["convert", "--root", dataset, "--delete-source"]
     done = leconvert_here(*command, code=4)
     assert episodes_of(dataset.with_name("set_old")) == ("v2.1", 6)
     assert leconvert_here(*command).returncode == 4, (
@@ -386,15 +386,13 @@ def test_a_kept_source_is_named_to_be_put_back_if_it_is_the_one_of_the_run(
     assert (f"`leconvert check {kept}`" in done.stderr) != is_same
 
 
-@pytest.mark.parametrize("damage", ["removed", "altered", "added"])
+@pytest.mark.parametrize("damage", ["removed", "added"])
 def test_a_finished_run_does_not_answer_for_a_result_that_was_touched(
     tmp_path: Path, leconvert_here: Leconvert, finished: list[Any], damage: str
 ) -> None:
     clip = a_clip_of(tmp_path / "out")
     if damage == "removed":
         clip.unlink()
-    elif damage == "altered":
-        clip.write_bytes(clip.read_bytes()[:-1])
     else:
         clip.with_name("mine.mp4").write_bytes(b"mine")
     before = snapshot(tmp_path / "out")
@@ -414,8 +412,11 @@ def test_a_finished_run_does_not_answer_for_a_source_that_grew(
     done = leconvert_here(*finished, code=4)
     assert "--force-conversion" in done.stderr
     assert episodes_of(tmp_path / "out") == ("v3.0", 4)
-    assert leconvert_here(*finished, "--force-conversion").returncode == 0
+    anew = leconvert_here(*finished, "--force-conversion", code=0)
     assert episodes_of(tmp_path / "out") == ("v3.0", 6)
+    compares = re.search("`leconvert (verify .*? --bytes)` compares every byte", anew.stdout)
+    assert compares is not None
+    leconvert_here(*shlex.split(compares[1]), code=0)
     assert episodes_of(tmp_path / "out_old") == ("v3.0", 4)
 
 

@@ -20,12 +20,9 @@ POINTER = (
     ("pattern", "is_clone"),
     [
         ("meta/info.json", True),
-        ("meta/tasks.jsonl", True),
         ("meta/episodes_stats.jsonl", False),
-        ("meta/modality.json", True),
         ("data/*/*.parquet", False),
         ("videos/*/*/*.mp4", True),
-        ("data/*/episode_000004.parquet", True),
         ("videos/*/*/episode_000004.mp4", False),
     ],
 )

@@ -126,8 +126,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
-@pytest.mark.parametrize("damage", [lose, cut])
-@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize(("version", "damage"), [("v2.1", lose), ("v3.0", cut)])
 def test_a_lost_or_cut_file_is_to_be_got_again_before_anything_is_left_out(
     leconvert_here: Leconvert, broken: Path, tmp_path: Path, version: str,
     damage: Callable[[Path], None],

@@ -93,7 +93,6 @@ def halting(call: str, *command: object) -> Iterator[None]:
     "call",
     [
         "leconvert.run.planner.write_plan",
-        "leconvert.media.join_clips",
         "leconvert.run.packer.run.swap_into_place",
     ],
 )

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -84,7 +85,17 @@ DEFECTS: dict[str, Callable[[Path], None]] = {
     "the version is not told": forget_version,
     "wrong indices are not declared": _count_rows_undeclared,
 }
-CASES = [(name,) for name in DEFECTS] + list(combinations(DEFECTS, 2))[::13] + [tuple(DEFECTS)]
+# Each alone is slow: it is one of a pair, and all come together.
+_NAMES = tuple(DEFECTS)
+CASES: list[Any] = [
+    *zip(_NAMES[::2], _NAMES[1::2], strict=True),
+    _NAMES,
+    *(pytest.param((name,), marks=pytest.mark.slow, id=name) for name in _NAMES),
+    *(
+        pytest.param(pair, marks=pytest.mark.slow, id=", ".join(pair))
+        for pair in list(combinations(_NAMES, 2))[::13]
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -140,18 +140,18 @@ def test_it_becomes_torchrun_with_a_process_for_each_gpu(
     assert "this process is already one of several ranks" in capsys.readouterr().err
 
 
+# `tests.conformance.test_probe_train` trains with the ranks that a launcher names.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param(
-            ("torch.distributed.run", "--standalone", "--nproc-per-node=2"), id="torchrun"
-        ),
-        pytest.param(
-            ("accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
-             "--mixed_precision=no", "--dynamo_backend=no"),
-            id="accelerate", marks=pytest.mark.slow,
+        ("torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        (
+            "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
+            "--mixed_precision=no", "--dynamo_backend=no",
         ),
     ],
+    ids=["torchrun", "accelerate"],
 )  # fmt: skip
 def test_launchers_start_ranks_that_train_together(
     small_result: Path, tmp_path: Path, launcher: tuple[str, ...]

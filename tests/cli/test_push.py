@@ -183,13 +183,12 @@ def test_a_push_that_failed_is_done_by_the_same_command(
     assert [path for path in _writes(logged_in) if "validate" not in path] == []
 
 
-@pytest.mark.parametrize("force", [[], ["--force-conversion"]])
 def test_the_same_command_closes_a_gap_between_two_tags(
-    logged_in: StandIn, source_copy: Path, capsys: pytest.CaptureFixture[str], force: list[str]
+    logged_in: StandIn, source_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repo = logged_in.add_repo(REPO, source_copy, tags=("v2.1", "v3.0"))
     old = repo.tags["v2.1"]
-    command = ["convert", f"--root={source_copy}", "--push-repo-id", REPO, *force]
+    command = ["convert", f"--root={source_copy}", "--push-repo-id", REPO]
     logged_in.break_requests(Fault("status", method="POST", path="/tag/", status=500, times=None))
     assert main(command) == 15
     assert repo.tags == {"v2.1": old}
@@ -204,18 +203,16 @@ def test_the_same_command_closes_a_gap_between_two_tags(
     assert _writes(logged_in) == [f"/api/datasets/{REPO}/tag/{repo.branches['main']}"]
 
 
-@pytest.mark.parametrize("force", [[], ["--force-conversion"]])
 def test_a_dataset_from_the_hub_is_pushed_back_by_the_same_command(
-    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    force: list[str],
-) -> None:  # fmt: skip
+    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     repo = logged_in.add_repo(REPO, small_source, tags=("v2.1",))
     command = ["convert", "--repo-id", REPO]
     logged_in.break_requests(Fault("status", method="POST", path="/commit/", status=403))
     assert main(command) == 16
     assert "v3.0" not in repo.tags
     logged_in.log.clear()
-    assert main([*command, *force]) == 0
+    assert main([*command, "--force-conversion"]) == 0
     assert "converted before. Only the push is left" in capsys.readouterr().out
     assert repo.tags["v3.0"] == repo.branches["main"] != repo.tags["v2.1"]
     assert not [r for r in logged_in.log if "/resolve/" in r.path and ".mp4" in r.path]
@@ -327,14 +324,12 @@ def test_a_result_of_another_repo_is_never_pushed(
     assert _episodes(logged_in, "tester/b") == ("v3.0", 3)
 
 
-@pytest.mark.parametrize("pushed", [True, False], ids=["pushed", "not pushed"])
 def test_a_result_of_another_folder_is_never_pushed(
-    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], pushed: bool
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = _dataset(tmp_path / "first", 2, 1), _dataset(tmp_path / "second", 3, 2)
     out = tmp_path / "out"
-    to_a = ["--push-repo-id=tester/a"] if pushed else []
-    assert main(["convert", f"--root={first}", f"--output={out}", *to_a]) == 0
+    assert main(["convert", f"--root={first}", f"--output={out}"]) == 0
     command = ["convert", f"--root={second}", f"--output={out}", "--push-repo-id=tester/b"]
     for _ in range(2):
         assert main(command) == 5
@@ -474,14 +469,11 @@ def test_files_beside_the_datasets_own_may_be_added(
     )
 
 
-@pytest.mark.parametrize("place", [[], ["--output"]], ids=["in place", "beside"])
 def test_a_conversion_that_ends_before_its_record_is_written_is_pushed_by_the_same_command(
-    logged_in: StandIn, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    place: list[str],
-) -> None:  # fmt: skip
+    logged_in: StandIn, small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repo = logged_in.add_repo(REPO, small_source)
     command = ["convert", "--repo-id", REPO, "--push-to-hub"]
-    command += [f"--output={tmp_path / 'out'}"] if place else []
 
     def end(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

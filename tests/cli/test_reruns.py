@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shlex
 import shutil
 import threading
 from collections.abc import Sequence
@@ -51,15 +52,11 @@ def flip_a_byte(dataset: Path) -> None:
 # Each command, where its result is, and whether the result takes the source's place.
 COMMANDS = {
     "convert": (["convert", "A", "out"], "out"),
-    "in place": (["convert", "A"], "A"),
-    "in a work dir": (["convert", "A", "out", "--work-dir", "work"], "out"),
     "overlay": (["convert", "A", "--layout", "overlay"], "A"),
     "to v2.1": (["convert", "A", "out", "--to", "v2.1", "--quantiles"], "out"),
-    "selected": (["convert", "A", "out", "--episodes", "1-2", "--layout", "streaming"], "out"),
     "append": (["convert", "A", "out", "--append"], "out"),
     "merge": (["merge", "A", "B", "--output", "out"], "out"),
     "split": (["split", "A", "--output-dir", "parts", "--into", "a=0,b=1-2"], "parts/a"),
-    "trim": (["trim", "A", "--episode", "1", "--frames", ":4", "--output", "out"], "out"),
     "trim in place": (["trim", "A", "--episode", "1", "--frames", ":4"], "A"),
 }
 
@@ -203,6 +200,18 @@ def test_a_result_that_was_made_otherwise_is_left_with_5_and_what_differs(
         assert flags
         assert all(flag in options for flag in flags), "the command takes what it advises"
     assert snapshot(here) == before
+
+
+def test_another_edit_in_place_is_refused_with_the_ways_that_are_left(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trim", "A", "--episode", "0", "--frames", "1:4"]) == 0
+    again = ["trim", "A", "--episode", "0", "--frames", "1:3"]
+    assert main(again) == 5
+    (undo,) = re.findall("`leconvert (undo .*?)`", capsys.readouterr().err)
+    assert main([*again, "--output", "out"]) == 0
+    assert main(shlex.split(undo)) == 0
+    assert main(again) == 0
 
 
 def test_stopping_a_comparison_of_a_finished_result_ends_it(here: Path) -> None:

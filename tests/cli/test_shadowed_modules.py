@@ -78,10 +78,18 @@ def test_what_the_doctor_and_the_probe_start_does_not_see_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    assert "decoder" in probe_diagnosis()
     assert library_loads("libc.so.6")
     with pytest.raises(ProbeError, match="is not a folder"):
         probe_result(folder / "nowhere", duration_s=0.1)
+    asked: list[str] = []
+
+    def answer(words: list[str]) -> str:
+        asked.extend(words)
+        return '{"decoder": {}}'
+
+    monkeypatch.setattr("leconvert.cli.doctor.ask", answer)
+    probe_diagnosis()  # the same program, which takes seconds to start
+    assert asked[:5] == [sys.executable, "-P", "-m", "leconvert", "probe"]
 
 
 def test_a_job_of_slurm_does_not_see_it(folder: Path) -> None:

@@ -62,7 +62,7 @@ def with_floats(kind: pa.DataType, columns: Sequence[str] = INDICES) -> Callable
 # --- whole numbers that are stored as floating-point numbers --------------------------------------
 
 
-@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()])
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float16()])
 def test_indices_of_floats_are_whole_numbers_in_the_result(
     source: Path, tmp_path: Path, kind: pa.DataType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,11 +102,9 @@ def test_a_table_of_floats_among_tables_of_whole_numbers_is_no_other(
 @pytest.mark.parametrize(
     ("column", "values"),
     [
-        ("frame_index", [0.0, 1.5, 1.5, 3.0]),
         ("frame_index", [0.0, float("nan"), 2.0, 3.0]),
-        ("frame_index", [0.0, 1.0, 2.0, 1e300]),
         ("frame_index", [0.0, 1.0, None, 3.0]),
-        ("index", [5.0, 6.5, 6.5, 8.0]),
+        ("index", [5.0, 6.0, 7.0, 1e300]),
         ("episode_index", [1.0, 1.0, 1.5, 1.0]),
     ],
 )
@@ -159,7 +157,7 @@ def name_elements(root: Path, name: str, *, is_fixed: bool) -> None:
         assert f"action.list.{name}" in {stored.column(n).path for n in range(len(stored))}
 
 
-@pytest.mark.parametrize("is_fixed", [True, False])
+@pytest.mark.parametrize("is_fixed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_elements_of_lists_may_have_another_name(
     source: Path, tmp_path: Path, is_fixed: bool
 ) -> None:

@@ -92,6 +92,7 @@ def test_every_command_refuses_it_before_any_work(
         assert snapshot(tmp_path) == before, door
 
 
+@pytest.mark.parametrize("other", ["v4.0", "lance"], indirect=True)
 def test_a_fleet_finds_it_leaves_it_out_and_sets_it_aside(
     leconvert_here: Leconvert, other: tuple[Path, str, str], tmp_path: Path
 ) -> None:

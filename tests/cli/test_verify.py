@@ -70,6 +70,20 @@ def test_json_names_episode_stream_file_and_both_values(
     assert len(found["expected"]) == len(found["found"]) == 64
 
 
+@pytest.mark.parametrize("depth", ["--structure", "--bytes"])
+@pytest.mark.parametrize("pattern", ["data/*/*.parquet", "videos/*/*/*.mp4"])
+def test_a_source_that_lost_a_file_does_not_match(
+    small_result: Path, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    pattern: str, depth: str,
+) -> None:  # fmt: skip
+    source = Path(shutil.copytree(small_source, tmp_path / "source"))
+    next(source.glob(pattern)).unlink()
+    assert verify(small_result, source, depth) == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert "The result may have the only good copy: keep it." in said
+    assert "--on-bad-episode" not in said
+
+
 def test_a_folder_without_a_dataset_is_no_difference(
     small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -353,8 +353,11 @@ def test_v30_several_and_places_that_cannot_share_are_refused(
         ([template, small], tmp_path / "new", "does not work with several datasets"),
         ([template], tmp_path / "new", "cannot share the files of"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=said) as refused:
             draft_plan(roots, output, tmp_path / "work", Conversion(layout=OVERLAY))
+    # The list of a fleet has no --output that could be left out.
+    advice = f"`leconvert convert {template} --layout overlay` writes only meta/"
+    assert advice in str(refused.value.next_step)
 
 
 def test_other_names_that_v30_can_say_are_taken(template: Path, tmp_path: Path) -> None:

@@ -41,13 +41,11 @@ def expected_digest(rolling_source: Path, tmp_path_factory: pytest.TempPathFacto
     return digest_of(out)
 
 
-# Each number of workers with each number of episodes; in CI each number once.
-PAIRS = list(product([1, 2, 4], [1, 7, None]))
-IN_CI = {(1, 1), (2, None), (4, 7)}
+# In CI each number once, and once the processes that a worker of many episodes starts.
+IN_CI = {(False, 1, 1), (False, 2, None), (False, 4, 7), (True, 2, 7)}
 COMBINATIONS = [
-    pytest.param(orchestrate, *pair, marks=() if pair in IN_CI else pytest.mark.slow)
-    for orchestrate in (False, True)
-    for pair in PAIRS
+    pytest.param(*each, marks=() if each in IN_CI else pytest.mark.slow)
+    for each in product((False, True), (1, 2, 4), (1, 7, None))
 ]
 
 

@@ -118,25 +118,22 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
     [
         (CONVERSION, 57, {"output": 4}),
         ("swap,finish,clean,end", 9, {"in-place": 5}),
-        ("finish", 11, {"deleting": 3, "overlay-deleting": 2, "to-v21": 1}),
-        ("swap", 2, {"two-renames": 6}),
-        ("swap", 7, {"from-v3": 2, "renewed": 2, "append-renames": 2, "back-renames": 2}),
-        ("swap,finish", 13, {"back": 2, "overlay-renames": 2}),
-        ("pack", 31, {"copied": 3, "no-locks": 2}),
-        ("pack,swap,finish", 29, {"append": 3, "overlay": 2}),
-        ("plan,work", 47, {"one-host": 3, "one-lock": 2}),
-        ("plan,work,pack,swap,finish,clean", 149, {"merge": 2, "split": 2, "trim": 1}),
-        # The files of a repair, then its end.
-        ("work,swap,finish", 25, {"repair": 2, "repair-nfs": 2}),
-        ("work,swap,finish", 25, {"repair-order": 2, "repair-out": 2}),
-        ("swap,finish", 11, {"undo": 1, "undo-back": 1, "undo-repair": 1}),
+        ("swap", 3, {"two-renames": 4}),
+        ("swap,finish", 13, {"append": 2, "back-renames": 2, "split": 2}),
+        ("finish", 11, {"deleting": 3, "overlay-deleting": 2}),
+        ("work,swap,finish", 25, {"repair-nfs": 2, "undo": 1}),
+        ("pack", 31, {"copied": 3}),
+        ("work", 47, {"one-lock": 2}),
     ],
     ids=lambda given: "+".join(given) if isinstance(given, dict) else "",
 )
 def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
     campaign: Campaign, stages: str, every: int, least: dict[str, int]
 ) -> None:
-    """Each case is begun at so many operations at least, in every stage if it is tried densely."""
+    """Each case is begun at so many operations at least, in every stage if it is tried densely.
+
+    A case stands for its like: the other ways to swap, to repair and to undo are slow.
+    """
     cases = [word for name in least for word in ("--case", name)]
     rows = campaign(*cases, "--kinds", "die", "--stages", stages, "--every", every)
     assert [(row["case"], row["number"]) for row in rows if row["problems"]] == []
@@ -144,40 +141,31 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
         ended = [row["first"] for row in rows if row["case"] == name]
         assert len(ended) >= number, name
         died = {first["stage"] for first in ended if first["how"] == "died"}
-        assert every > 9 or name != "in-place" or died == set(stages.split(",")) - {"end"}, name
+        assert name != "in-place" or died == set(stages.split(",")) - {"end"}
 
 
 def test_half_a_write_is_never_taken_for_a_whole_one_and_is_continued_by_who_lives(
     campaign: Campaign,
 ) -> None:
-    kinds = ("--kinds", "tear,short", "--stages", CONVERSION, "--every", 11)
+    kinds = ("--kinds", "tear,short", "--stages", CONVERSION, "--every", 15)
     rows = campaign("--case", "output", *kinds)
     for fault, how in (("TEAR", "died"), ("SHORT", "succeeded")):
         ended = [row["first"]["how"] for row in rows if row["fault"] == fault]
-        assert len(ended) >= 4
+        assert len(ended) >= 3
         assert set(ended) == {how}
 
 
-@pytest.mark.parametrize(
-    ("name", "kinds", "every", "least"),
-    [("output", "fail,last,lie", 307, 10), ("append", "fail", 631, 5)],
-)
-def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(
-    campaign: Campaign, name: str, kinds: str, every: int, least: int
-) -> None:
-    rows = campaign("--case", name, "--kinds", kinds, "--stages", CONVERSION, "--every", every)
-    assert len(rows) >= least
+def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(campaign: Campaign) -> None:
+    kinds = ("--kinds", "fail,last,lie", "--stages", CONVERSION)
+    rows = campaign("--case", "output", *kinds, "--every", 307)
+    assert len(rows) >= 10
     assert [row["number"] for row in rows if row["problems"]] == []
     assert {row["first"]["how"] for row in rows} == {"refused", "succeeded"}
 
 
 @pytest.mark.parametrize(
     ("name", "stages", "every", "least"),
-    [
-        ("in-place", "plan,work,pack,finish,clean", 23, 7),
-        ("apart", "swap", 4, 5),
-        ("one-lock", "work", 9, 4),
-    ],
+    [("apart", "plan,work,pack,swap,finish,clean", 17, 7), ("one-lock", "work", 14, 3)],
 )
 def test_a_power_failure_loses_nothing_that_was_promised(
     campaign: Campaign, name: str, stages: str, every: int, least: int
@@ -189,24 +177,21 @@ def test_a_power_failure_loses_nothing_that_was_promised(
     assert len({row["fault"] for row in rows}) > 1
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("deleting", "output"),
-        pytest.param(("forced", "renewed", "in-place", "two-renames"), marks=pytest.mark.slow),
-    ],
-    ids="+".join,
-)
 def test_whatever_else_happens_after_a_swap_broke_leaves_old_or_new_whole(
-    campaign: Campaign, names: tuple[str, ...]
+    campaign: Campaign,
 ) -> None:
-    """Each change, damage and move at some operations; all of them are in the campaign."""
-    cases = [word for name in names for word in ("--case", name)]
-    rows = campaign(*cases, "--stages", "afterwards", "--every", 403)
-    for name in names:
-        of_case = [row for row in rows if row["case"] == name]
-        assert len({row["afterwards"] for row in of_case}) > 2
-        assert {row["ended"].split()[0] for row in of_case} >= {"done"}
+    """Some changes, damages and moves at an operation each; all of them are in the campaign."""
+    rows = campaign("--case", "deleting", "--stages", "afterwards", "--every", 403)
+    assert len({row["afterwards"] for row in rows}) > 2
+    assert {row["ended"].split()[0] for row in rows} >= {"done"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["output", "forced", "renewed", "in-place", "two-renames"])
+def test_whatever_else_happens_after_another_swap_broke(campaign: Campaign, name: str) -> None:
+    rows = campaign("--case", name, "--stages", "afterwards", "--every", 403)
+    assert len({row["afterwards"] for row in rows}) > 2
+    assert {row["ended"].split()[0] for row in rows} >= {"done"}
 
 
 def test_a_source_is_not_removed_if_somebody_overwrites_it_and_gives_it_its_times_back(

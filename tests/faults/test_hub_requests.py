@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from itertools import product
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -82,13 +82,10 @@ def test_a_fault_at_any_request_that_may_be_over_in_a_moment_is_survived(
         assert sum(r.fault is not None for r in hub.log) == 1 + (name == "push")
 
 
-# Either command meets every kind, and every place.
+# Every kind, and either command at every place.
 @pytest.mark.parametrize(
-    ("place", "kind", "name"),
-    [
-        (place, kind, ("convert", "push")[number % 2])
-        for number, (kind, place) in enumerate(product(CODES, ["/refs", "/tree/", INFO]))
-    ],
+    ("kind", "place", "name"),
+    list(zip(CODES, cycle(["/refs", "/tree/", INFO]), cycle(["convert", "push"]), strict=False)),
 )
 def test_an_answer_that_stays_ends_with_the_code_that_it_has_everywhere(
     run: Run, hub: StandIn, name: str, place: str, kind: str,
@@ -100,8 +97,7 @@ def test_an_answer_that_stays_ends_with_the_code_that_it_has_everywhere(
     assert "v3.0" not in hub.repo(REPO).tags
 
 
-@pytest.mark.parametrize("name", ["convert", "push"])
-@pytest.mark.parametrize("times", [1, 99])
+@pytest.mark.parametrize(("name", "times"), [("push", 1), ("convert", 99)])
 def test_an_info_json_that_is_changed_on_its_way_is_a_failed_transfer(
     run: Run, hub: StandIn, name: str, times: int, small_source: Path,
     capsys: pytest.CaptureFixture[str],
@@ -130,14 +126,17 @@ GATED = (
 )
 
 
-# Each command meets both kinds of repo and both tokens.
+# Both kinds of repo meet both tokens.
 @pytest.mark.parametrize(
     ("command", "gated", "token"),
-    [
-        (command, gated, (OTHER_TOKEN, None)[(number + place) % 2])
-        for number, command in enumerate(GATED)
-        for place, gated in enumerate(("contents", "all"))
-    ],
+    list(
+        zip(
+            GATED,
+            cycle(["contents", "all", "all", "contents"]),
+            cycle([OTHER_TOKEN, None]),
+            strict=False,
+        )
+    ),
 )
 def test_a_gated_repo_is_told_as_one_and_nothing_is_left_of_it(
     run: Run, hub: StandIn, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

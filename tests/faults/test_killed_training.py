@@ -16,7 +16,7 @@ import pytest
 
 from leconvert.api import convert
 
-IN_CI = 150  # so-manieth operation
+IN_CI = 250  # so-manieth operation
 WORDS = [
     *("probe", "train", "--batch-size", "4", "--steps", "5", "--save-every", "2", "--json"),
     *("--num-workers", "0", "--resume-from", "last"),

@@ -458,20 +458,21 @@ def _found_lines(found: FoundDataset) -> list[str]:
             words += ["--name", found.name]
     line = shlex.join(words)
     if found.is_left_out:
-        line = f"# {line}"
+        line = f"# {_one_line(line)}"
     episodes = "" if found.episodes is None else f"{count(found.episodes, 'episode')}, "
-    lines = [f"{line}  # {found.version or 'no version'}, {episodes}{amount(found.size_bytes)}"]
+    lines = [f"{found.version or 'no version'}, {episodes}{amount(found.size_bytes)}"]
     if found.problem is not None:
-        lines.append(f"#   {found.problem}")
+        lines.append(f"  {found.problem}")
     elif found.version == V3_VERSION:
         anew = ", but has errors; a conversion writes it again" if found.errors else ""
-        lines.append(f"#   is {found.version} already{anew}")
+        lines.append(f"  is {found.version} already{anew}")
     for severity, codes in (("error", found.errors), ("warning", found.warnings)):
         if codes:
             said = ", ".join(f"{code} ({times})" for code, times in codes.items())
-            lines.append(f"#   {count(sum(codes.values()), severity)}: {said}")
-    lines += [f"#   helps: {remedy}" for remedy in found.remedies]
-    return [*map(_one_line, lines)]
+            lines.append(f"  {count(sum(codes.values()), severity)}: {said}")
+    lines += [f"  helps: {remedy}" for remedy in found.remedies]
+    first, *others = (f"# {_one_line(line)}" for line in lines)
+    return [f"{line}  {first}", *others]
 
 
 # ``leconvert fleet suggest``.
@@ -543,4 +544,5 @@ def _rule_lines(rule: PolicyRule) -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+    """Return a text for a comment; TOML allows no control characters there."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -248,13 +248,20 @@ def _checked(report: ConversionReport) -> str:
     if report.verified == "bytes":
         return f"matches the source; every byte compared{because}"
     said = f"matches the source; {report.verified} compared{because}"
-    source = report.kept_source or Path(report.source)
+    source = Path(report.source)
+    if _is_in_place(report) and report.kept_source is not None:
+        source = report.kept_source
     if report.moves is not None or not source.is_dir():
         return said
     verify = shlex.join(
         ["leconvert", "verify", str(report.output), "--source", str(source), "--bytes"]
     )
     return f"{said} (`{verify}` compares every byte)"
+
+
+def _is_in_place(report: ConversionReport) -> bool:
+    """Return whether the source was replaced: an append, and --force-conversion, keep a result."""
+    return report.source == str(report.output)
 
 
 def _use(report: ConversionReport) -> str:
@@ -269,8 +276,7 @@ def _print_source(report: ConversionReport) -> None:
     """Print what happened to a source that the result replaced."""
     if report.kept_source is not None:
         because = f"; not removed: {report.kept_because}" if report.kept_because else ""
-        # An append, and --force-conversion, replace a result; its source is elsewhere.
-        in_place = report.source == str(report.output)
+        in_place = _is_in_place(report)
         what = "the source" if in_place else "the earlier result"
         print(f"  kept          {report.kept_source}, {what}{because}")
         print(

@@ -29,7 +29,7 @@ from leconvert.support.errors import (
     LeconvertError,
     UsageError,
 )
-from leconvert.support.storage_errors import storage_error
+from leconvert.support.storage_errors import storage_error, undecodable_path
 from leconvert.support.text import without_credentials
 
 # Every command of the program, and its parser.
@@ -179,36 +179,6 @@ class _Unfailing(io.RawIOBase):
             return os.write(self._descriptor, data)
         except OSError:  # a pipe without a reader, a full disk, a closed terminal
             return memoryview(data).nbytes
-
-
-def undecodable_path(error: UnicodeEncodeError) -> LeconvertError:
-    """Return the error for a path that is not UTF-8, which a library cannot open.
-
-    In the C locale Python reads names as UTF-8 (PEP 540) unless told otherwise. In a locale with
-    another encoding it does not: the name itself may be right.
-    """
-    shown = ascii(error.object)[1:-1]
-    encoding = sys.getfilesystemencoding()
-    if encoding != "utf-8" and _is_utf_8(error.object):
-        return UsageError(
-            f"The path {shown} is UTF-8, but Python reads paths as {encoding} in this locale. No "
-            "parquet file can be opened there.",
-            path=shown,
-            next_step="Set PYTHONUTF8=1, then run the same command again.",
-        )
-    return UsageError(
-        f"The path {shown} is not UTF-8. No parquet file can be opened there.",
-        path=shown,
-        next_step="Rename the folder or file, then run the same command again.",
-    )
-
-
-def _is_utf_8(path: str) -> bool:
-    try:
-        os.fsencode(path).decode("utf-8")
-    except UnicodeError:
-        return False
-    return True
 
 
 def fail(error: LeconvertError, *, as_json: bool) -> int:

@@ -729,7 +729,7 @@ class Parser(argparse.ArgumentParser):
         try:
             return self._parsed([usual, *words] if usual else words, namespace)
         except UsageError as error:
-            if words and self._usual_command(words) and Path(words[0]).is_file():
+            if not usual and words and self._usual_command(words) and Path(words[0]).is_file():
                 path = shlex.quote(f"./{words[0]}")
                 error.next_step = f"Write {path} for the file of that name. {error.next_step}"
             error.next_step = self.advice(words) or error.next_step

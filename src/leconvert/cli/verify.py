@@ -15,9 +15,15 @@ from leconvert.cli.options import path_or_url, source_at
 from leconvert.cli.output import show
 from leconvert.cli.parser import Parser, add_output, hide
 from leconvert.cli.progress import progress_for
-from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
+from leconvert.support.errors import (
+    SourceError,
+    StorageError,
+    UnreadableSourceError,
+    UsageError,
+    VerificationError,
+)
 from leconvert.support.flags import whole
-from leconvert.support.text import count, without_credentials
+from leconvert.support.text import GET_AGAIN, count, without_credentials
 from leconvert.workdir.fs import is_folder
 from leconvert.workdir.swap import (
     codebase_version,
@@ -204,15 +210,21 @@ def run(options: argparse.Namespace) -> int:
                 for source in given
             ]
         record = _record(options, result, sources, progress)
-        report = verify_pair(
-            result,
-            sources,
-            depth=options.depth,
-            progress=progress,
-            max_workers=options.max_workers,
-            sampling=Sampling(options.sample, options.decode, options.deep, options.seed or 0),
-            stop=stop,
-        )
+        try:
+            report = verify_pair(
+                result,
+                sources,
+                depth=options.depth,
+                progress=progress,
+                max_workers=options.max_workers,
+                sampling=Sampling(options.sample, options.decode, options.deep, options.seed or 0),
+                stop=stop,
+            )
+        except UnreadableSourceError as error:  # the usual advice is for a conversion
+            error.next_step = (
+                f"{GET_AGAIN}, and compare again. The result may have the only good copy: keep it."
+            )
+            raise
     if report.ok and record is not None:
         _note(result, record, progress)
     lines = verification_lines(report, options.result, given)

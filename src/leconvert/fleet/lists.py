@@ -351,7 +351,7 @@ def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
             next_step="`leconvert fleet find FOLDER > LIST_FILE` writes a list of the datasets in "
             "a folder.",
         ) from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         try:
             words = shlex.split(_without_comment(line))
         except ValueError as error:
@@ -752,6 +752,9 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
         next(os.scandir(source), None)
     except OSError as error:
         return replace(found, problem=f"The folder cannot be opened: {error.strerror}.")
+    if {"\n", "\r"} & set(str(source)):
+        said = "The path has a line break, which no line of a list can hold. Rename the folder."
+        return replace(found, problem=said)
     findings: tuple[CountedFinding, ...] = ()
     try:
         version, episodes = codebase_version(source), None

@@ -696,9 +696,13 @@ def price_fleet(
         for room, size_bytes in needed.items():
             left = free.setdefault(room, free_bytes_of(Path(room)))
             if left is not None and rooms[room] + size_bytes > left:
-                why = f"{room} has only {amount(left)} free, which is not enough for this dataset."
+                full = StorageError(
+                    f"{room} has only {amount(left)} free: after the longer datasets there is no "
+                    "room for this one.",
+                    next_step="Free disk space or choose another --output-dir.",
+                )
                 place = priced.name, priced.source, priced.target
-                fitting[priced.name] = _stopped(place, StorageError(why))
+                fitting[priced.name] = _stopped(place, full)
                 needed = {}
         rooms.update(needed)
     found = [fitting[priced.name] for priced in found]

@@ -133,7 +133,7 @@ from leconvert.workdir.run import (
     read_manifest,
     tool_versions,
 )
-from leconvert.workdir.swap import info_path, kept_meta, old_dir
+from leconvert.workdir.swap import info_path, kept_meta, nearest_above, old_dir
 
 # The record of a fleet: its datasets, the longest first, and its policy.
 
@@ -364,6 +364,12 @@ def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
             raise UsageError(
                 f"The result {dataset.target} would replace a source of the fleet.",
                 path=str(dataset.target),
+                next_step="Choose another --output-dir.",
+            )
+        if dataset.target is not None and not (above := nearest_above(dataset.target)).is_dir():
+            raise UsageError(
+                f"The result {dataset.target} cannot be made: {above} is not a folder.",
+                path=str(above),
                 next_step="Choose another --output-dir.",
             )
     owners |= {

@@ -273,7 +273,12 @@ class StreamLoader:
         for batch in self._loader:
             buffers.collect()
             if isinstance(batch, _WorkerError):
-                raise batch.error
+                try:
+                    raise batch.error
+                finally:
+                    # The error must not hold itself by this frame. The garbage collector would
+                    # close the workers' queues first, and each worker would be waited for 5 s.
+                    del batch
             # Counted before the yield, so a state that is asked for while the batch is in use
             # includes it.
             if self._newest is mine:

@@ -44,6 +44,8 @@ _CYCLE = 10_000
 _COLUMNS = 64
 # The step from row to row: nearly the golden section of a cycle, and coprime to it.
 _ROW_STEP = 6_181
+# A pool may be as large for any dataset, however few frames it has.
+_SLOTS_OF_ANY = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,12 @@ class EpisodeOrder(Order):
         self._epochs: dict[int, _Epoch] = {}
         self.num_frames = int(self._lengths.sum())
         self.num_episodes = len(self._lengths)
+        most = max(self.num_frames, _SLOTS_OF_ANY)
+        if pool_size > most:  # each slot takes memory, and is empty
+            raise UsageError(
+                f"episode_pool_size must be at most {most:,}, not {pool_size:,}.",
+                next_step=f"With {self.num_frames:,}, the number of frames, all frames are mixed.",
+            )
 
     def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
         """Return the samples with some numbers; see `Order.at`."""

@@ -279,8 +279,9 @@ class EpisodeStream(SampleStream):
         episodes: ``episode_index`` of the episodes to load; None for all.
         shuffle: False yields episodes and frames in stored order.
         seed: Selects the order.
-        episode_pool_size: Episodes that are mixed, over all ranks; None for 256, or for 128, 64 or
-            32 if the rows of so many would take more than 1 GiB.
+        episode_pool_size: Episodes that are mixed, over all ranks, at most 65,536 or the number of
+            frames; None for 256, or for 128, 64 or 32 if the rows of so many would take more than 1
+            GiB.
         video_decoder_cache_size: Decoders that a worker keeps open; None for one per pooled episode
             and camera, at most 512, or 128 with torchcodec.
         video_fetch_workers: Threads of each worker that fetch and decode; None for 0 if files are

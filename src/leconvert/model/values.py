@@ -90,6 +90,10 @@ class Extent:
     features: int
 
 
+NOTHING = Extent(0, 0, 0)
+"""No episode and no feature."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """A flag that repairs a finding, and how much of the dataset remains with it.

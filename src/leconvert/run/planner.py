@@ -658,12 +658,16 @@ def plan_repairs(
             scan = other
     gone = scan.repairs.dropped_features
     features = {*stored, *scan.repairs.declared_features, *gone}
+    listed = Extent(whole.num_episodes, whole.num_frames, len(features))
+    # A remedy that leaves unlisted episodes out counts them, too.
+    counted = [remedy.of for error in _errors(whole) for remedy in error.remedies]
+    most = max((listed, *counted), key=lambda extent: extent.episodes)
     return PlannedRepairs(
         source,
         flags=tuple(flags) if options is None else options.flags(),
         options=RepairOptions.of_flags(flags) if options is None else options,
         keeps=Extent(scan.num_episodes, scan.num_frames, len(features) - len(gone)),
-        of=Extent(whole.num_episodes, whole.num_frames, len(features)),
+        of=replace(most, features=len(features)),
         repairs=scan.repairs,
         findings=scan.findings,
         lossless=tuple(named(each, source) for each in _lossless(_errors(whole))),
@@ -824,12 +828,13 @@ def _check_can_overlay(
     if target != source and not (
         can_clone(source, room) and is_one_file_system(room, existing_folder(target.parent))
     ):
+        overlay = shlex.join(["leconvert", "convert", str(source), "--layout", OVERLAY])
         raise UsageError(
             f"{target} cannot share the files of {source}: the file system cannot do that, or they "
             "are on two file systems.",
             path=str(target),
-            next_step="Leave --output out: then only meta/ of the dataset itself is written. Or "
-            "use --layout episode-files, which copies the files.",
+            next_step=f"`{overlay}` writes only meta/ of the dataset itself. Or use --layout "
+            "episode-files, which copies the files.",
         )
 
 

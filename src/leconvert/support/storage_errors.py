@@ -6,11 +6,12 @@ import errno
 import os
 import pwd
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from leconvert.support.errors import StorageError
+from leconvert.support.errors import StorageError, UsageError
 
 _FREE_SPACE = (
     "Free disk space there, then run the same command again; finished work stays finished."
@@ -128,12 +129,45 @@ def lacks_permission(error: BaseException) -> bool:
 def any_storage_errors() -> Iterator[None]:
     """Turn every remaining ``OSError`` into a `StorageError`; for the outermost calls.
 
-    The cause of an unexpected one is usually a failed look at a file, or a removed file.
+    The cause of an unexpected one is usually a failed look at a file, or a removed file. A path
+    that a library cannot open becomes a `UsageError`.
     """
     try:
         yield
     except OSError as error:
         raise storage_error(error) from error
+    except UnicodeEncodeError as error:
+        raise undecodable_path(error) from error
+
+
+def undecodable_path(error: UnicodeEncodeError) -> UsageError:
+    """Return the error for a path that is not UTF-8, which a library cannot open.
+
+    In the C locale Python reads names as UTF-8 (PEP 540) unless told otherwise. In a locale with
+    another encoding it does not: the name itself may be right.
+    """
+    shown = ascii(error.object)[1:-1]
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and _is_utf_8(error.object):
+        return UsageError(
+            f"The path {shown} is UTF-8, but Python reads paths as {encoding} in this locale. No "
+            "parquet file can be opened there.",
+            path=shown,
+            next_step="Set PYTHONUTF8=1, then run the same command again.",
+        )
+    return UsageError(
+        f"The path {shown} is not UTF-8. No parquet file can be opened there.",
+        path=shown,
+        next_step="Rename the folder or file, then run the same command again.",
+    )
+
+
+def _is_utf_8(path: str) -> bool:
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeError:
+        return False
+    return True
 
 
 def storage_error(error: OSError) -> StorageError:
@@ -159,7 +193,7 @@ def _told(error: OSError, path: str) -> StorageError:
     if error.errno == errno.EACCES:
         message, next_step = denied(path)
         return StorageError(message, path=path, next_step=next_step)
-    if error.errno == errno.ENOTDIR:
+    if error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and not Path(path).is_dir()):
         said, next_step = (
             "a part of this path is not a folder",
             "Give a path whose parts are folders.",

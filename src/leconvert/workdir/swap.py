@@ -522,9 +522,8 @@ def check_target(target: Path, old: Path | None) -> None:
             f"{target} is a symbolic link" + ("" if target.exists() else " that leads nowhere"),
             "Give the folder that the link leads to, or another name.",
         )
+    _check_parent(target)
     parent = target.parent
-    if not parent.is_dir():
-        raise refusal(target, f"The folder {parent} does not exist", "Make this folder first.")
     longest = os.pathconf(parent, "PC_NAME_MAX") - _LONGEST_ADDITION
     if len(os.fsencode(target.name)) > longest:
         raise refusal(
@@ -1091,12 +1090,22 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
             path=str(work_dir),
             next_step="Give a folder, or a path that does not exist yet.",
         )
-    if not target.parent.is_dir():
-        raise TargetError(
-            f"The folder for the result, {target.parent}, does not exist.",
-            path=str(target.parent),
-            next_step="Make this folder first.",
-        )
+    _check_parent(target)
+
+
+def _check_parent(target: Path) -> None:
+    """Refuse a target whose folder does not exist or is none."""
+    nearest = nearest_above(target)
+    if not nearest.is_dir():
+        raise refusal(target, f"{nearest} is not a folder", "Choose another folder for the result.")
+    if nearest != target.parent:
+        said = f"The folder {target.parent} does not exist"
+        raise refusal(target, said, "Make this folder first.")
+
+
+def nearest_above(path: Path) -> Path:
+    """Return the first of the places above an absolute path that exists."""
+    return next(place for place in path.parents if is_there(place))
 
 
 def lies_in(inner: Path, outer: Path) -> bool:

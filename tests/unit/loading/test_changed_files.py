@@ -52,9 +52,13 @@ def in_store(local: Path) -> Iterator[str]:
 WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2, "persistent_workers": True}]
 
 
-@pytest.mark.parametrize("change", [overwritten, exchanged, gone])
 @pytest.mark.parametrize(
-    ("workers", "video_backend"), zip(WORKERS, ["torchcodec", "pyav"], strict=True)
+    ("change", "workers", "video_backend"),
+    [
+        (overwritten, WORKERS[0], "torchcodec"),
+        (exchanged, WORKERS[1], "pyav"),
+        (gone, WORKERS[0], "pyav"),
+    ],
 )
 def test_a_local_file_that_changes_between_two_epochs_ends_the_next(
     two_commits: tuple[Path, Path],
@@ -72,6 +76,7 @@ def test_a_local_file_that_changes_between_two_epochs_ends_the_next(
         shift(loader)
 
     assert str(error.value.path).endswith(".mp4")
+    del error  # by its frames it holds the loader, whose workers end with the loader
     assert shift(EpisodeStream(two_commits[0], return_uint8=True).batches(5)) == {0}
     if change is not gone:  # its remedy: a new stream
         assert shift(EpisodeStream(local, return_uint8=True).batches(5)) == {1}
@@ -128,11 +133,10 @@ def test_an_object_that_changes_between_two_epochs_ends_the_next(
     assert shift(again.batches(5)) == {1}
 
 
-@pytest.mark.parametrize("cache_size_in_gb", [0, 1])
 def test_an_object_that_changes_while_it_is_open_is_neither_given_out_nor_kept(
-    two_commits: tuple[Path, Path], local: Path, in_store: str, cache_size_in_gb: int
+    two_commits: tuple[Path, Path], local: Path, in_store: str
 ) -> None:
-    stream = EpisodeStream(in_store, cache_size_in_gb=cache_size_in_gb)
+    stream = EpisodeStream(in_store, cache_size_in_gb=1)
     path = stream.meta.table.cameras["observation.images.top"].paths[0]
     opened = stream._files.open(path)
     replaced(local, two_commits[1], overwritten)

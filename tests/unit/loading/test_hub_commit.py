@@ -44,7 +44,6 @@ def mixture(**options: Any) -> MixedStream:
     [
         (one, {}),
         (mixture, {}),
-        (one, {"num_workers": 2}),
         (mixture, {"num_workers": 2, "persistent_workers": True}),
         # Processes that are spawned take seconds to start; the test below has what they are sent.
         pytest.param(

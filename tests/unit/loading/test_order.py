@@ -315,5 +315,7 @@ class SpyingDict(dict):
 def test_a_pool_without_a_place_and_a_negative_seed_are_refused() -> None:
     with pytest.raises(UsageError, match="episode_pool_size must be at least 1, not 0"):
         EpisodeOrder(np.array([1]), pool_size=0)
+    with pytest.raises(UsageError, match="at most 65,536, not 1,000,000,000"):
+        EpisodeOrder(np.array([1]), pool_size=10**9)
     with pytest.raises(UsageError, match="seed must be at least 0, not -1"):
         EpisodeOrder(np.array([1]), seed=-1)

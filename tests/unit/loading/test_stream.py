@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import pickle
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -84,7 +86,7 @@ def test_every_picture_shows_its_own_episode_and_frame(v30: Path) -> None:
     assert len(seen) == FRAMES
 
 
-@pytest.mark.parametrize(("workers", "fetchers"), [(0, 0), (0, 3), (2, 1)])
+@pytest.mark.parametrize(("workers", "fetchers"), [(0, 3), (2, 1)])
 def test_a_remote_dataset_gives_the_same_batches(
     v30: Path, in_memory: str, workers: int, fetchers: int
 ) -> None:
@@ -606,6 +608,21 @@ def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: in
         assert error.value.path == str(path)
         assert error.value.next_step
         assert loader.state_dict()["samples"] == 0
+
+
+def test_the_workers_end_with_the_loader_after_an_error_too(v30_copy: Path) -> None:
+    """Where the error held itself, a collection of garbage waited 5 s for each, at any time."""
+    next((v30_copy / "data").rglob("file-000.*")).unlink()
+    before = set(multiprocessing.active_children())
+    gc.disable()
+    try:
+        loader = StreamLoader(EpisodeStream(v30_copy), batch_size=2, num_workers=1)
+        with suppress(UnreadableSourceError):
+            list(loader)
+        del loader
+        assert set(multiprocessing.active_children()) == before
+    finally:
+        gc.enable()
 
 
 def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> None:

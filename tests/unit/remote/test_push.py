@@ -252,8 +252,7 @@ def test_the_old_dataset_gets_its_tag_once_it_is_replaced(
     assert not [line for line in _writes(hub)[-1:] if first in line]
 
 
-@pytest.mark.parametrize("others", [0, 2])
-@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(("others", "merged"), [(0, True), (2, False)])
 def test_the_old_dataset_gets_its_tag_by_the_next_push_if_the_first_ended_behind_its_commit(
     hub: StandIn, repo: Repo, pushed: Push, result: Path, others: int, merged: bool
 ) -> None:

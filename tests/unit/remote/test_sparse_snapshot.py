@@ -353,14 +353,11 @@ def test_a_hub_that_refuses_a_header_is_not_asked_for_the_whole_file(
     assert not list(tmp_path.rglob("*top/episode_000000.mp4"))
 
 
-@pytest.mark.parametrize("declare", [False, True])
 def test_lists_and_what_is_not_declared_are_read_of_large_tables_too(
     hub: StandIn,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    *,
-    declare: bool,
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # the worker is a process of its own
     lengths = frames, _ = 20_000, 5
@@ -377,12 +374,8 @@ def test_lists_and_what_is_not_declared_are_read_of_large_tables_too(
             part = values[:length]
             edit_table(source, episode, lambda t, n=name, v=part: with_column(t, n, v))
     assert (source / "data/chunk-000/episode_000000.parquet").stat().st_size > 1024**2
-    if declare:
-        declared = {"filler": [1], "force": [3]}
-        features = {n: {"dtype": "float64", "shape": s} for n, s in declared.items()}
-        edit_info(source, lambda info: info["features"].update(features))
     hub.add_repo(REPO, source)
-    flags = ["--recompute-stats"] if declare else ["--declare-features", "--recompute-stats"]
+    flags = ["--declare-features", "--recompute-stats"]
     work = ["--work-dir", str(tmp_path / "work"), "--orchestrate", "--scratch-limit", "64MB"]
     out = ["--output", str(tmp_path / "out"), "--json", "--num-workers", "1"]
     assert main(["convert", "--repo-id", REPO, *out, *work, *flags]) == 0, capsys.readouterr()

@@ -97,12 +97,10 @@ def test_datasets_whose_names_differ_are_merged(sources: dict[str, Path], tmp_pa
 @pytest.mark.parametrize(
     "repairs",
     [
-        RepairOptions(recompute_stats=True, rename_features=RENAMES),
-        RepairOptions(quantiles=True, rename_features=RENAMES),
-        RepairOptions(reindex=True, retime=True, rename_features=RENAMES),
+        RepairOptions(quantiles=True, reindex=True, retime=True, rename_features=RENAMES),
         RepairOptions(drop_features=(FRONT,), rename_features=("action=actions",)),
     ],
-    ids=["recomputed", "quantiles", "counted", "dropped"],
+    ids=["counted and computed", "dropped"],
 )
 def test_other_repairs_go_together_with_new_names(
     sources: dict[str, Path], tmp_path: Path, repairs: RepairOptions

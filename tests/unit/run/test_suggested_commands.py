@@ -90,6 +90,8 @@ def test_every_message_quotes_what_it_puts_into_a_command() -> None:
     checked, bare = 0, []
     for path in PACKAGE.rglob("*.py"):
         for node, text, values in formatted_texts(path):
+            if not {"leconvert", "hf"} & set(re.findall(r"\w+", text)):
+                continue  # no command begins in it
             for found in SUGGESTED.finditer(text):
                 first = text.count(A_VALUE, 0, found.start())
                 for value in values[first : first + found[0].count(A_VALUE)]:

@@ -244,6 +244,7 @@ def test_a_folder_that_we_did_not_make_is_left_alone(tmp_path: Path) -> None:
     [
         (OSError(errno.ESTALE, "Stale", "/data/set/x"), "/data/set/x: the server no longer knows"),
         (FileNotFoundError(errno.ENOENT, "No such file", "/data/y"), "/data/y: No such file"),
+        (FileExistsError(errno.EEXIST, "File exists", "/dev/null"), "null: a part of this path is"),
         (OSError("what nobody knows"), "a file of the run: what nobody knows"),
     ],
 )

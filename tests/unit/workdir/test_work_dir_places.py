@@ -189,8 +189,6 @@ def give_to_somebody(work_dir: Path) -> str:
     [
         ("packing", "gone", "diary"),
         ("swapping", "diary", "diary_old"),
-        ("swapping", "gone", "diary"),
-        ("swapped", "diary", "gone"),
         ("swapped", "gone", "diary"),
         ("finished", "diary", "diary_old"),
     ],

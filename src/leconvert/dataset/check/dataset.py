@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -53,6 +55,7 @@ from leconvert.dataset.formats.v3 import (
 )
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.selection import EpisodeRanges
 from leconvert.model.values import (
     DATA_STREAM,
     CountedFinding,
@@ -334,12 +337,19 @@ class DatasetCheck:
                     untimed[report.untimed] = True
             for found_here in _each(video_findings, videos, stage):
                 self.findings += found_here
+        self.findings = list(_without_circles(self.findings, videos))
         self.files = files
         paths = {routed.path: None for routed in every}
         self.findings += left_over(self.root, paths, len(files) == len(streams), declared)
         self.findings += provenance_findings(self.root, self.episodes)
         self._locate_files(declared, table, set(streams) - files.keys())
         self._tell_of_cameras_elsewhere()
+        if any(each.code in ("row-count", "stray-rows") for each in self.findings):
+            # A repair cannot tell how many rows are right.
+            self.findings = [
+                replace(each, remedy=None) if each.code == "stale-total" else each
+                for each in self.findings
+            ]
 
     def _locate_files(
         self, declared: Declared, table: EpisodeTable, nameless: Collection[str]
@@ -437,6 +447,35 @@ def checked(
 
 def _rows_of(texts: Sequence[str]) -> dict[str, int]:
     return {text: row for row, text in enumerate(texts)}
+
+
+def _without_circles(findings: list[Finding], videos: Sequence[RoutedFile]) -> Iterator[Finding]:
+    """Yield findings; advise no conversion that would declare of a camera what is declared."""
+    episodes = {routed.path: routed.episodes for routed in videos}
+    all_of: Counter[str | None] = Counter()
+    differing: defaultdict[tuple[str, str | None], list[IntArray]] = defaultdict(list)
+    for routed in videos:
+        all_of[routed.stream] += len(routed.episodes)
+    for finding in findings:
+        if finding.path in episodes:
+            differing[finding.code, finding.stream].append(episodes[finding.path])
+    for finding in findings:
+        others = differing[finding.code, finding.stream]
+        is_rare = 2 * sum(map(len, others)) < all_of[finding.stream]
+        if finding.code == "codec-mismatch" and is_rare:
+            yield replace(finding, severity="info", remedy=None)
+        elif finding.code == "shape-mismatch" and is_rare:
+            numbers = EpisodeRanges.of_episodes(np.unique(np.concatenate(others)))
+            convert = (
+                f"leconvert convert DATASET NEW --exclude-episodes {shlex.quote(str(numbers))}"
+            )
+            helps = (
+                f"`{convert}` leaves the episodes of another size out. LeRobot cannot put frames "
+                "of two sizes into one batch."
+            )
+            yield replace(finding, remedy=helps)
+        else:
+            yield finding
 
 
 def _each[Seen](

@@ -20,7 +20,7 @@ from leconvert.model.repairs import (
     Repairs,
 )
 from leconvert.model.selection import EpisodeRanges
-from leconvert.model.values import Extent, Finding, IntArray, Remedy, camera_of
+from leconvert.model.values import NOTHING, Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.text import count, first_few, shown
 
@@ -231,6 +231,7 @@ class SourceFacts:
         trimmed: The first kept frame and the frame after the last kept one, by episode.
         has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
         floating_indices: Default integer columns that are stored as floating-point numbers.
+        unlisted: The episodes that the source has but does not list.
     """
 
     episode_index: IntArray
@@ -251,6 +252,7 @@ class SourceFacts:
     trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     has_quantiles: bool = False
     floating_indices: Collection[str] = ()
+    unlisted: Extent = NOTHING
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -618,9 +620,15 @@ class _Remedies:
                 keeps, lost = self._left(flag, remark, rest, whole if flag == TRIM else ())
                 if flag == DROP and self._whole_frames and not whole:
                     written = TRIM  # leaves the episode out, too, and others need it
-                rated.append((lost, place, Remedy(written, keeps, self._base)))
+                of = self._base if flag not in (DROP, TRIM) else self._with_unlisted()
+                rated.append((lost, place, Remedy(written, keeps, of)))
             self._known[key] = tuple(remedy for _, _, remedy in sorted(rated, key=lambda r: r[:2]))
         return self._known[key]
+
+    def _with_unlisted(self) -> Extent:
+        more = self._facts.unlisted
+        episodes, frames = self._base.episodes + more.episodes, self._base.frames + more.frames
+        return replace(self._base, episodes=episodes, frames=frames)
 
     def _whole_frames_in(self, bad: npt.NDArray[np.bool_]) -> list[int]:
         """Return the number of frames that remain of some episodes after a trim."""

@@ -56,7 +56,7 @@ from leconvert.model.versions import (
     unreadable,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError
-from leconvert.support.storage_errors import denied
+from leconvert.support.storage_errors import denied, undecodable_path
 from leconvert.support.text import GET_AGAIN, count, shown
 from leconvert.workdir.swap import info_path, old_dir
 
@@ -200,6 +200,10 @@ def version_of_files(root: Path) -> str | None:
 def read_info(root: Path) -> dict[str, Any]:
     """Read ``meta/info.json`` of a dataset of any version, with files in parquet and MP4."""
     path = root / INFO_PATH
+    try:
+        str(root).encode()
+    except UnicodeEncodeError as error:
+        raise undecodable_path(error) from error
     if not root.is_dir():
         old = old_dir(root)
         if not os.path.lexists(root) and info_path(old).is_file():

@@ -6,6 +6,7 @@ First come checks that need the facts of all files: missing files, columns, task
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,7 +39,9 @@ from leconvert.dataset.scan.gathering import (
 from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
 from leconvert.model.values import (
     DATA_STREAM,
+    NOTHING,
     BoolArray,
+    Extent,
     StreamScan,
     camera_of,
     is_depth_map,
@@ -384,6 +387,39 @@ def check_global_index(
     said = f"The column index of episode {int(episodes.index[position])} {what} instead of {first}."
     sightings.add(Observation("global-index", said, stream=DATA_STREAM), len(positions))
     yield from sightings.remarks()
+
+
+def copied_tables(
+    dataset: Dataset, episodes: EpisodeTable, gathered: Gathered
+) -> Iterator[Observation]:
+    """Find tables that are copies of another episode's, where the videos are not.
+
+    Only tables whose rows are numbered as those of another episode are read.
+    """
+    table, *videos = gathered.slices
+    sizes, first_index = table.files.size_bytes[table.file], gathered.first_index
+    marks = list(zip(sizes.tolist(), first_index.tolist(), strict=True))
+    strange = {remark.episode for remark in gathered.remarks if remark.code == "episode-index"}
+    is_strange = np.array([episode in strange for episode in episodes.index.tolist()], np.bool_)
+    is_owner = ~is_strange & gathered.has_rows & (first_index != NOT_KNOWN)
+    owners = {marks[position]: position for position in np.flatnonzero(is_owner).tolist()}
+    for position in np.flatnonzero(is_strange).tolist():
+        owner = owners.get(marks[position])
+        if owner is None or not _is_copy(dataset, table, position, owner):
+            continue
+        if not all(_is_copy(dataset, video, position, owner) for video in videos):
+            path = dataset.relative(DATA_STREAM, int(table.key[position]))
+            said = f"{shown(path)} is a copy of the table of episode {episodes.index[owner]}."
+            yield Observation(
+                "copied-table", said, int(episodes.index[position]), DATA_STREAM, path
+            )
+
+
+def _is_copy(dataset: Dataset, slices: StreamScan, *pair: int) -> bool:
+    """Return whether the files of two episodes have the same content."""
+    rows = list(pair)
+    first, second = dataset.absolute(slices.stream, slices.key[rows].tolist())
+    return not slices.is_missing[rows].any() and filecmp.cmp(first, second, shallow=False)
 
 
 def check_tasks(
@@ -801,6 +837,31 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
     ]
     if wrong:
         yield Observation("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)
+
+
+def unlisted_episodes(
+    info: Mapping[str, Any],
+    episodes: EpisodeTable,
+    survey: SourceFiles,
+    remarks: Sequence[Observation],
+) -> tuple[Extent, list[Observation]]:
+    """Find episodes that ``info.json`` counts and whose rows are there, but that are not listed.
+
+    Returns:
+        Their number and the number of their frames, as far as ``info.json`` tells; and an
+        observation if there are any.
+    """
+    listed, frames = len(episodes.listed), int(episodes.length.sum())
+    total, total_frames = (info.get(key) for key in ("total_episodes", "total_frames"))
+    signs = [remark.message for remark in remarks if remark.code == "stray-rows"]
+    if survey.tables.files:
+        signs.append(f"{shown(survey.tables.examples[0])} belongs to no listed episode.")
+    if not signs or not isinstance(total, int) or total <= listed:
+        return NOTHING, []
+    said = f"{INFO_PATH} counts {count(total, 'episode')}, but {listed} are listed. {signs[0]}"
+    more = total_frames - frames if isinstance(total_frames, int) else 0
+    found = Observation("unlisted-episode", said, path=INFO_PATH)
+    return Extent(total - listed, max(0, more), 0), [found]
 
 
 def _holds_paths(kind: pa.DataType) -> bool:

@@ -49,6 +49,9 @@ _COUNTED = frozenset({"frame_index", "index"})
 _UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
 # Statistics are often computed and stored in single precision.
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
+# Sums in single precision may move the mean of equal values beyond them.
+_SLACK = 1e-3
+_BOUNDED = ("min", "max", "mean", "std")
 _MAX_DEPTH = 8
 
 
@@ -459,11 +462,14 @@ class TableCheck:
         right = offsets < LEROBOT_TOLERANCE_SECONDS
         if right.all():
             return
-        in_order = np.abs(np.sort(times) - expected) < LEROBOT_TOLERANCE_SECONDS
-        if in_order.all() and not _counts_frames(file):
+        has_all_times = (np.abs(np.sort(times) - expected) < LEROBOT_TOLERANCE_SECONDS).all()
+        frames = np.arange(len(times))
+        numbers = file.numbers("frame_index")[0] if "frame_index" in file.columns else frames - 1
+        is_mixed = has_all_times or (np.sort(numbers) == frames).all()
+        if is_mixed and not (numbers == frames).all():
             notes.say(
                 "row-order",
-                f"{shown(notes.path)}: the rows are in another order than their timestamps.",
+                f"{shown(notes.path)}: the rows are in another order than their times or numbers.",
                 severity=self._times_severity,
             )
             return
@@ -493,14 +499,6 @@ class TableCheck:
             known = times.astype(np.float32) if kind == np.float32 else times
             self._expected[kind.str] = known
         return known[:length]
-
-
-def _counts_frames(file: DataFile) -> bool:
-    """Return whether ``frame_index`` says that the rows are in order."""
-    if "frame_index" not in file.columns:
-        return False
-    (numbers,) = file.numbers("frame_index")
-    return bool((numbers == np.arange(len(numbers))).all())
 
 
 def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64]:
@@ -648,9 +646,13 @@ class StatsCheck:
         for episode, stats in zip(episodes, () if is_sound else block.rows, strict=not is_sound):
             notes.episode = episode
             for name in self.features:
-                if not self._is_sound(name, (stats or {}).get(name)):
+                values = (stats or {}).get(name) or {}
+                if not self._is_sound(name, values):
                     self._say_unsound(stats or {}, name, notes)
                     missing.setdefault(name, []).append(episode)
+                elif not _agree({key: np.asarray(values[key], float) for key in _BOUNDED}):
+                    self._say_stale(name, "that contradict each other", notes)
+                    stale.setdefault(name, []).append(episode)
             # Statistics of undeclared columns are copied, too.
             for name, values in (stats or {}).items():
                 if name not in self.features and not adds_up(name, values, is_image=False):
@@ -659,7 +661,9 @@ class StatsCheck:
         for (rows, extremes), episode, stats in zip(found, episodes, stated, strict=False):
             notes.episode = episode
             for name in self._compared if extremes else ():
-                if name not in extremes or episode in missing.get(name, ()):
+                if name not in extremes:
+                    continue
+                if episode in missing.get(name, ()) or episode in stale.get(name, ()):
                     continue
                 if self._compare(name, (stats or {})[name], extremes[name], rows, notes):
                     stale.setdefault(name, []).append(episode)
@@ -672,6 +676,7 @@ class StatsCheck:
             return False
         return all(
             FeatureStats(name, name in self._visual).takes(own)
+            and _agree(own)
             and self._sizes.get(name) in (None, *own["min"].shape[1:2])
             for name, own in columns.items()
         )
@@ -721,12 +726,16 @@ class StatsCheck:
         highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
         least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
         if _differ(least, extremes[0]) or _differ(greatest, extremes[1]):
-            said = f"from {least:g} to {greatest:g}, but the data goes from {extremes[0]:g} to "
-            said += f"{extremes[1]:g}"
+            said = f"from {least:g} to {greatest:g}, but the data goes from "
+            said += f"{extremes[0] + 0.0:g} to {extremes[1] + 0.0:g}"  # not -0
         elif counted != rows:
             said = f"of {shown(counted)} frames, but the table has {rows}"
         else:
             return False
+        self._say_stale(name, said, notes)
+        return True
+
+    def _say_stale(self, name: str, said: str, notes: ObservationLog) -> None:
         notes.sight(
             "stale-stats",
             f"The statistics of {shown(name)} do not fit the data: for episode "
@@ -734,7 +743,18 @@ class StatsCheck:
             feature=name,
             path=self._path,
         )
-        return True
+
+
+def _agree(own: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Return whether data can have these statistics of a feature, of one episode or several."""
+    low, high, mean, std = (own[key].astype(np.float64) for key in _BOUNDED)
+    with np.errstate(invalid="ignore", over="ignore"):
+        slack = _SLACK * (np.abs(low) + np.abs(high)) + _ABSOLUTE_TOLERANCE
+        fits = (low - slack <= mean) & (mean <= high + slack)
+        fits &= (std >= 0) & (std <= high - low + slack)
+    # Data that are not finite have such statistics.
+    fits |= ~(np.isfinite(low) & np.isfinite(high)) & ~np.isfinite(mean) & ~np.isfinite(std)
+    return bool(fits.all())
 
 
 def _differ(stated: float, found: float) -> bool:

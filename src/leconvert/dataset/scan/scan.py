@@ -44,6 +44,7 @@ from leconvert.dataset.scan.dataset_checks import (
     check_totals,
     codec_changes,
     common_columns,
+    copied_tables,
     declare_columns,
     declared_as_stored,
     dropped_phantoms,
@@ -51,6 +52,7 @@ from leconvert.dataset.scan.dataset_checks import (
     has_first_clip,
     is_of_numbers,
     lost_instructions,
+    unlisted_episodes,
     with_other_columns,
     wrong_rate,
 )
@@ -76,6 +78,7 @@ from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES, RepairOptions, R
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
+    NOTHING,
     TARGET_VERSIONS,
     BoolArray,
     FileTable,
@@ -208,6 +211,10 @@ def _resolved(
         options.renames,
         remaps_tasks=options.remap_tasks and task_map_of(tasks.listed) is not None,
     )
+    unlisted = NOTHING
+    if not selection.takes_some:
+        unlisted, found = unlisted_episodes(dataset.stored_info, episodes, survey, remarks)
+        remarks += found
     remarks = wrong_rate(dataset.fps, remarks, episodes, gathered)
     remarks = lost_instructions(remarks, episodes, gathered)
     remarks += dropped_phantoms(cameras, options.drop_features, survey)
@@ -275,6 +282,7 @@ def _resolved(
         trimmed=intervals,
         has_quantiles=dataset.has_quantiles,
         floating_indices=columns.floating,
+        unlisted=unlisted,
     )
     settled = resolve_repairs(remarks, options, facts)
     repairs = _with_right_declarations(settled.repairs, declared, columns)
@@ -452,6 +460,7 @@ def _whole_remarks(
             left_out=left_out,
         )
     remarks += check_global_index(episodes, gathered, columns)
+    remarks += copied_tables(dataset, episodes, gathered)
     remarks += check_tasks(dataset, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)
     # A selection of episodes does not know the totals of the source.

@@ -693,6 +693,11 @@ class Comparer:
             self._say_unreadable(file, error, piece.stream, compared)
             return
         episodes = file.stop - file.first
+        if not read_rows and self.clip_digests is None:  # nobody has just read them
+            for source in dict.fromkeys(span.source for span in file.spans):
+                if not Path(source).exists():
+                    gone = f"The parquet file {source} does not exist."
+                    raise UnreadableSourceError(gone, path=source, code="missing-file")
         if len(table.rows) == episodes:
             compared.differences += compare_rows(
                 path, table, file.spans, rules, opened.rows, read_rows=read_rows

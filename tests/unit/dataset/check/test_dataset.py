@@ -7,8 +7,10 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import pyarrow as pa
@@ -723,6 +725,28 @@ def test_several_video_files_of_a_camera_cannot_be_streamed(tmp_path: Path) -> N
     source = make_dataset(tmp_path / "source", spec)
     leconvert.convert(source, output=out, layout=LayoutOptions(video_file_size_in_mb=0.001))
     assert codes(check_dataset(out)) == {("info", "streaming-video")}
+
+
+@pytest.mark.parametrize("change", [{"codec": "hevc"}, {"width": 64}])
+def test_no_conversion_is_advised_for_the_few_clips_that_differ_from_a_right_declaration(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    camera = CameraSpec(width=32, height=32)
+    spec = DatasetSpec(episodes=3, frames=6, cameras=(camera,))
+    source = make_dataset(tmp_path / "source", spec)
+    other = make_dataset(tmp_path / "other", replace(spec, cameras=(replace(camera, **change),)))
+    clip = f"videos/chunk-000/{camera.key}/episode_000001.mp4"
+    shutil.copy(other / clip, source / clip)
+    leconvert.convert(source, output=tmp_path / "out")
+    (finding,) = (
+        finding
+        for finding in check_dataset(tmp_path / "out").findings
+        if finding.code != "streaming-video"
+    )
+    if "codec" in change:
+        assert (finding.severity, finding.remedy) == ("info", None)
+    else:
+        assert "--exclude-episodes 1`" in str(finding.remedy)
 
 
 def test_a_v2_dataset_is_scanned_as_for_a_conversion(source_copy: Path) -> None:

@@ -108,19 +108,21 @@ def times(episode: int, seconds: float, frames: slice = slice(None)) -> Edit:
 
         edit_table(root, episode, shift)
         shown = pq.read_table(root / TABLE.format(episode)).column("timestamp").to_pylist()
-        extremes = {"min": [min(shown)], "max": [max(shown)]}
-        stats(episode, "timestamp", extremes)(root)
+        stats(episode, "timestamp", stats_of(shown))(root)
 
     return edit
 
 
 def column(episode: int, name: str, values: list[int]) -> Edit:
     """Give a table another column, and say so in the statistics."""
-    extremes = {"min": [min(values)], "max": [max(values)]}
     return every(
         table(episode, lambda rows: with_column(rows, name, pa.array(values))),
-        stats(episode, name, extremes),
+        stats(episode, name, stats_of(values)),
     )
+
+
+def stats_of(values: Sequence[float]) -> dict[str, list[float]]:
+    return {name: [float(getattr(np, name)(values))] for name in ("min", "max", "mean", "std")}
 
 
 def emptied(name: str, rows_left: slice) -> Edit:
@@ -258,7 +260,7 @@ FILES = {
                     rows, "action", pa.array([[0.0] * 6] * 4, pa.list_(pa.float64(), 6))
                 ),
             ),
-            stats(2, "action", {"min": [0.0] * 6, "max": [0.0] * 6}),
+            stats(2, "action", dict.fromkeys(("min", "max", "mean", "std"), [0.0] * 6)),
         ),
         "dtype-mismatch", "warning", "action is stored as float64",
     ),
@@ -270,7 +272,7 @@ FILES = {
                     rows, "action", pa.array([[0] * 6] * 4, pa.list_(pa.int64(), 6))
                 ),
             ),
-            stats(2, "action", {"min": [0.0] * 6, "max": [0.0] * 6}),
+            stats(2, "action", dict.fromkeys(("min", "max", "mean", "std"), [0.0] * 6)),
         ),
         "schema-mismatch", "error", "action is", episode=2,
         remedy="--drop-feature action",

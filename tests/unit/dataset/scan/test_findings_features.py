@@ -204,7 +204,8 @@ def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -
     def change(lines: list[dict[str, dict[str, dict[str, list[float]]]]]) -> None:
         action = lines[0]["stats"]["action"]
         action["min"] = [float(f"{value:.6g}") for value in action["min"]]
-        lines[1]["stats"]["action"]["max"] = [float("nan")] * 6
+        for name in ("min", "max", "mean", "std"):
+            lines[1]["stats"]["action"][name] = [float("nan")] * 6
 
     edit_lines(source, "episodes_stats", change)
     assert scan_source(source).findings == ()

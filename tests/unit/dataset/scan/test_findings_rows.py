@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sound_dataset import LENGTHS, only, severities
+from tests.dataset_damage import set_cells
 from tests.trees import read_episodes
 
 import leconvert
 from leconvert import tables
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import DroppedEpisode, RepairOptions
+from leconvert.run.planner import plan_repairs
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.testing import (
     DatasetSpec,
@@ -75,14 +78,34 @@ def test_timestamps_are_seen_however_a_file_is_written(
     assert "first is at frame 4" in only(scan_source(source), "timestamps").message
 
 
-def test_rows_in_another_order_than_their_times_get_no_new_times(source: Path) -> None:
+@pytest.mark.parametrize("has_times", [True, False])
+def test_rows_in_another_order_get_no_new_times(source: Path, has_times: bool) -> None:
     edit_table(source, 1, lambda table: table.take(pa.array([*range(LENGTHS[1])][::-1])))
-    found = only(scan_source(source, RepairOptions(retime=True, reindex=True)), "row-order")
+    if not has_times:
+        edit_table(source, 1, set_cells("timestamp", r3=0.777))
+    scan = scan_source(source, RepairOptions(retime=True, reindex=True))
+    (found,) = [found for found in scan.findings if found.severity != "repaired"]
+    assert found.code == "row-order"
     assert (found.severity, found.episode) == ("error", 1)
     assert [each.flag for each in found.remedies] == ["--on-bad-episode drop"]
     by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
-    edit_table(source, 1, lambda table: table.sort_by(by_time))
-    assert scan_source(source).findings == ()
+    edit_table(source, 1, lambda table: table.sort_by(by_time if has_times else "frame_index"))
+    codes = {found.code for found in scan_source(source).findings if found.severity == "error"}
+    assert codes == (set() if has_times else {"timestamps"})
+
+
+def test_the_table_of_another_episode_gets_no_new_numbers(tmp_path: Path) -> None:
+    source = make_dataset(tmp_path / "source", DatasetSpec(episodes=3, frames=4))
+    table, clip = "data/chunk-000/episode_{:06d}.parquet", "videos/chunk-000/{}/episode_{:06d}.mp4"
+    shutil.copy(source / table.format(0), source / table.format(2))
+    anew = RepairOptions(reindex=True)
+    errors = [found for found in scan_source(source, anew).findings if found.severity == "error"]
+    assert [(found.code, found.episode) for found in errors] == [("copied-table", 2)]
+    assert "is a copy of the table of episode 0" in errors[0].message
+    # An episode that is there twice shows its own frames.
+    for camera in (source / "videos/chunk-000").iterdir():
+        shutil.copy(source / clip.format(camera.name, 0), source / clip.format(camera.name, 2))
+    assert "copied-table" not in {found.code for found in scan_source(source, anew).findings}
 
 
 def test_accepted_timestamps_are_a_warning(
@@ -111,10 +134,29 @@ def test_default_columns_that_no_table_has_are_computed(source: Path, columns: l
     assert set(names[-len(columns) :]) == set(columns)
 
 
-def test_an_episode_that_only_its_files_know_is_a_stray(
-    source: Path,
-) -> None:
+@pytest.mark.parametrize("place", [-1, 1])
+def test_an_episode_that_is_counted_but_not_listed_is_an_error(source: Path, place: int) -> None:
+    lines = (source / "meta/episodes.jsonl").read_text()
+    edit_lines(source, "episodes", lambda lines: lines.pop(place))
+    scan = scan_source(source)
+    strays = {key: {"warning"} for key in ("stray-file", "stray-stats", "stale-total")}
+    gap = {"episode-gap": {"error"}} if place == 1 else {}
+    assert severities(scan) == {"unlisted-episode": {"error"}, **gap, **strays}
+    for found in scan.findings:
+        for remedy in found.remedies:
+            assert (remedy.keeps.episodes, remedy.of.episodes) == (3, 4)
+            assert remedy.of.frames == sum(LENGTHS)
+    plan = plan_repairs(source)
+    assert plan.flags == ("--on-bad-episode drop",)
+    assert (plan.keeps.episodes, plan.of.episodes) == (3, 4)
+    # The advice: the line is back.
+    (source / "meta/episodes.jsonl").write_text(lines)
+    assert scan_source(source).findings == ()
+
+
+def test_an_episode_that_only_its_files_know_is_a_stray(source: Path) -> None:
     edit_lines(source, "episodes", lambda lines: lines.pop())
+    edit_info(source, lambda info: info.update(total_episodes=3, total_frames=sum(LENGTHS[:3])))
     assert severities(scan_source(source)) == {
         "stray-file": {"warning"},
         "stray-stats": {"warning"},

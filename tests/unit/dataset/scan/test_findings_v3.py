@@ -35,7 +35,7 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import Finding, LayoutOptions, SourceScan
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import FindingsError, SourceError, UnreadableSourceError, UsageError
+from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.parallel import Spread
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -431,16 +431,52 @@ def test_wrong_columns_name_their_episodes(broken: Path, column: str, code: str)
     assert {f.severity for f in scan_source(broken, helps).findings} == {"repaired"}
 
 
-def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(broken: Path) -> None:
+@pytest.mark.parametrize("index", ["right", "wrong", "gone"])
+@pytest.mark.parametrize("swapped", [None, LENGTHS[0]], ids=["all", "at a border"])
+def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(
+    broken: Path, swapped: int | None, index: str
+) -> None:
     rows = np.random.default_rng(0).permutation(sum(LENGTHS))
+    if swapped:
+        rows = np.arange(sum(LENGTHS))
+        rows[[swapped - 1, swapped]] = rows[[swapped, swapped - 1]]
     rewrite(DATA, lambda table: table.take(pa.array(rows)))(broken)
+    if index == "wrong":
+        rewrite(DATA, set_cells("index", r9=0))(broken)
+    elif index == "gone":
+        rewrite(DATA, lambda table: table.drop_columns("index"))(broken)
+    about_index = {"right": set(), "wrong": set(), "gone": {"missing-column"}}[index]
+    anew = RepairOptions(retime=True, reindex=True)
     errors = [f.code for f in check_dataset(broken).findings if f.severity == "error"]
-    assert set(errors) == {"row-order"}
-    with pytest.raises(FindingsError):
-        leconvert.convert(broken, repairs=RepairOptions(retime=True, reindex=True))
+    assert set(errors) == {"row-order"} | about_index
+    assert {f.code for f in scan_source(broken, anew).findings if f.severity == "error"} == {
+        "row-order"
+    }
     by_time = [("episode_index", "ascending"), ("timestamp", "ascending")]
     rewrite(DATA, lambda table: table.sort_by(by_time))(broken)
-    assert [f for f in check_dataset(broken).findings if f.severity == "error"] == []
+    assert [f for f in scan_source(broken, anew).findings if f.severity == "error"] == []
+
+
+def test_episodes_that_are_counted_but_not_listed_are_derived_or_left_out(
+    broken: Path, tmp_path: Path
+) -> None:
+    rewrite(EPISODES, lambda table: table.slice(0, len(LENGTHS) - 2))(broken)
+    found = check_dataset(broken).findings
+    assert {f.code for f in found if f.severity == "error"} == {"stray-rows", "stale-total"}
+    (error,) = [f for f in scan_source(broken).findings if f.severity == "error"]
+    kept = [(remedy.flag, remedy.keeps.episodes, remedy.of.episodes) for remedy in error.remedies]
+    assert (error.code, kept) == (
+        "unlisted-episode", [("--on-bad-episode drop", len(LENGTHS) - 2, len(LENGTHS))],
+    )  # fmt: skip
+    leconvert.convert(
+        broken, output=tmp_path / "less", repairs=RepairOptions(on_bad_episode="drop")
+    )
+    assert [f for f in check_dataset(tmp_path / "less").findings if f.severity == "error"] == []
+    (broken / "meta/episodes").rename(tmp_path / "aside")
+    leconvert.convert(broken, output=tmp_path / "all", repairs=RepairOptions(fill_stats=True))
+    report = check_dataset(tmp_path / "all")
+    assert report.episodes == len(LENGTHS)
+    assert [f for f in report.findings if f.severity == "error"] == []
 
 
 def test_numbers_that_are_mixed_up_alone_are_counted_again(broken: Path) -> None:

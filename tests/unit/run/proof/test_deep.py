@@ -66,12 +66,19 @@ def samples_of(root: Path) -> list[dict[str, Any]]:
 _PRECISION = {float: np.float32, list: np.float32}
 
 
+@pytest.fixture(scope="module")
+def samples(picture_result: Path) -> list[dict[str, Any]]:
+    return samples_of(picture_result)
+
+
 @pytest.fixture
 def load(
-    picture_result: Path, picture_source: Path, monkeypatch: pytest.MonkeyPatch
+    picture_result: Path,
+    picture_source: Path,
+    samples: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[Change | Exception], VerificationReport]:
     """Verify with a LeRobot whose samples are changed, or that does not load the dataset."""
-    samples = samples_of(picture_result)
 
     def verify(change: Change | Exception) -> VerificationReport:
         class LeRobotDataset:
@@ -154,14 +161,11 @@ SMALLER = Tensor(np.zeros((3, 24, 64), np.uint8))
         (CAMERA, OTHER, "3x48x64, mean 7"),
         (CAMERA, SMALLER, "3x24x64, mean 0"),
         (IMAGE, Tensor(np.zeros((3, 32, 32), np.float32)), "3x32x32, mean 0"),
-        ("frame_index", Tensor(np.array(3)), None),
         ("frame_index", Tensor(np.array(2.5)), None),
         ("timestamp", Tensor(np.array(0)), None),  # a whole number of seconds is another time
         ("timestamp", Tensor(np.array(np.nan, np.float32)), None),
         ("observation.state", Tensor(np.zeros(6, np.float32)), None),
-        ("observation.state", None, "None"),
         ("task", "Dance.", "Dance."),
-        ("task", None, "None"),
     ],
 )
 def test_another_picture_or_value_is_told(

@@ -220,7 +220,6 @@ def flip_a_coded_byte(clip: Path) -> None:
         None,
         swap_sizes,
         flip_a_coded_byte,
-        lambda clip: clip.write_bytes(clip.with_name("file-002.mp4").read_bytes()),
         lambda clip: clip.write_bytes(clip.read_bytes()[:-9]),
         Path.unlink,
     ],

@@ -564,7 +564,7 @@ def _derive_tasks(root: Path) -> tuple[list[tuple[int, str]] | None, str]:
                 "texts is missing."
             )
         else:
-            lines = (root / _OLD_TASKS).read_text("utf-8").splitlines()
+            lines = (root / _OLD_TASKS).read_bytes().splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
         tasks = [(row["task_index"], row["task"]) for row in rows]
         if not all(type(index) is int and isinstance(text, str) for index, text in tasks):

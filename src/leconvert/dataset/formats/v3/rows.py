@@ -421,22 +421,27 @@ class RowCheck:
         self._untimed: list[IntArray] = []
         # The frames at whose times some row is, of episodes with wrong times.
         self._frames_seen: dict[int, npt.NDArray[np.bool_]] = {}
-        # The rows whose ``index`` some row has.
-        self._rows_seen = np.zeros(int(self._length.sum()), np.bool_)
+        # The rows that some row is by its ``index``, and by its episode and frame.
+        self._by_index = np.zeros(int(self._length.sum()), np.bool_)
+        self._by_frame = np.zeros_like(self._by_index)
 
     @property
     def disordered(self) -> list[int]:
-        """Episodes whose rows are in another order than their timestamps or their ``index``.
+        """Episodes whose rows are in another order than their timestamps or their numbers.
 
         Each row belongs elsewhere if all rows together have every time of the episode, or every
-        number of the file, and ``frame_index`` is wrong as well.
+        ``index`` of the file, and ``frame_index`` is wrong as well. Without a usable ``index``, so
+        does each row if all rows together are every frame of every episode.
         """
         seen = self._frames_seen.items()
         found = {int(self._routed.episodes[place]) for place, frames in seen if frames.all()}
         found &= self.wrong_in("frame_index").keys()
         moved = {"episode_index", "frame_index"} & self._wrong.keys()
-        if moved and "index" in self._wrong and self._rows_seen.all():
-            found |= self._wrong["index"].episodes
+        if moved and self._by_index.all():
+            found.update(self.wrong_in("index"))
+        # At the right times, rows are only numbered in another order.
+        elif self._by_frame.all() and {"episode_index", "timestamp"} & self._wrong.keys():
+            found.update(*map(self.wrong_in, moved))
         return sorted(found)
 
     @property
@@ -509,12 +514,13 @@ class RowCheck:
             "episode_index": self._routed.episodes[place],
             "frame_index": frame,
         }
+        told = dict[str, npt.NDArray[Any]]()
         for name, wanted in expected.items():
             values = self._integers(batch, name, place, frame)
             if values is not None:
                 self._note(name, values != wanted, values, wanted, place, frame)
-                if name == "index":
-                    self._look_at_numbers(values)
+                told[name] = values
+        self._look_at_numbers(told)
         self._check_times(batch, place, frame)
         tasks = self._integers(batch, "task_index", place, frame)
         if tasks is None or self._num_tasks is None:
@@ -527,12 +533,22 @@ class RowCheck:
         if not bad.any():
             self._gather_tasks(place, tasks)
 
-    def _look_at_numbers(self, values: npt.NDArray[Any]) -> None:
-        """Note the rows that these values of ``index`` number."""
-        at = np.searchsorted(self._start, values, side="right").clip(min=1) - 1
-        own = values - self._start[at]
-        is_one = (own >= 0) & (own < self._length[at])
-        self._rows_seen[(self._begins[at] + own)[is_one].astype(np.int64)] = True
+    def _look_at_numbers(self, told: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Note which rows these rows are by their numbers."""
+        if "index" in told:
+            at = np.searchsorted(self._start, told["index"], side="right").clip(min=1) - 1
+            self._note_rows(self._by_index, at, told["index"] - self._start[at])
+        if {"episode_index", "frame_index"} <= told.keys():
+            episode = told["episode_index"]
+            at = np.searchsorted(self._routed.episodes, episode, side="right").clip(min=1) - 1
+            is_here = self._routed.episodes[at] == episode
+            self._note_rows(self._by_frame, at[is_here], told["frame_index"][is_here])
+
+    def _note_rows(
+        self, seen: npt.NDArray[np.bool_], place: IntArray, frame: npt.NDArray[Any]
+    ) -> None:
+        is_one = (frame >= 0) & (frame < self._length[place])
+        seen[(self._begins[place] + frame)[is_one].astype(np.int64)] = True
 
     def _check_times(self, batch: pa.RecordBatch, place: IntArray, frame: IntArray) -> None:
         at = batch.schema.get_field_index("timestamp")
