@@ -33,7 +33,7 @@ from leconvert.dataset.statistics import (
 from leconvert.media import decode_image, decode_shown
 
 Array = np.ndarray[Any, Any]
-DATASETS = ("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20")
+DATASETS = ("cr5_5ep", "robot_sim_picknplace_v20")
 BINS = 5000
 CAMERA = "observation.images.x"
 
