@@ -10,6 +10,7 @@ from leconvert.tables.data_file import (
     open_parquet,
     read_data_schema,
     row_group_rows,
+    why_unreadable,
 )
 from leconvert.tables.join import (
     LastTable,
@@ -66,4 +67,5 @@ __all__ = [
     "replace_columns",
     "row_group_rows",
     "serialize_schema",
+    "why_unreadable",
 ]

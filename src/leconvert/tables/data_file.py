@@ -7,7 +7,7 @@ open the file.
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Self
 
 import numpy as np
@@ -182,12 +182,21 @@ def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
 
 def unreadable(path: str | os.PathLike[str], error: Exception) -> UnreadableSourceError:
     """Return the error for a parquet file that cannot be read."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return UnreadableSourceError(
-        f"The parquet file {os.fspath(path)} cannot be read: {reason}",
+        f"The parquet file {os.fspath(path)} cannot be read: {why_unreadable(path, error)}",
         path=os.fspath(path),
         next_step="Download or record the file again, or leave its episode out.",
     )
+
+
+def why_unreadable(path: str | os.PathLike[str], error: Exception) -> str:
+    """Return why a parquet file cannot be read."""
+    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - by name
+        begin = file.read(len(MAGIC))
+        file.seek(-len(MAGIC), os.SEEK_END)
+        if begin == MAGIC != file.read():
+            return "it has no footer: it was cut off, or a recording ended without finalize()."
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def with_unique_names(schema: pa.Schema) -> pa.Schema:

@@ -44,6 +44,7 @@ from leconvert.dataset.formats.v3 import (
     check_ranges,
     declaration,
     derived_meta,
+    files_there,
     locate_files,
     read_episode_table,
     read_json_object,
@@ -66,10 +67,11 @@ from leconvert.model.values import (
     stream_of_camera,
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
-from leconvert.support.errors import SourceError, VerificationError
+from leconvert.support.errors import SourceError, UnreadableSourceError, VerificationError
 from leconvert.support.parallel import parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.text import count
+from leconvert.tables import row_group_rows
 
 _SHOWN = 20
 _SEVERITIES = ("error", "repaired", "warning", "info")
@@ -77,6 +79,10 @@ _SEVERITIES = ("error", "repaired", "warning", "info")
 _THREADS = 2
 # With one of these findings, the row of a task's text is unknown.
 _TASKS_IN_DOUBT = {"tasks-order", "task-duplicate"}
+_END_OR_RESTORE = (
+    "If the program that records the dataset still runs, let it end by itself. If not, restore the "
+    "file from another copy."
+)
 # With one of these findings, a table below ``meta/`` may have to be derived.
 _DERIVED_FOR = frozenset({"tasks-layout", "missing-file"})
 
@@ -288,6 +294,7 @@ class DatasetCheck:
         if table is None:
             if not findings:
                 self.findings.append(found("no-episodes", "meta/episodes has no rows."))
+            self.findings += self._unreadable_tables(declared)
             return
         if self._order.episodes is not None:
             table = table.in_order(self._order.episodes)
@@ -306,6 +313,18 @@ class DatasetCheck:
             read_json_object(self.root / INFO_PATH)
         except (OSError, ValueError) as error:
             yield found("unreadable-file", f"{INFO_PATH} cannot be read: {error}", path=INFO_PATH)
+
+    def _unreadable_tables(self, declared: Declared) -> Iterator[Finding]:
+        """Yield data files from which the episodes do not follow, since they cannot be read."""
+        if DATA_STREAM not in declared.templates:
+            return
+        for _, _, path in files_there(self.root, declared, DATA_STREAM):
+            try:
+                row_group_rows(self.root / path)
+            except UnreadableSourceError as error:
+                said = error.message.replace(f"{self.root}/", "")
+                finding = found("unreadable-file", said, stream=DATA_STREAM, path=path)
+                yield replace(finding, remedy=_END_OR_RESTORE)
 
     def _check_files(self, declared: Declared, table: EpisodeTable, streams: list[str]) -> None:
         files = {

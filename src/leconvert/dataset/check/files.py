@@ -36,6 +36,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
+from leconvert.tables import why_unreadable
 from leconvert.tables.schemas import (
     NUMBER_DTYPES,
     dtype_name,
@@ -172,7 +173,7 @@ def check_data_file(
                 report.untimed = rows.untimed
                 report.other_tasks = rows.other_tasks
     except (OSError, ValueError, pa.ArrowException) as error:
-        message = f"{path} cannot be read: {error}"
+        message = f"{path} cannot be read: {why_unreadable(root / path, error)}"
         report.findings.append(found("unreadable-file", message, stream=DATA_STREAM, path=path))
     return report
 

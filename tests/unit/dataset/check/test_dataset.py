@@ -669,6 +669,19 @@ def test_wrong_rows_are_counted_over_blocks_and_the_first_is_told(
     assert "2 rows, first frame 1 of episode 1, where it is 0 instead of 1" in finding.message
 
 
+def test_a_recording_that_was_not_ended_has_tables_without_footers(broken: Path) -> None:
+    data = broken / DATA
+    data.write_bytes(data.read_bytes()[:-16])
+    (found,) = check_dataset(broken).findings
+    assert (found.code, found.path) == ("unreadable-file", DATA)
+    assert "no footer: it was cut off, or a recording ended without finalize()" in found.message
+    (broken / EPISODES).unlink()  # LeRobot writes the first ten episodes together
+    found, of_data = (f for f in check_dataset(broken).findings if f.severity == "error")
+    assert (found.code, of_data.code, of_data.path) == ("missing-file", "unreadable-file", DATA)
+    assert "let it end by itself" in str(of_data.remedy)
+    assert "--on-bad-episode" not in str(of_data.remedy)
+
+
 def test_a_second_file_of_episodes_lacks_columns_and_places_too(broken: Path) -> None:
     """What was said of the first file is not said again."""
     first = pq.read_table(broken / EPISODES)
@@ -862,7 +875,7 @@ TOGETHER = [
         "episodes out of order", "tasks under another index",
     },
     {
-        "a fragmented video", "a row of nobody", "a text as a number", "a video of nobody",
+        "a fragmented video", "a text as a number", "a video of nobody",
         "data of nobody", "images that do not say so", "videos of a camera that is not declared",
     },
     {
