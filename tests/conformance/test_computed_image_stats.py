@@ -155,17 +155,6 @@ def test_clips_of_recordings_give_the_frames_of_the_reference(recording: Path) -
         assert [*clip_stats(path, [(0, length)], quantiles=True)] == [exact.result()]
 
 
-@pytest.mark.parametrize("recording", each(*DATASETS, slow=True), indirect=True)
-def test_statistics_of_a_recorded_clip_agree(recording: Path, tmp_path: Path) -> None:
-    path, length, fps = episodes_of(recording)[0]
-    length = min(length, 40)  # frames that are far apart are compared above
-    ranks = sample_indices(length)
-    frames = dict(zip(ranks, reference_frames(path, ranks, fps), strict=True))
-    paths = saved(tmp_path / "frames", frames, length)
-    worst = assert_same_images(next(clip_stats(path, [(0, length)], quantiles=True)), paths)
-    print(recording.name, {name: f"{value * 255:.3f}/255" for name, value in worst.items()})
-
-
 def coloured_clip(
     path: Path, encoder: str, pixel_format: str, matrix: int, width: int, *, is_full: bool = False
 ) -> None:

@@ -1,7 +1,4 @@
-"""What public datasets have, made small: each message followed to the letter keeps what is there.
-
-`python -m tests.conformance.as_told` prints the table, recordings and all frames included.
-"""
+"""Datasets as people publish them, made small: each message, followed, keeps what is there."""
 
 from __future__ import annotations
 
