@@ -1,11 +1,4 @@
-"""Convert as a user does who follows each message to the letter, and see whether LeRobot opens it.
-
-    python -m tests.conformance.as_told
-
-prints a table: each oddity of `tests.oddities`, each dataset of `tests.recordings` and the real
-recordings of which it knows the folder; how many tries each takes, with which flags, what is kept,
-and whether every frame loads with both of LeRobot's decoders.
-"""
+"""Convert as a user who follows each message to the letter, and see whether LeRobot opens it."""
 
 from __future__ import annotations
 
@@ -13,9 +6,6 @@ import contextlib
 import io
 import json
 import shlex
-import shutil
-import sys
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,49 +106,3 @@ def why_it_does_not_load(
     except Exception as error:  # noqa: BLE001 - whatever LeRobot says to it
         return f"LeRobot: {type(error).__name__}: {str(error)[:300]}"
     return None
-
-
-def _row(name: str, source: Path, result: Path) -> str:
-    ended = convert_as_told(source, result)
-    flags = ", ".join(f"`{flag}`" for flag in ended.flags) or "none"
-    if ended.trouble is not None:
-        return f"| {name} | {ended.tries} | {flags} | | **{ended.trouble}** |"
-    if ended.code:
-        return f"| {name} | {ended.tries} | {flags} | refused: {ended.said[:160]} | |"
-    info = json.loads((source / "meta/info.json").read_bytes())
-    kept = json.loads((result / "meta/info.json").read_bytes())
-    episodes = len((source / "meta/episodes.jsonl").read_text().splitlines())
-    features = {*info["features"], *kept["features"]}
-    extent = f"{kept['total_episodes']} of {episodes} episodes, {kept['total_frames']} frames, "
-    extent += f"{len(kept['features'])} of {len(features)} features"
-    loads = [
-        f"{backend}: {why or 'every frame'}"
-        for backend in BACKENDS
-        for why in [
-            why_it_does_not_load(result, kept["total_episodes"], backend=backend, all_frames=True)
-        ]
-    ]
-    return f"| {name} | {ended.tries} | {flags} | {extent} | {'; '.join(loads)} |"
-
-
-def print_table(names: Iterable[str]) -> None:
-    """Try each, and print a row."""
-    from tests.oddities import IN_THE_WILD, ODDITIES
-    from tests.recordings import FOLDER, LIKE
-
-    makers = {**LIKE, **IN_THE_WILD, **ODDITIES}
-    recordings = {path.name: path for path in sorted(FOLDER.iterdir())} if FOLDER else {}
-    print("| dataset | tries | flags | kept | in LeRobot |")
-    print("|---|--:|---|---|---|")
-    for name in list(names) or [*recordings, *makers]:
-        with tempfile.TemporaryDirectory(prefix="as-told-") as folder:
-            source = Path(folder, "source")
-            if name in recordings:
-                shutil.copytree(recordings[name], source)
-            else:
-                makers[name](source)
-            print(_row(name, source, Path(folder, "result")), flush=True)
-
-
-if __name__ == "__main__":
-    print_table(sys.argv[1:])

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from reference import convert_with_reference
-from tests.recordings import each
 
 import leconvert
 from leconvert.dataset.check import check_dataset, check_feature_stats
@@ -312,9 +311,3 @@ def test_conversions_of_one_dataset_by_either_converter_pass(tmp_path: Path) -> 
     assert said_of(tmp_path / "ours") == set()
     convert_with_reference(source, tmp_path / "reference")
     assert said_of(tmp_path / "reference") == ONE_GROUP
-
-
-@pytest.mark.parametrize("recording", each("g1_inspire_12ep", slow=True), indirect=True)
-def test_recordings_converted_by_us_have_no_findings(recording: Path, tmp_path: Path) -> None:
-    leconvert.convert(recording, output=tmp_path / "ours")
-    assert said_of(tmp_path / "ours") == set()

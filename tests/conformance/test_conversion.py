@@ -55,7 +55,8 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    **{name: Case(name, window=60, every=3) for name in twins("g1_inspire_12ep")},
+    # AV1 and nested names, as of three cameras below.
+    **{name: Case(name, window=60, every=3, slow=True) for name in twins("g1_inspire_12ep")},
     **{name: Case(name, window=60, every=4, decoder="pyav") for name in twins("cr5_5ep")},
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "three_cameras": Case(

@@ -73,10 +73,6 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    **{
-        name: Case(name, window=60, every=4, decoder="torchcodec")
-        for name in twins("g1_inspire_12ep")
-    },
     **{name: Case(name, window=60, every=2, decoder="pyav") for name in twins("cr5_5ep")},
     # Its tables have no frame_index, and their first timestamp is 0.05 s.
     **{

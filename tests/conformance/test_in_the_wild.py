@@ -1,7 +1,4 @@
-"""What public datasets have, made small: each message followed to the letter keeps what is there.
-
-`python -m tests.conformance.as_told` prints the table, recordings and all frames included.
-"""
+"""Datasets as people publish them, made small: each message, followed, keeps what is there."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ from lerobot.datasets import LeRobotDataset
 from lerobot.policies.utils import make_robot_action
 from tests.conformance.as_told import convert_as_told, why_it_does_not_load
 from tests.oddities import IN_THE_WILD, LENGTHS
+
+from leconvert.run.planner import plan_repairs
 
 _VERSION = "--assume-version v2.1"
 # The flags that are asked for, and the features that go: those without data.
@@ -77,6 +76,14 @@ def test_two_tries_keep_what_can_be_kept_and_lerobot_loads_every_frame(
     assert (info["total_episodes"], info["total_frames"]) == (len(LENGTHS), sum(LENGTHS))
     assert before.keys() - info["features"].keys() == gone
     assert why_it_does_not_load(result, len(LENGTHS), backend="torchcodec", all_frames=True) is None
+
+
+@pytest.mark.parametrize("name", sorted(_SHOWN_BY_OTHERS))
+def test_the_planned_repairs_are_what_messages_ask_for(name: str, tmp_path: Path) -> None:
+    IN_THE_WILD[name](tmp_path / "source")
+    planned = plan_repairs(tmp_path / "source")
+    assert list(planned.flags) == _EXPECTED[name][0]
+    assert (planned.keeps.episodes, planned.keeps.frames) == (len(LENGTHS), sum(LENGTHS))
 
 
 def test_lerobot_pairs_names_with_values_and_so_loses_values_without_a_name(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def _refused(long_file: LongFile, frames: list[int], backend: str) -> list[int]:
     ("backend", "samples"),
     [
         ("torchcodec", 100),
-        ("pyav", 40),
+        ("pyav", 20),
         pytest.param("torchcodec", 1000, marks=pytest.mark.slow),
     ],
 )

@@ -177,14 +177,6 @@ def test_a_wrong_declaration_of_a_camera_is_no_result_though_the_record_has_it(
     assert difference.what == f"info of camera {TOP!r}, whose files differ"
 
 
-def test_bytes_are_refused_before_any_work(source: Path, tmp_path: Path) -> None:
-    add_column(source, b"x", pa.binary(), {"dtype": "binary", "shape": [1]})
-    with pytest.raises(FindingsError) as stopped:
-        leconvert.convert(source, output=tmp_path / "out")
-    assert "--drop-feature x" in str(stopped.value.next_step)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_result_that_lerobot_refuses_does_not_take_its_place(
     source: Path, tmp_path: Path
 ) -> None:

@@ -12,11 +12,9 @@ import pytest
 import torch
 from lerobot.datasets import LeRobotDataset
 from lerobot.datasets.aggregate import aggregate_datasets
-from tests.recordings import each
 
 import leconvert
 from leconvert import LayoutOptions, ProofOptions, RepairOptions
-from leconvert.model.selection import EpisodeSelection
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 BYTES = ProofOptions(verify="bytes")
@@ -142,27 +140,6 @@ def test_the_statistics_are_those_of_lerobots_own_merge(tmp_path: Path) -> None:
     assert ours.stats["index"]["max"].tolist() == [ours.total_frames - 1]
     assert ours.stats["episode_index"]["max"].tolist() == [ours.total_episodes - 1]
     assert ours.stats["task_index"]["max"].tolist() == [len(ours.tasks) - 1]
-
-
-@pytest.mark.parametrize("recording", each("g1_inspire_12ep", slow=True), indirect=True)
-def test_a_recording_in_two_parts_is_whole_again(recording: Path, tmp_path: Path) -> None:
-    root, parts = recording, [tmp_path / "first", tmp_path / "rest"]
-    for part, episodes in zip(parts, ("0-6", "7-11"), strict=True):
-        leconvert.convert(root, output=part, selection=EpisodeSelection(episodes=episodes))
-    out = tmp_path / "out"
-    leconvert.merge(parts, output=out, proof=BYTES)
-    leconvert.convert(root, output=tmp_path / "whole")
-    whole = LeRobotDataset("whole/dataset", root=tmp_path / "whole")
-    merged = LeRobotDataset("ours/dataset", root=out)
-    assert len(merged) == len(whole)
-    for number in range(0, len(whole), len(whole) // 44):
-        expected, found = whole[number], merged[number]
-        for key in expected:
-            same = expected[key] == found[key]
-            assert torch.all(same) if isinstance(same, torch.Tensor) else same, key
-    for feature, stats in whole.meta.stats.items():
-        for name, value in stats.items():
-            np.testing.assert_allclose(merged.meta.stats[feature][name], value, rtol=1e-9)
 
 
 def test_a_dataset_whose_clips_are_coded_in_two_ways_is_merged(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
     assert len([*repo.history(repo.branches["main"])]) == 3
 
     root = tmp_path / "downloaded"
-    opened = LeRobotDataset(REPO, root=root, revision="v3.0", video_backend="pyav")
-    assert len(opened) == sum(V21Source.open(source).lengths)
+    opened = LeRobotDataset(REPO, root=root, video_backend="pyav")
+    assert (opened.revision, len(opened)) == ("v3.0", sum(V21Source.open(source).lengths))
     comparison.assert_every_frame_is_the_sources(
         root, V21Source.open(source), "torchcodec", window=10, every=3
     )
@@ -81,8 +81,8 @@ def test_lerobot_loads_each_frame_of_a_local_overlay_that_was_pushed(
     assert not [path for path in repo.tree(repo.tags["v3.0"]) if path.startswith("meta_old")]
 
     root = tmp_path / "downloaded"
-    opened = LeRobotDataset(REPO, root=root, revision="v3.0", video_backend="pyav")
-    assert len(opened) == sum(V21Source.open(source).lengths)
+    opened = LeRobotDataset(REPO, root=root, video_backend="pyav")
+    assert (opened.revision, len(opened)) == ("v3.0", sum(V21Source.open(source).lengths))
     comparison.assert_every_frame_is_the_sources(
         root, V21Source.open(source), "torchcodec", window=10, every=3
     )

@@ -25,9 +25,7 @@ from tests.conformance import as_told
 import leconvert
 from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
-from leconvert.model.repairs import DEFAULT_COLUMNS, RepairOptions
-from leconvert.run.conversion import WorkerOptions
-from leconvert.support.errors import FindingsError, LeconvertError
+from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
 
 LENGTHS = (3, 1, 4)
@@ -129,56 +127,6 @@ class OddColumn:
         return f"{self.element} {self.lengths} {self.how} {odd} as {self.declared}"
 
 
-def options_of(error: FindingsError) -> RepairOptions | None:
-    """Return what the first remedy of each error comes to; None where one has none."""
-    flags: set[str] = set()
-    for finding in error.findings:
-        if finding["severity"] == "error":
-            if not finding["remedies"]:
-                return None
-            flags.add(finding["remedies"][0]["flag"])
-    drops = tuple(sorted(f.split()[1] for f in flags if f.startswith("--drop-feature ")))
-    known = {"--unwrap-scalars", "--fill-stats", "--on-bad-episode drop", "--retime", "--reindex"}
-    unknown = {flag for flag in flags if not flag.startswith("--drop-feature ")} - known
-    assert not unknown, unknown
-    return RepairOptions(
-        on_bad_episode="drop" if "--on-bad-episode drop" in flags else "fail",
-        unwrap_scalars="--unwrap-scalars" in flags,
-        fill_stats="--fill-stats" in flags,
-        drop_features=drops,
-    )
-
-
-def convert_as_told(root: Path, out: Path) -> tuple[int, RepairOptions] | None:
-    """Convert by following the advice; return tries and options, None where it is refused."""
-    options = RepairOptions()
-    for tries in range(1, 5):
-        try:
-            leconvert.convert(
-                root,
-                output=out,
-                repairs=options,
-                workers=WorkerOptions(orchestrate=False, max_workers=1),
-            )
-        except FindingsError as error:
-            told = options_of(error)
-            if told is None:
-                return None
-            options = RepairOptions(
-                on_bad_episode="drop"
-                if "drop" in (options.on_bad_episode, told.on_bad_episode)
-                else "fail",
-                unwrap_scalars=options.unwrap_scalars or told.unwrap_scalars,
-                fill_stats=options.fill_stats or told.fill_stats,
-                drop_features=tuple(sorted({*options.drop_features, *told.drop_features})),
-            )
-        except LeconvertError:
-            return None
-        else:
-            return tries, options
-    raise AssertionError(f"the advice leads in a circle: {options}")
-
-
 def try_dataset(pristine: Path, folder: Path, seed: int, counts: Counter[str]) -> None:
     """Make, convert and load one dataset, whose seed is its name."""
     dice = random.Random(seed)
@@ -194,15 +142,19 @@ def try_dataset(pristine: Path, folder: Path, seed: int, counts: Counter[str]) -
     counts["datasets"] += 1
     counts["columns"] += len(columns)
     said = f"seed {seed}: {columns}"
-    done = convert_as_told(root, out)
-    if done is None:
+    ended = as_told.convert_as_told(root, out)
+    assert ended.trouble is None, (said, ended)
+    if ended.code:
         counts["datasets refused"] += 1
         return
-    tries, options = done
-    assert tries <= 2, (said, options)
-    counts[f"datasets in {tries} tries"] += 1
-    counts["columns left out"] += len(options.drop_features)
-    counts["columns loaded"] += len(columns) - len(options.drop_features)
+    dropped = [flag for flag in ended.flags if flag.startswith("--drop-feature ")]
+    assert {*ended.flags} - {*dropped} <= {
+        "--unwrap-scalars", "--fill-stats", "--on-bad-episode drop", "--retime", "--reindex",
+    }, (said, ended)  # fmt: skip
+    assert ended.tries <= 2, (said, ended)
+    counts[f"datasets in {ended.tries} tries"] += 1
+    counts["columns left out"] += len(dropped)
+    counts["columns loaded"] += len(columns) - len(dropped)
     try:
         dataset = LeRobotDataset("test/dataset", root=out)
         stop = 0

@@ -48,7 +48,6 @@ _MANY = DatasetSpec(
 )
 CASES: dict[str, tuple[DatasetSpec | str, int, int, str]] = {
     # What is converted; the frames of a window; every so-manieth window is loaded, by a decoder.
-    **{name: (name, 60, 8, "torchcodec") for name in twins("g1_inspire_12ep")},
     **{name: (name, 60, 2, "pyav") for name in twins("cr5_5ep")},
     "two_cameras": (_SMALL, 3, 1, "pyav"),
     "more_than_a_chunk": (_MANY, 3, 5, "torchcodec"),
@@ -134,7 +133,7 @@ def test_it_is_proven_checked_reported_and_loaded(
     assert sum(1 for _ in stream) == 38
 
 
-def test_lerobot_deletes_splits_and_renames_tasks_but_finds_no_file_to_merge(
+def test_lerobot_deletes_and_renames_tasks_but_finds_no_file_to_merge(
     small: Path, tmp_path: Path
 ) -> None:
     from lerobot.datasets.dataset_tools import (
@@ -143,13 +142,10 @@ def test_lerobot_deletes_splits_and_renames_tasks_but_finds_no_file_to_merge(
         merge_datasets,
         modify_tasks,
         remove_feature,
-        split_dataset,
     )
 
     delete_episodes(opened(small), [1], output_dir=tmp_path / "deleted", repo_id="ours/out")
     assert frames_of(tmp_path / "deleted") == 9 + 7 + 12 + 6
-    split_dataset(opened(small), {"a": [0, 1], "b": [2, 3, 4]}, output_dir=tmp_path)
-    assert [frames_of(tmp_path / name) for name in "ab"] == [9 + 4, 7 + 12 + 6]
     with pytest.raises(FileNotFoundError, match="file-000"):
         merge_datasets([opened(small), opened(small)], "ours/out", output_dir=tmp_path / "merged")
     values = np.zeros((38, 1), np.float32), {"dtype": "float32", "shape": (1,), "names": None}

@@ -109,34 +109,6 @@ def test_images_written_by_pandas_become_datasets_images(tmp_path: Path) -> None
     assert b"pandas" not in pq.read_schema(joined).metadata
 
 
-@pytest.mark.parametrize(
-    "recording",
-    each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20", slow=True),
-    indirect=True,
-)
-def test_the_rows_of_recordings_load_as_lerobot_asks_for_them(
-    recording: Path, tmp_path: Path
-) -> None:
-    root = recording
-    info = json.loads((root / "meta" / "info.json").read_text())
-    paths = sorted(root.glob("data/*/*.parquet"))
-    schema = output_schema(read_data_schema(paths[0]), info["features"])
-    joined = tmp_path / "joined.parquet"
-    ranges = [Slice(str(path), frames=pq.read_metadata(path).num_rows) for path in paths]
-    result = join_tables(ranges, joined, schema=schema)
-
-    wanted = get_hf_features_from_features(DatasetInfo.from_dict(info).features)
-    present = datasets.Features({key: wanted[key] for key in schema.names})
-    loaded = datasets.Dataset.from_parquet(
-        str(joined), features=present, cache_dir=str(tmp_path / "cache")
-    )
-    assert loaded.features == present
-    assert len(loaded) == result.rows == sum(int(episode.frames or 0) for episode in ranges)
-    expected = pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
-    pd.testing.assert_frame_equal(pd.read_parquet(joined), expected)
-    assert result.row_groups == pq.read_metadata(joined).num_row_groups == len(paths)
-
-
 def test_the_tasks_table_is_pandas_own(tmp_path: Path) -> None:
     texts = ["pick the cube", "Würfel ablegen", "second"]
     frame = pd.DataFrame({"task_index": range(len(texts))}, index=pd.Index(texts, name="task"))

@@ -1,7 +1,6 @@
 """Aggregated statistics equal those of LeRobot's own ``aggregate_stats``, but for quantiles."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from lerobot.datasets import aggregate_stats
 from lerobot.datasets.io_utils import cast_stats_to_numpy, load_stats
 from lerobot.datasets.io_utils import write_stats as reference_write_stats
-from tests.recordings import each
 
 from leconvert.dataset.formats.v3 import StatsAggregator, write_stats
 from leconvert.support.errors import SourceError
@@ -89,13 +87,6 @@ def reference_of(stats: list[dict[str, Any]]) -> dict[str, Any]:
 )
 def test_one_block_is_equal_to_the_last_bit(episodes: int, quantiles: bool) -> None:
     assert_identical(*both(random_stats(episodes, episodes, quantiles=quantiles)))
-
-
-@pytest.mark.parametrize("recording", each("g1_inspire_12ep", "cr5_5ep"), indirect=True)
-def test_recordings_are_equal_to_the_last_bit(recording: Path) -> None:
-    path = recording / "meta" / "episodes_stats.jsonl"
-    stats = [json.loads(line)["stats"] for line in path.read_text().splitlines()]
-    assert_identical(*both(stats))
 
 
 def test_quantiles_that_one_episode_lacks_are_left_out_as_in_the_reference() -> None:

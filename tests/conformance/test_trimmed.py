@@ -118,7 +118,6 @@ PHANTOM = "observation.images.egoview"
 @pytest.mark.parametrize(
     ("recording", "repairs"),
     each(
-        ("g1_inspire_12ep", RepairOptions()),
         ("robot_sim_picknplace_v20", RepairOptions(retime=True, drop_features=(PHANTOM,))),
         slow=True,
     ),

@@ -179,7 +179,10 @@ def converted(source: Path, output: Path, **options: Any) -> ConversionReport:
     return report
 
 
-@pytest.mark.parametrize("maker", list(MAKERS))
+@pytest.mark.parametrize(
+    "maker",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "streamed")) for name in MAKERS],
+)
 def test_a_dataset_of_any_writer_is_cut_anew(
     made: Callable[[str], Path], maker: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ import pytest
 from clip_recipes import RECIPES, ChangedClip, MakeClip
 from tests.mp4_boxes import Box, edit_list, parsed, stbl_of, top_bytes
 from tests.packets import coded_packets
-from tests.recordings import each
 
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index, samples_sha256
 from leconvert.media import index as clip_module
@@ -51,17 +50,6 @@ def test_the_index_of_an_encoded_clip_is_what_ffmpeg_sees(name: str, make_clip: 
     assert index.num_samples == recipe.frames
     assert sorted(index.ranks.tolist()) == list(range(recipe.frames))
     assert index.other_tracks == (("soun",) if recipe.audio else ())
-
-
-@pytest.mark.parametrize(
-    "recording",
-    each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20", slow=True),
-    indirect=True,
-)
-def test_the_index_of_a_recording_is_what_ffmpeg_sees(recording: Path) -> None:
-    clips = sorted(recording.glob("videos/**/*.mp4"))
-    keys = {assert_is_what_ffmpeg_sees(clip).config_key for clip in clips[:3]}
-    assert len(keys) == 1
 
 
 def test_ranks_put_b_frames_where_they_are_shown(make_clip: MakeClip) -> None:

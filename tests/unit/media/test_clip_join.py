@@ -17,7 +17,6 @@ from clip_recipes import RECIPES, ChangedClip, MakeClip, Recipe
 from tests.mp4_boxes import Box, changed, parsed, stbl_of
 from tests.packets import coded_packets
 from tests.pictures import decoded_pictures
-from tests.recordings import each
 
 from leconvert.media import (
     JoinedFile,
@@ -121,25 +120,6 @@ def test_joined_clips_keep_their_packets_pixels_and_exact_times(
         assert samples_sha256(index, at, at + clip.num_samples) == samples_sha256(clip)
         assert (index.ranks[at : at + clip.num_samples] - at == clip.ranks).all()
         at += clip.num_samples
-
-
-@pytest.mark.parametrize(
-    ("recording", "fps"),
-    each(
-        ("g1_inspire_12ep", 30),
-        ("cr5_5ep", 10),
-        ("robot_sim_picknplace_v20", 20),
-        slow=True,
-    ),
-    indirect=["recording"],
-)
-def test_joined_recordings_keep_their_packets_pixels_and_exact_times(
-    recording: Path, fps: int, tmp_path: Path
-) -> None:
-    clips = sorted(recording.glob("videos/**/*.mp4"), key=lambda clip: clip.stat().st_size)[:2]
-    result = tmp_path / "joined.mp4"
-    joined(clips, result, Fraction(fps), block_align=4096)
-    assert_holds(result, clips, Fraction(fps))
 
 
 @pytest.mark.parametrize(

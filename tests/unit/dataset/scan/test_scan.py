@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recordings import each
 
 import leconvert
 from leconvert.dataset.formats.v2 import SourcePaths, load_info
@@ -261,15 +260,6 @@ def test_a_folder_that_is_no_dataset_is_told_so(tmp_path: Path) -> None:
         scan_source(tmp_path)
     with pytest.raises(UnreadableSourceError, match="is not a folder"):
         scan_source(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize("recording", each("g1_inspire_12ep", "cr5_5ep"), indirect=True)
-def test_recordings_scan_without_errors(recording: Path) -> None:
-    scan = scan_source(recording)
-    info = json.loads((recording / "meta/info.json").read_bytes())
-    found = (scan.num_episodes, int(scan.length.sum()))
-    assert found == (info["total_episodes"], info["total_frames"])
-    assert [f for f in scan.findings if f.severity == "error"] == []
 
 
 def test_json_of_the_wrong_shape_is_refused(source_copy: Path) -> None:
