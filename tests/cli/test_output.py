@@ -154,6 +154,7 @@ def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
         ("set/data", 0o000, ("check", "set"), 3, "list the folder"),
         ("set/meta/info.json", 0o000, ("check", "set"), 3, "read"),
         ("set/data/chunk-000/episode_000000.parquet", 0o000, ("check", "set"), 3, "read"),
+        ("set/README.md", 0o000, ("convert", "set", "out", "--dry-run"), 3, "read"),
         ("there", 0o555, ("convert", "set", "there/out"), 5, "write in the folder"),
         (
             "there",
