@@ -68,7 +68,13 @@ def test_a_conversion_goes_on_when_nobody_reads_its_progress(
 def test_a_mistake_has_its_code_where_nobody_can_be_told(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run([*PROGRAM, "check", str(tmp_path)], stderr=full, check=False)
+        as_json = subprocess.run(
+            [*PROGRAM, "check", str(tmp_path), "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
     assert ended.returncode == 3
+    assert (as_json.returncode, as_json.stderr.count("\n")) == (3, 2), as_json.stderr
 
 
 def test_an_interrupt_before_anything_is_loaded_ends_without_a_traceback() -> None:
