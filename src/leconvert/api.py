@@ -979,6 +979,12 @@ def split_dataset(
     asked = []
     for name, episodes in split_episodes(into, episode_index, seed=seed).items():
         part = SplitPart(name, folder / name, str(episodes))
+        if lies_in(source, part.output):
+            raise UsageError(
+                f"The part {name} would take the place of the source {source}, or contain it.",
+                path=str(part.output),
+                next_step="Give the part another name, or choose another --output-dir.",
+            )
         own = replace(conversion, selection=EpisodeSelection(episodes=part.episodes))
         place = work_dir_beside(part.output) if work_dir is None else work_dir.resolve() / name
         if not dry_run and work_dir is None:

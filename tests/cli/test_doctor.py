@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from av import __version__ as av_version
 
-from leconvert.cli.doctor import Examination, NoAnswerError, Package, doctor_lines, examine
+from leconvert.cli.doctor import (
+    Examination,
+    NoAnswerError,
+    Package,
+    doctor_lines,
+    examine,
+    import_troubles,
+)
 from leconvert.media import pyav
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.workdir import fscheck
@@ -44,6 +51,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
             "packages_of": lambda *_: packages,
             "probe_diagnosis": lambda: DIAGNOSIS,
             "library_loads": lambda _name: True,
+            "import_troubles": lambda _modules: {},
             "package_version": {"torch": "2.11.0", "av": av_version}.get,
         }
         for name, stand_in in (defaults | changes).items():
@@ -54,7 +62,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
 
 
 def test_a_machine_with_everything_is_well(found: Callable[..., Examination]) -> None:
-    seen = found()
+    seen = found(import_troubles=import_troubles)
     assert seen.lacks == ()
     assert seen.loading == {
         "torch": "2.11.0+cu130",

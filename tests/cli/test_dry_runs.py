@@ -105,6 +105,7 @@ CASES = {
     "convert, damaged": (BYTES, damage("out"), None, 10),
     "convert, other options": ([*CONVERT, "--quantiles"], begin(*CONVERT), None, 5),
     "convert, more is asked": ([*CONVERT, "--report"], begin(*CONVERT), None, 5),
+    "convert, something else there": (CONVERT, occupy("out"), None, 5),
     "convert, old in the way": (["convert", "A"], occupy("A_old"), None, 5),
     "convert, bad source": (CONVERT, break_source, None, 3),
     "convert, other run": (
@@ -119,6 +120,7 @@ CASES = {
     "split, damaged": ([*SPLIT, "--verify", "bytes"], damage("out/a"), None, 10),
     "trim, finished": (TRIM, run_before(), None, 0),
     "trim, no room": (TRIM, nothing, FULL, 11),
+    "repair, nothing": (REPAIR, nothing, None, 0),
     "repair": (REPAIR, stale_totals, None, 0),
     "repair, old in the way": (REPAIR, stale_totals_and_old, None, 5),
     "repair, no room": (REPAIR, stale_totals, FULL, 11),

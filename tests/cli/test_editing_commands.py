@@ -15,7 +15,6 @@ from tests.trees import digest_of
     ("command", "results"),
     [
         ("split {v21} --output-dir out --into a=0-2,b=3-4", {"out/a": "work/a", "out/b": "work/b"}),
-        ("merge {v21} {v30} -o out", {"out": "work"}),
         ("repair {v30} -o out --quantiles", {"out": "work"}),
     ],
 )

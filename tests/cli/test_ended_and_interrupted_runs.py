@@ -502,6 +502,7 @@ def test_while_one_run_swaps_another_one_of_the_same_dataset_is_refused(
         work = tmp_path / name
         assert leconvert_here("plan", "--root", dataset, "--work-dir", work).returncode == 0
         assert leconvert_here("work", work).returncode == 0
+    monkeypatch.setattr("leconvert.workdir.locks.BEAT_SECONDS", 0.1)  # by which the other lives
     swap = packing.swap_into_place
     codes: list[int] = []
 

@@ -241,7 +241,7 @@ PASSWORD = "gehe@im"
         (["mirror", "result", "URL"], 11),
         (["verify", "result", "--source", "URL"], 11),
         (["report", "URL"], 2),
-        (["check", "URL"], 3),
+        (["check", "URL"], 2),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])

@@ -68,7 +68,13 @@ def test_a_conversion_goes_on_when_nobody_reads_its_progress(
 def test_a_mistake_has_its_code_where_nobody_can_be_told(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run([*PROGRAM, "check", str(tmp_path)], stderr=full, check=False)
+        as_json = subprocess.run(
+            [*PROGRAM, "check", str(tmp_path), "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
     assert ended.returncode == 3
+    assert (as_json.returncode, as_json.stderr.count("\n")) == (3, 2), as_json.stderr
 
 
 def test_an_interrupt_before_anything_is_loaded_ends_without_a_traceback() -> None:
@@ -153,6 +159,7 @@ def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
         ("set", 0o000, ("check", "set"), 11, "enter the folder"),
         ("set/data", 0o000, ("check", "set"), 3, "list the folder"),
         ("set/data/chunk-000/episode_000000.parquet", 0o000, ("check", "set"), 3, "read"),
+        ("set/README.md", 0o000, ("convert", "set", "out", "--dry-run"), 3, "read"),
         ("there", 0o555, ("convert", "set", "there/out"), 5, "write in the folder"),
     ],
 )

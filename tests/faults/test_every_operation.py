@@ -119,7 +119,7 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
         (CONVERSION, 57, {"output": 4}),
         ("swap,finish,clean,end", 9, {"in-place": 5}),
         ("swap", 3, {"two-renames": 4}),
-        ("swap,finish", 13, {"append": 2, "back-renames": 2, "split": 2}),
+        ("swap,finish", 23, {"append": 2, "back-renames": 2, "split": 2}),
         ("finish", 11, {"deleting": 3, "overlay-deleting": 2}),
         ("work,swap,finish", 25, {"repair-nfs": 2, "undo": 1}),
         ("pack", 31, {"copied": 3}),

@@ -337,8 +337,13 @@ def test_the_packer_collects_while_workers_work(
 
 
 def test_a_second_packer_is_refused_while_the_first_is_in_its_swap(
-    small_source: Path, tmp_path: Path, frozen_before: Callable[..., Frozen], quiet_digest: str
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
+    quiet_digest: str,
 ) -> None:
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.1)  # by which the first is known to live
     run = plan(small_source, tmp_path / "out", tmp_path / "work")
     run_worker(run.work_dir.root)
     with frozen_before(lambda: pack_run(run), packing, "swap_into_place") as first:

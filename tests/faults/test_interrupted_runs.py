@@ -35,7 +35,7 @@ from leconvert.support.errors import (
 from leconvert.support.progress import SilentProgress, Stage
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.records import default_work_dir
-from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.workdir.run import OpenedRun
 
 
 def patched_leconvert(*lines: str) -> list[str]:
@@ -329,18 +329,6 @@ def test_a_batch_that_keeps_failing_is_set_aside_and_the_others_are_done(
     with pytest.raises(BatchesFailedError) as caught:
         pack_run(planned)
     assert "episode_000003" in caught.value.details[0]
-
-
-def test_two_packers_of_one_run_do_not_meet(planned: OpenedRun) -> None:
-    from leconvert.support.errors import BusyError
-    from leconvert.workdir.locks import packer_lock
-
-    run_worker(planned.work_dir.root)
-    with (
-        packer_lock(planned.paths, planned.manifest.run_id, beats=True),
-        pytest.raises(BusyError, match="pack"),
-    ):
-        pack_run(open_run(planned.work_dir.root))
 
 
 def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(

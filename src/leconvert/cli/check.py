@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import dataset_root
+from leconvert.cli.options import dataset_root, local_dataset
 from leconvert.cli.output import (
     columns,
     findings_lines,
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "root",
-        type=Path,
+        type=local_dataset,
         nargs="?",
         metavar="DATASET",
         help="the dataset folder itself, v2.x or v3.0, which holds meta/, data/ and videos/",

@@ -545,4 +545,4 @@ def _rule_lines(rule: PolicyRule) -> Iterator[str]:
 
 def _one_line(text: str) -> str:
     """Return a text for a comment; TOML allows no control characters there."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

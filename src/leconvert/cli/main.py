@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Buffer, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -187,7 +187,8 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
     A URL from the user may contain a password, and both streams end up in logs.
     """
     if as_json:
-        print(json.dumps(_public(error.as_record()), indent=2))
+        with suppress(OSError):  # the error itself is what counts, and stderr tells it
+            print(json.dumps(_public(error.as_record()), indent=2))
     print_sentence(f"leconvert: {without_credentials(error.message)}", margin="  ")
     if isinstance(error, FindingsError):
         from leconvert.model.values import Finding

@@ -248,6 +248,15 @@ def local_path(text: str) -> Path:
     return Path(text)
 
 
+def local_dataset(text: str) -> Path:
+    """Return the path of a dataset that is read or changed where it is, and refuse a URL."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is a URL, not a folder; copy the dataset to this machine first"
+        )
+    return Path(text)
+
+
 def name_on_the_hub(options: argparse.Namespace) -> None:
     """Turn ``--root hf://datasets/ORG/NAME@REV`` into ``--repo-id`` and ``--revision``."""
     if not isinstance(options.root, str) or not is_of_the_hub(options.root):

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_push_options, given_flags, push_options, push_target
+from leconvert.cli.options import (
+    add_push_options,
+    given_flags,
+    local_dataset,
+    push_options,
+    push_target,
+)
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
@@ -80,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "result",
-        type=Path,
+        type=local_dataset,
         metavar="RESULT",
         help="the folder of a v3.0 dataset, or a folder with several datasets in it",
     )

@@ -20,7 +20,7 @@ from leconvert.cli.options import (
     controlled,
     conversion_options,
     filled,
-    local_path,
+    local_dataset,
 )
 from leconvert.cli.output import print_findings, show
 from leconvert.cli.parser import EDITING_OPTIONS, Parser, add_output
@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.usual_options = EDITING_OPTIONS | {each.name for each in flags_of(RepairOptions)}
     parser.add_argument(
-        "dataset", type=local_path, metavar="DATASET", help="the v3.0 dataset to repair"
+        "dataset", type=local_dataset, metavar="DATASET", help="the v3.0 dataset to repair"
     )
     add_target(parser, "DATASET", "DATASET_old")
     add_group(parser, RepairOptions, _WHEN, without=_OF_V2)

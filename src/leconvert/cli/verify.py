@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
-from leconvert.cli.options import path_or_url, source_at
+from leconvert.cli.options import local_dataset, path_or_url, source_at
 from leconvert.cli.output import show
 from leconvert.cli.parser import Parser, add_output, hide
 from leconvert.cli.progress import progress_for
@@ -135,7 +135,7 @@ def add_arguments(parser: Parser) -> None:
     parser.advice = _meant
     parser.add_argument(
         "result",
-        type=Path,
+        type=local_dataset,
         metavar="RESULT",
         help="the dataset that a conversion wrote, v3.0 or v2.1",
     )

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -406,9 +407,7 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
     folders = [folder for folder in folders if folder.is_dir()]
     # A former state is an old version of the dataset beside it.
     own = [folder for folder in folders if not is_former(folder)]
-    datasets: list[Path | HubName] = [
-        folder.resolve() for folder in own if info_path(folder).is_file()
-    ]
+    datasets: list[Path | HubName] = [folder.resolve() for folder in own if _may_be_dataset(folder)]
     if not datasets:
         raise _bad_line(path, line.number, f"{line.place} matches no dataset.")
     others, former = len(own) - len(datasets), len(folders) - len(own)
@@ -709,7 +708,7 @@ def find_datasets(root: Path) -> list[Path]:
 
     for name, below, _ in os.walk(root, onerror=note):
         folder = Path(name)
-        if "meta" in below and info_path(folder).is_file():
+        if "meta" in below and _may_be_dataset(folder):
             if not is_former(folder):
                 found.append(folder)
             below.clear()
@@ -719,8 +718,16 @@ def find_datasets(root: Path) -> list[Path]:
         below[:] = [name for name in below if not name.startswith(".")]
         links = filter(Path.is_symlink, (folder / name for name in below))
         away = (link for link in links if not link.resolve().is_relative_to(real))
-        found += [link for link in away if info_path(link).is_file()]
+        found += filter(_may_be_dataset, away)
     return sorted(found)
+
+
+def _may_be_dataset(folder: Path) -> bool:
+    """Return whether a folder holds ``meta/info.json``, or may: this user cannot look."""
+    try:
+        return stat.S_ISREG(info_path(folder).stat().st_mode)
+    except OSError as error:
+        return isinstance(error, PermissionError)
 
 
 _PARTS = frozenset({"meta", "data", "videos"})

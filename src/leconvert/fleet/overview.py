@@ -324,7 +324,9 @@ def alike(
     """
     groups: defaultdict[tuple[str, ...], list[DatasetStatus | PricedDataset]] = defaultdict(list)
     for one in datasets:
-        groups[(*one.stops_at, _for_any(one))].append(one)
+        # An error without a finding may have another reason in each dataset.
+        reason = one.message if isinstance(one, PricedDataset) and not one.remedies else ""
+        groups[(*one.stops_at, reason, _for_any(one))].append(one)
     told = []
     for (*_, step), group in groups.items():
         names = [one.name for one in group[:most]]

@@ -231,10 +231,10 @@ class ProofOptions:
         if self.delete_source and source != target:
             raise UsageError(
                 "--delete-source works only if the result takes the place of its source. The "
-                f"result goes to {target}, so the source {source} stays.",
+                f"result goes to {target}, so the source stays.",
                 next_step="Leave --delete-source out. After the conversion, `leconvert verify "
-                f"{shlex.quote(str(target))} --source {shlex.quote(str(source))} --bytes` "
-                "proves that the result contains all of the source.",
+                f"{shlex.quote(str(target))} --source SOURCE --bytes` proves that the result "
+                "contains all of the source.",
             )
 
     def check_target(

@@ -7,6 +7,7 @@ images in rows are never decoded. Nothing is synced to disk unless the caller as
 from leconvert.tables.data_file import (
     DataFile,
     OpenedTable,
+    has_footer,
     open_parquet,
     read_data_schema,
     row_group_rows,
@@ -37,6 +38,7 @@ from leconvert.tables.schemas import (
     read_by_lerobot,
     serialize_schema,
 )
+from leconvert.tables.unfinished import finish_table
 
 __all__ = [
     "CREATED_BY",
@@ -52,7 +54,9 @@ __all__ = [
     "declaration_of",
     "deserialize_schema",
     "dtype_name",
+    "finish_table",
     "fits",
+    "has_footer",
     "holds_columns_of",
     "join_tables",
     "list_sizes",

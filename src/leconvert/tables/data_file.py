@@ -191,12 +191,21 @@ def unreadable(path: str | os.PathLike[str], error: Exception) -> UnreadableSour
 
 def why_unreadable(path: str | os.PathLike[str], error: Exception) -> str:
     """Return why a parquet file cannot be read."""
-    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - by name
-        begin = file.read(len(MAGIC))
-        file.seek(-len(MAGIC), os.SEEK_END)
-        if begin == MAGIC != file.read():
-            return "it has no footer: it was cut off, or a recording ended without finalize()."
+    if not has_footer(path):
+        return "it has no footer: it was cut off, or a recording ended without finalize()."
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def has_footer(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file does not begin as a parquet file, or ends as one."""
+    with suppress(OSError):
+        size_bytes = os.path.getsize(path)  # noqa: PTH202 - by name
+        if os.path.isfile(path) and size_bytes > len(MAGIC):  # noqa: PTH113 - a pipe would wait
+            with open(path, "rb") as file:  # noqa: PTH123 - by name
+                begin = file.read(len(MAGIC))
+                file.seek(-len(MAGIC), os.SEEK_END)
+                return begin != MAGIC or file.read() == MAGIC
+    return True
 
 
 def with_unique_names(schema: pa.Schema) -> pa.Schema:

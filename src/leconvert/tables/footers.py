@@ -893,7 +893,7 @@ class FooterReader:
                     self._forms[schema] = (form, *forms[:place], *forms[place + 1 :])
                 return found
         walk = _Walk(footer, position, schema)
-        _shown_to_arrow(schema.raw, [footer[position : walk.end]], b"\0")
+        shown_to_arrow(schema.raw, [footer[position : walk.end]], b"\0")
         key = (schema, walk.patterns)
         is_known = key in self._walked and len(forms) < _KEPT_FORMS
         entry = walk.entry(is_compiled=is_known)
@@ -912,7 +912,7 @@ FOOTERS = FooterReader()
 """Reads all footers of a process, since files of a dataset are alike."""
 
 
-def _shown_to_arrow(schema: bytes, row_groups: Sequence[bytes], tail: bytes) -> pq.ParquetReader:
+def shown_to_arrow(schema: bytes, row_groups: Sequence[bytes], tail: bytes) -> pq.ParquetReader:
     """Let Arrow open a file that consists of a footer with these parts."""
     head = list_header(STRUCT, len(row_groups))
     footer = b"".join([schema, _NO_ROWS, head, *row_groups, tail])
@@ -937,4 +937,4 @@ def arrow_schema(schema: bytes, tail: bytes) -> pa.Schema:
     Raises:
         ThriftError: Arrow cannot read it.
     """
-    return _shown_to_arrow(schema, (), tail).schema_arrow
+    return shown_to_arrow(schema, (), tail).schema_arrow

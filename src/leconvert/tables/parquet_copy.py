@@ -61,7 +61,7 @@ _HEADER_BYTES = 1024
 _LONG_HEADER_BYTES = 256 * 1024
 _SIZE_BYTES = 10
 
-_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
+_DATA_PAGE, DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 # Fields of PageHeader.
 _KIND, _UNCOMPRESSED, _COMPRESSED, _DATA, _DATA_V2 = 1, 2, 3, 5, 8
 _NUM_VALUES = 1
@@ -111,16 +111,16 @@ def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str]
                 is_dictionary, is_block, body = has_dictionary, True, found.end()
             else:
                 try:
-                    walked = _walk(buffer, at)
+                    walked = walk_page(buffer, at)
                 except ThriftError:
                     buffer, at = window(position, _LONG_HEADER_BYTES)
                     first = position - at
                     try:
-                        walked = _walk(buffer, at)
+                        walked = walk_page(buffer, at)
                     except ThriftError as error:
                         return place, f"a page header is damaged: {error}"
                 kind, size, stored, values, body = walked
-                is_dictionary, is_block = kind == _DICTIONARY_PAGE, kind != _DATA_PAGE_V2
+                is_dictionary, is_block = kind == DICTIONARY_PAGE, kind != _DATA_PAGE_V2
             if size < 0 or stored < 0 or values < 0:
                 return place, "a page has a negative size"
             # Only the first page may be a dictionary, and it must be at the footer's offset.
@@ -151,7 +151,7 @@ def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str]
 _block_begin = lru_cache(maxsize=1 << 12)(varint)
 
 
-def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
+def walk_page(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
     """Return kind, size, compressed size, values and end in the buffer of any page header."""
     reader = CompactReader(buffer, at)
     facts: dict[int, int] = {}
@@ -171,7 +171,7 @@ def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
         kind, size, stored = facts[_KIND], facts[_UNCOMPRESSED], facts[_COMPRESSED]
     except KeyError as error:
         raise ThriftError("the page header does not contain the sizes of the page") from error
-    if kind not in (_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2):
+    if kind not in (_DATA_PAGE, DICTIONARY_PAGE, _DATA_PAGE_V2):
         raise ThriftError("the page is of an unknown kind")
     return kind, size, stored, values, reader.position
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.fleet import FleetDataset, Policy, PolicyRule
+from leconvert.fleet import FleetDataset, Policy, PolicyRule, PricedDataset, alike
 from leconvert.fleet.advice import (
     first_error,
     flags_for,
@@ -117,6 +117,21 @@ def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
         ("missing-file", 1, f"{GET_AGAIN}. Or --on-bad-episode drop"),
     ]
     assert helps_with([error("task-conflict")])["task-conflict"]
+
+
+def test_datasets_with_one_step_and_other_reasons_are_told_apart_in_a_dry_run() -> None:
+    priced = [
+        PricedDataset(name, f"/in/{name}", f"/out/{name}", ("VerificationError",), said, "Look.")
+        for name, said in (
+            ("a", "A file is missing."),
+            ("b", "A file is new."),
+            ("c", "A file is missing."),
+        )
+    ]
+    assert [(names, said) for names, said, _ in alike(priced)] == [
+        ("a, c", "A file is missing."),
+        ("b", "A file is new."),
+    ]
 
 
 def test_a_rule_that_is_nothing_for_a_dataset_leaves_it_its_own_error() -> None:

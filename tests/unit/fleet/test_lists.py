@@ -225,6 +225,23 @@ def test_what_cannot_be_read_is_found_too_with_the_reason(
     assert "1 dataset below it" in reasons["tables"]
 
 
+def test_a_folder_that_this_user_may_not_enter_ends_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset(tmp_path / "open")
+    dataset(tmp_path / "private")
+    status = Path.stat
+
+    def stat(path: Path, **arguments: Any) -> Any:
+        if "private/meta/" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return status(path, **arguments)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert find_datasets(tmp_path) == [tmp_path / "open", tmp_path / "private"]
+    assert len(read("*", tmp_path)) == 2, "it is set aside with its reason"
+
+
 # ------------------------------------------------------------------------------------------------
 # Policies
 

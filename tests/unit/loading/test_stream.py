@@ -616,7 +616,8 @@ def test_the_workers_end_with_the_loader_after_an_error_too(v30_copy: Path) -> N
     before = set(multiprocessing.active_children())
     gc.disable()
     try:
-        loader = StreamLoader(EpisodeStream(v30_copy), batch_size=2, num_workers=1)
+        kept: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
+        loader = StreamLoader(EpisodeStream(v30_copy), batch_size=2, **kept)
         with suppress(UnreadableSourceError):
             list(loader)
         del loader

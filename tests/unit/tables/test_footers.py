@@ -295,13 +295,13 @@ def test_whatever_is_new_in_a_footer_is_shown_to_arrow_once_and_again_when_forgo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    real = footers_module._shown_to_arrow
+    real = footers_module.shown_to_arrow
 
     def counted(schema: bytes, row_groups: tuple[bytes, ...], tail: bytes) -> pq.ParquetReader:
         seen.append(len(row_groups))
         return real(schema, row_groups, tail)
 
-    monkeypatch.setattr(footers_module, "_shown_to_arrow", counted)
+    monkeypatch.setattr(footers_module, "shown_to_arrow", counted)
     monkeypatch.setattr(footers_module, "_KEPT_SCHEMAS", 2)
     footers_module.arrow_schema.cache_clear()
     reader = FooterReader()

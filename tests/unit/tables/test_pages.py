@@ -60,7 +60,7 @@ def test_headers_of_numbers_as_arrow_writes_them_are_not_walked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pa.Array, options: dict[str, Any]
 ) -> None:
     raw, chunk = stored(tmp_path, column, **options)
-    monkeypatch.delattr(parquet_copy, "_walk")
+    monkeypatch.delattr(parquet_copy, "walk_page")
     assert check_pages(window_of(raw), chunk) is None
 
 

@@ -32,6 +32,7 @@ from leconvert.dataset.formats.v2 import (
     version_of_files,
 )
 from leconvert.dataset.formats.v3 import (
+    EPISODES_DIR,
     NOTHING_LOCATED,
     Declared,
     DerivedView,
@@ -71,12 +72,14 @@ from leconvert.support.errors import SourceError, UnreadableSourceError, Verific
 from leconvert.support.parallel import parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.text import count
-from leconvert.tables import row_group_rows
+from leconvert.tables import has_footer, row_group_rows
 
 _SHOWN = 20
 _SEVERITIES = ("error", "repaired", "warning", "info")
 # Threads help: reading and arithmetic do not need Python's lock. Parsing does.
 _THREADS = 2
+# With one of these findings, the number of right rows is unknown.
+_ROWS_IN_DOUBT = {"row-count", "stray-rows", "stray-data"}
 # With one of these findings, the row of a task's text is unknown.
 _TASKS_IN_DOUBT = {"tasks-order", "task-duplicate"}
 _END_OR_RESTORE = (
@@ -363,7 +366,7 @@ class DatasetCheck:
         self.findings += provenance_findings(self.root, self.episodes)
         self._locate_files(declared, table, set(streams) - files.keys())
         self._tell_of_cameras_elsewhere()
-        if any(each.code in ("row-count", "stray-rows") for each in self.findings):
+        if any(each.code in _ROWS_IN_DOUBT for each in self.findings):
             # A repair cannot tell how many rows are right.
             self.findings = [
                 replace(each, remedy=None) if each.code == "stale-total" else each
@@ -452,7 +455,9 @@ def checked(
     In the block, `DatasetCheck.root` is then a view with these tables.
     """
     check = None if says_another_version(root, raw) else DatasetCheck(root, raw, progress)
-    may_derive = check is None or any(each.code in _DERIVED_FOR for each in check.findings)
+    may_derive = check is None or any(
+        each.code in _DERIVED_FOR or _ends_without_a_footer(root, each) for each in check.findings
+    )
     with derived_meta(root, raw) if may_derive else nullcontext() as derived:
         if derived is not None:
             check = DatasetCheck(derived.root, derived.raw, progress)
@@ -462,6 +467,12 @@ def checked(
             check.findings += told
         # Without derived tables, the check itself says what is wrong.
         yield check or DatasetCheck(root, raw, progress)
+
+
+def _ends_without_a_footer(root: Path, finding: Finding) -> bool:
+    """Return whether a finding is about a table of episodes without a footer."""
+    path = finding.path or ""
+    return path.startswith(f"{EPISODES_DIR}/") and not has_footer(root / path)
 
 
 def _rows_of(texts: Sequence[str]) -> dict[str, int]:

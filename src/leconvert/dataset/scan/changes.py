@@ -25,9 +25,9 @@ from leconvert.dataset.formats import PROVENANCE_PATH, Dataset, Sources, open_so
 from leconvert.dataset.formats.v2 import EPISODES_PATH, LEGACY_META_FILES, STATS_PATH, TASKS_PATH
 from leconvert.model.values import FileTable, Source, camera_of
 from leconvert.model.versions import V3_VERSION
-from leconvert.support.errors import SourceChangedError
+from leconvert.support.errors import SourceChangedError, UnreadableSourceError
 from leconvert.support.parallel import THREADS_THAT_WAIT, Latency
-from leconvert.support.storage_errors import storage_errors
+from leconvert.support.storage_errors import denied, storage_errors
 from leconvert.support.text import count, first_few, shown
 from leconvert.workdir.fs import folder_anew, forget_old_names, status_now
 from leconvert.workdir.swap import META
@@ -165,6 +165,10 @@ def survey_folder(
             if path.endswith(".mp4") and camera in path:
                 survey.clips[camera] = min(path, survey.clips.get(camera, path))
     survey.extra_files = tuple(sorted(extra))
+    for path in survey.extra_files:
+        if not os.access(root / path, os.R_OK):
+            message, helps = denied(root / path)
+            raise UnreadableSourceError(message, path=str(root / path), next_step=helps)
     for found in survey.misplaced.values():
         found.sort()
     return survey

@@ -46,14 +46,19 @@ from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.findings import all_named
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import read_info, refuse_pointers
-from leconvert.dataset.formats.v3 import REPAIRED_PATH
 from leconvert.dataset.scan import reads_as_v3
 from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
 from leconvert.model.versions import V3_VERSION, said_version
 from leconvert.run.packer import facts_of_tree
 from leconvert.run.planner import PlannedRepairs, plan_repairs
-from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
+from leconvert.run.repairing.changes import (
+    Changes,
+    compare_trees,
+    kept_names,
+    repairs_of,
+    write_changes,
+)
 from leconvert.run.repairing.plan import (
     INDEX_COLUMNS,
     RepairPlan,
@@ -325,7 +330,7 @@ class _TreeWriter:
     def write(self, changes: Changes) -> None:
         """Write all files without syncing them, and the record of the changes."""
         new = [*self._plan.derived, *([v3.STATS_PATH] if self._plan.stats else [])]
-        names = sorted({*names_to_keep(self._root), *new} - {REPAIRED_PATH})
+        names = sorted({*kept_names(self._root, self._plan.derived), *new})
         with self._progress.stage("repair", len(names), "files") as stage:
             for path in names:
                 if self._stop.is_set():

@@ -32,7 +32,7 @@ def test_an_episode_adds_less_than_a_kilobyte_to_a_proof(
     # The footers of this test are small, and so are the pieces in which they are read.
     monkeypatch.setattr("leconvert.tables.footers._PIECE_BYTES", 16 * 1024)
     monkeypatch.setattr("leconvert.tables.footers._MOST_PART_BYTES", 8 * 1024)
-    few, many, peaks = 40, 120, dict[int, int]()
+    few, many, peaks = 50, 200, dict[int, int]()
     for episodes in (few, many):
         result, source = converted(tmp_path, episodes)
         for _ in range(2):  # the first proof learns what is common to all files

@@ -8,6 +8,7 @@ raises if something cannot be read. Its parts `declaration`, `read_task_rows` an
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +31,7 @@ from leconvert.dataset.formats.v3.derived import (
     Derived,
     derive_tables,
     placed_as_located,
+    unfinished_tables,
 )
 from leconvert.dataset.formats.v3.episodes import (
     LOCATION_COLUMNS,
@@ -236,12 +238,19 @@ class Dataset(AnyDataset):
             return replace(
                 table, placed=placed_as_located(self.declared, table, self.reading.located_files)
             )
+        next_step = "Restore the table from another copy of the dataset."
+        if unfinished_tables(self.root, self.declared):
+            check = shlex.join(["leconvert", "check", str(self.root)])
+            next_step = (
+                f"Its recording was not ended. `{check}` says whether `leconvert repair` can write "
+                "what is missing. If not: restore the table from another copy of the dataset."
+            )
         raise SourceError(
             f"{self.name}/{EPISODES_DIR} does not say where the episodes are: "
             f"{errors[0] if errors else 'it has no rows.'}",
             path=f"{self.name}/{EPISODES_DIR}",
             details=errors[1:],
-            next_step="Restore the table from another copy of the dataset.",
+            next_step=next_step,
         )
 
     @property

@@ -66,6 +66,8 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
+from leconvert.support.text import count
+from leconvert.tables import finish_table, has_footer
 from leconvert.tables.arrow import integers
 
 # With these an episode may have another file than ``meta/episodes`` says.
@@ -361,10 +363,19 @@ def _rows_in(root: Path, there: Files) -> tuple[IntArray, IntArray, IntArray]:
     return episodes, counts, file
 
 
-def _fitted_clips(root: Path, there: Files, lengths: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the video file of each episode, and its first frame there; see `fitted`."""
-    frames = [media.count_tracks_and_frames(root / path)[1] for _, _, path in there]
-    found = fitted(lengths, np.array(frames, np.int64))
+def _fitted_clips(
+    root: Path, there: Files, lengths: IntArray, *, further: int = 0
+) -> tuple[IntArray, IntArray]:
+    """Return the video file of each episode, and its first frame there; see `fitted`.
+
+    Args:
+        further: Frames of one more episode, which the videos may have.
+    """
+    frames = np.array([media.count_tracks_and_frames(root / path)[1] for _, _, path in there])
+    found = fitted(lengths, frames)
+    if found is None and further:
+        found = fitted(np.append(lengths, further), frames)
+        found = found and (found[0][:-1], found[1][:-1])
     if found is None:
         raise ValueError("the videos have other frames than the episodes")
     return found
@@ -437,16 +448,20 @@ NOTHING_DERIVED = Derived()
 
 
 def lacking_tables(root: Path) -> tuple[str, ...]:
-    """Return the tables of a v3.0 dataset that are missing, or that lack their index."""
-    lacking = {TASKS_PATH: not _has_tasks(root), EPISODES_DIR: not EpisodesReader(root).is_there}
+    """Return the tables of a v3.0 dataset that are missing, or that lack index or footer."""
+    episodes = EpisodesReader(root)
+    has_episodes = episodes.is_there and all(has_footer(root / path) for path in episodes.paths)
+    lacking = {TASKS_PATH: not _has_tasks(root), EPISODES_DIR: not has_episodes}
     return tuple(path for path, lacks in lacking.items() if lacks)
 
 
-def derive_tables(root: Path, declared: Declared | None) -> Derived:
+def derive_tables(root: Path, declared: Declared | None, *, further: int = 0) -> Derived:
     """Return the lacking tables of a v3.0 dataset; nothing if one of them does not follow.
 
     Args:
+        root: The dataset.
         declared: The dataset's declarations; None if nothing can be read by them.
+        further: Frames of one more episode, without rows, which the videos may have.
     """
     lacking = lacking_tables(root)
     found = NOTHING_DERIVED
@@ -458,7 +473,7 @@ def derive_tables(root: Path, declared: Declared | None) -> Derived:
             stored = None if TASKS_PATH in lacking else pq.read_table(root / TASKS_PATH)
             table = found.task_table() if stored is None else stored
             texts = [] if table is None else table.column("task").to_pylist()
-            episodes = _derive_episodes(root, declared, texts)
+            episodes = _derive_episodes(root, declared, texts, further)
             message = f"{EPISODES_DIR} has no table."
             said = (*found.said, (EPISODES_DIR, message))
             found = found._replace(episodes=episodes, fps=declared.fps, said=said)
@@ -516,31 +531,98 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
     if says_another_version(root, raw):
         info["codebase_version"] = V3_VERSION
         said.append(("derivable", INFO_PATH, said_of_version(raw)))
-    derived = NOTHING_DERIVED
-    if is_lacking := bool(lacking_tables(root)):
+    declared: Declared | None = None
+    unfinished: Sequence[str] = ()
+    lacking = lacking_tables(root)
+    if lacking:
         declared, _ = declaration({**raw, **info})
         for key, template in nameless_templates(root, declared).items():
             info[key] = template
             said.append(("path-template", INFO_PATH, said_of_template(raw, key, template)))
         declared, _ = declaration({**raw, **info})
-        derived = derive_tables(root, declared)
-    if not (derived.said if is_lacking else said):
+        # With a table of episodes, a data file was cut off later: another copy may have all rows.
+        unfinished = unfinished_tables(root, declared) if EPISODES_DIR in lacking else ()
+    if not (lacking or said):
         yield None
         return
-    said += (("derivable", path, message) for path, message in derived.said)
     with tempfile.TemporaryDirectory(prefix="leconvert-derived-") as folder:
         view = Path(folder) / root.name
-        (view / "meta").mkdir(parents=True)
-        files = derived.write(view)
-        for place in (root, root / "meta"):
-            for entry in place.iterdir():
-                link = view / entry.relative_to(root)
-                if not link.exists():
-                    link.symlink_to(entry.absolute())
+        is_folder = EPISODES_DIR in lacking and not (root / EPISODES_DIR).is_file()
+        _link(root, view, without={*unfinished, *([EPISODES_DIR] if is_folder else [])})
+        try:
+            finished, last = _finish(root, view, unfinished, raw["features"])
+            derived = derive_tables(view, declared) if lacking else NOTHING_DERIVED
+            if last and not derived.said:
+                finished, _ = _finish(root, view, unfinished, raw["features"], without_last=True)
+                derived = derive_tables(view, declared, further=last)
+        except LeconvertError:
+            yield None
+            return
+        said += finished
+        said += (("derivable", path, message) for path, message in derived.said)
+        if not (derived.said if lacking else said):
+            yield None
+            return
+        for path in derived.paths:
+            (view / path).unlink(missing_ok=True)
+        files = (*unfinished, *derived.write(view))
         if info:
             (view / INFO_PATH).unlink()
             write_info(view, {**raw, **info})
         yield DerivedView(view, {**raw, **info}, info, files, tuple(said))
+
+
+def _finish(
+    root: Path,
+    view: Path,
+    unfinished: Sequence[str],
+    features: Mapping[str, Any],
+    *,
+    without_last: bool = False,
+) -> tuple[list[tuple[str, str, str]], int]:
+    """Write data files with footers into a view.
+
+    Args:
+        root: The dataset.
+        view: The view.
+        unfinished: The files.
+        features: Their features.
+        without_last: Leave out the last row group, an episode that some camera lacks.
+
+    Returns:
+        The faults as in `DerivedView.said`, and the number of rows of the last row group.
+    """
+    said, last = [], 0
+    for path in unfinished:
+        *rows, last = finish_table(root / path, features, view / path)
+        message = f"{path} has no footer: a recording was not ended. "
+        if without_last and path == unfinished[-1]:
+            finish_table(root / path, features, view / path, most_rows=sum(rows))
+            message += f"Its last {count(last, 'row')} are left out, since a camera lacks them. "
+        else:
+            rows.append(last)
+        said.append(("derivable", path, f"{message}It has {count(sum(rows), 'row')}."))
+    return said, last
+
+
+def _link(root: Path, view: Path, *, without: Collection[str], below: str = "") -> None:
+    """Link everything of a dataset into a view of it, except some files and folders."""
+    (view / below).mkdir(parents=True)
+    on_the_way = {str(folder) for path in (*without, TASKS_PATH) for folder in Path(path).parents}
+    for entry in (root / below).iterdir():
+        path = f"{below}{entry.name}"
+        if path in on_the_way:
+            _link(root, view, without=without, below=f"{path}/")
+        elif path not in without:
+            (view / path).symlink_to(entry.absolute())
+
+
+def unfinished_tables(root: Path, declared: Declared | None) -> list[str]:
+    """Return the data files without a footer."""
+    if declared is None or DATA_STREAM not in declared.templates:
+        return []
+    there = files_there(root, declared, DATA_STREAM)
+    return [path for _, _, path in there if not has_footer(root / path)]
 
 
 def _has_tasks(root: Path) -> bool:
@@ -575,7 +657,9 @@ def _derive_tasks(root: Path) -> tuple[list[tuple[int, str]] | None, str]:
     return tasks, message
 
 
-def _derive_episodes(root: Path, declared: Declared, texts: list[str]) -> EpisodeRecords:
+def _derive_episodes(
+    root: Path, declared: Declared, texts: list[str], further: int
+) -> EpisodeRecords:
     """Return all episodes; raise where they do not follow from rows and frames."""
 
     def places(there: Files) -> IntArray:
@@ -588,7 +672,7 @@ def _derive_episodes(root: Path, declared: Declared, texts: list[str]) -> Episod
     videos = []
     for camera in declared.cameras:
         clips = files_there(root, declared, stream_of_camera(camera))
-        file, first = _fitted_clips(root, clips, length)
+        file, first = _fitted_clips(root, clips, length, further=further)
         videos.append(VideoSpans(camera, places(clips)[file], first, first + length))
     return EpisodeRecords(
         episode_index=episodes,
