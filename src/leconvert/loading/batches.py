@@ -26,7 +26,7 @@ from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, Window
 from leconvert.loading.order import OrderBlock
 from leconvert.loading.tensors import Memory, TensorPlan, UnreadablePlace, WorkerCounters, allocate
 from leconvert.media import decode_image
-from leconvert.model.values import IntArray
+from leconvert.model.values import IntArray, depth_facts
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
 
 # Distances from the values that a depth camera stores.
@@ -51,18 +51,8 @@ class DepthScale:
     @classmethod
     def of_feature(cls, feature: Mapping[str, Any]) -> DepthScale:
         """Return the scale in a feature's ``info``, with LeRobot's defaults."""
-        facts = feature.get("info") or {}
-
-        def fact(name: str, default: float) -> float:
-            value = facts.get(f"video.{name}")
-            return default if value is None else value
-
-        return cls(
-            fact("depth_min", 0.01),
-            fact("depth_max", 10.0),
-            fact("shift", 3.5),
-            bool(fact("use_log", True)),
-        )
+        least, largest, shift, use_log = depth_facts(feature).values()
+        return cls(least, largest, shift, bool(use_log))
 
     def millimetres(self, codes: torch.Tensor) -> torch.Tensor:
         """Return distances in whole millimetres, float32, in the shape of ``codes``."""

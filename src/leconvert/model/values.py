@@ -77,6 +77,18 @@ def is_depth_map(feature: Mapping[str, Any]) -> bool:
     )
 
 
+DEPTH_FACTS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
+"""How a depth video stores distances: the facts in ``info``, and LeRobot's defaults."""
+
+
+def depth_facts(feature: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `DEPTH_FACTS` of a feature: distances in metres, and the spacing of the codes."""
+    info = feature.get("info")
+    facts = info if isinstance(info, Mapping) else {}
+    given = {name: facts.get(f"video.{name}") for name in DEPTH_FACTS}
+    return {name: DEPTH_FACTS[name] if one is None else one for name, one in given.items()}
+
+
 def _suffix(stream: str) -> str:
     return "parquet" if stream == DATA_STREAM else "mp4"
 

@@ -187,6 +187,33 @@ def test_another_codec_begins_another_file(make: Make, tmp_path: Path) -> None:
     assert declared == "h264", "as most episodes are"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({}, {"video.depth_max": 5.0}, "depth_max 5, "),
+        ({}, {"video.use_log": False}, "use_log 0"),
+        ({"depth_unit": "mm"}, {"depth_unit": "m"}, "depth in m, "),
+        ({}, {"video.is_depth_map": False}, "colours"),
+        ({"depth_unit": "mm"}, {"video.depth_max": 10, "video.shift": 3.5}, None),
+    ],
+)
+def test_depth_cameras_that_store_other_distances_are_not_merged(
+    make: Make, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], said: str | None
+) -> None:
+    sources = make(FIRST, SECOND)
+    for root, facts in zip(sources, (first, second), strict=True):
+        info = json.loads((root / "meta/info.json").read_text())
+        info["features"][CAMERA.key]["info"] |= {"video.is_depth_map": True, **facts}
+        (root / "meta/info.json").write_text(json.dumps(info))
+    if said is None:
+        leconvert.merge(sources, output=tmp_path / "out")
+        return
+    with pytest.raises(SourceError, match="they differ in 1 point") as caught:
+        leconvert.merge(sources, output=tmp_path / "out")
+    assert said in caught.value.details[3]
+    assert "--drop-feature NAME" in str(caught.value.next_step)
+
+
 def test_what_is_wrong_with_a_source_is_told_with_its_name(two: list[Path], tmp_path: Path) -> None:
     for root in two:
         next(root.rglob("*.mp4")).unlink()

@@ -23,7 +23,7 @@ from leconvert.dataset.formats import (
 )
 from leconvert.dataset.scan.changes import files_along
 from leconvert.dataset.scan.modality import read_modality, task_columns
-from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES, Repairs
+from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES, VISUAL_DTYPES, Repairs
 from leconvert.model.values import (
     DATA_STREAM,
     FILE_COLUMNS,
@@ -33,6 +33,8 @@ from leconvert.model.values import (
     Misfit,
     SourceScan,
     StreamScan,
+    depth_facts,
+    is_depth_map,
 )
 from leconvert.support.errors import SourceError
 from leconvert.support.text import count, shown
@@ -94,6 +96,8 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
         rows.append(["robot_type", *robots])
     differing = differing_features([scan.features for scan in scans])
     rows += differing
+    depths = [] if differing else list(_depth_rows([scan.features for scan in scans]))
+    rows += depths
     subtasks = differing_subtasks(
         [scan.features for scan in scans], [Path(scan.only.root) for scan in scans]
     )
@@ -114,6 +118,11 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
             "Leave differing features out with --drop-feature NAME. If a feature only has "
             "another name, give it the same name with --rename-feature OLD=NEW."
         )
+    if depths:
+        helps.append(
+            "A dataset has one scale and one unit for all frames of a depth camera. Leave the "
+            "camera out with --drop-feature NAME."
+        )
     if subtasks:
         helps.append(
             "--drop-feature subtask_index leaves the subtasks out. To keep the subtasks, "
@@ -133,6 +142,34 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
 
 def _told(value: object) -> str:
     return "-" if value is None else shown(str(value))
+
+
+def _depth_rows(features: Sequence[Mapping[str, Mapping[str, Any]]]) -> Iterator[list[str]]:
+    """Yield the cameras whose values do not mean the same distances in all sources.
+
+    LeRobot would read all frames of the result by the facts of the first source.
+    """
+    for name, first in features[0].items():
+        if first["dtype"] not in VISUAL_DTYPES:
+            continue
+        told = [_depth_told(each[name]) for each in features]
+        if len(set(told)) > 1:
+            yield [shown(name), *told]
+
+
+def _depth_told(feature: Mapping[str, Any]) -> str:
+    if not is_depth_map(feature):
+        return "colours"
+    info = feature.get("info")
+    unit = info.get("depth_unit") if isinstance(info, Mapping) else None
+    said = f"depth in {shown(unit or 'mm')}"  # LeRobot passes values without a unit on as mm
+    if feature["dtype"] == "image":
+        return said
+    facts = [
+        f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {shown(value)}"
+        for name, value in depth_facts(feature).items()
+    ]
+    return ", ".join([said, *facts])
 
 
 def _holds(schema: pa.Schema, others: Sequence[pa.Schema]) -> bool:
