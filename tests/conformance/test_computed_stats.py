@@ -87,7 +87,7 @@ VECTORS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(VECTORS)
 def test_any_column_agrees_within_the_rounding_of_the_reference(values: Array) -> None:
     assert_same_column(values)

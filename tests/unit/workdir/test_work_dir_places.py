@@ -51,7 +51,7 @@ def test_side_by_side_in_place_and_as_an_outline_they_may_be(tmp_path: Path) -> 
 def test_a_target_without_a_folder_to_be_in_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="does not exist") as caught:
         check_places(tmp_path / "set", tmp_path / "nowhere" / "out", tmp_path / "work")
-    assert caught.value.path == str(tmp_path / "nowhere")
+    assert caught.value.path == str(tmp_path / "nowhere" / "out")
 
 
 @pytest.fixture
