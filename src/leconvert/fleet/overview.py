@@ -324,7 +324,6 @@ def alike(
     """
     groups: defaultdict[tuple[str, ...], list[DatasetStatus | PricedDataset]] = defaultdict(list)
     for one in datasets:
-        # An error without a finding may have another reason in each dataset.
         # Errors of one class, unlike findings, may have another reason in each dataset.
         reason = one.message if isinstance(one, PricedDataset) and not one.remedies else ""
         groups[(*one.stops_at, reason, _for_any(one))].append(one)
