@@ -145,7 +145,7 @@ def test_all_that_is_held_against_lerobot_gives_the_bytes_that_it_gives_elsewher
         compared += 1
         for folder in (source, there, here):
             shutil.rmtree(folder)
-    assert compared > 10
+    assert compared >= 10
 
 
 @pytest.mark.slow
