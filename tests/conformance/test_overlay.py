@@ -47,7 +47,7 @@ _MANY = DatasetSpec(
     chunks_size=100,  # whose names an overlay leaves as they are
 )
 CASES: dict[str, tuple[DatasetSpec | str, int, int, str]] = {
-    # What is converted; the frames of a window; every so-manieth window is loaded, by a decoder.
+    # The dataset; the frames of a window; every so-manieth window is loaded, by a decoder.
     **{name: (name, 60, 2, "pyav") for name in twins("cr5_5ep")},
     "two_cameras": (_SMALL, 3, 1, "pyav"),
     "more_than_a_chunk": (_MANY, 3, 5, "torchcodec"),

@@ -611,7 +611,7 @@ def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: in
 
 
 def test_the_workers_end_with_the_loader_after_an_error_too(v30_copy: Path) -> None:
-    """Where the error held itself, a collection of garbage waited 5 s for each, at any time."""
+    """An error that holds itself lets a later garbage collection wait 5 s for each worker."""
     next((v30_copy / "data").rglob("file-000.*")).unlink()
     before = set(multiprocessing.active_children())
     gc.disable()

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("logged_in", "headers_of_clips")
 
 @pytest.fixture(scope="module")
 def expected(large_clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Hashes:
-    """What a conversion of the large clips in a folder makes, in each layout."""
+    """The files that a conversion of the large clips in a folder makes, in each layout."""
     folder = tmp_path_factory.mktemp("expected")
     return {layout: hashes(converted(large_clips, folder, layout)) for layout in LAYOUTS}
 

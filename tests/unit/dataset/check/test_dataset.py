@@ -877,7 +877,7 @@ def commands_of(finding: Finding, root: Path) -> list[list[str]]:
     return [[f"{root}_new" if word == "NEW" else word for word in words] for words in commands]
 
 
-# Those that the same commands mend, and that can be in one dataset.
+# Defects that the same commands mend, and that can be in one dataset.
 TOGETHER = [
     {
         "a row in another file", "a task that only rows have", "a template that is no template",

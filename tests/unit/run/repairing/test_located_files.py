@@ -235,7 +235,7 @@ def test_a_v21_dataset_that_calls_itself_v30_is_led_to_the_conversion(
     assert read_dataset(root) == whole
 
 
-# What is derived has its templates located; a merge assumes the version of one of its sources.
+# Derived files have their templates located; a merge assumes the version of one of its sources.
 @pytest.mark.parametrize(
     "name",
     _some(
