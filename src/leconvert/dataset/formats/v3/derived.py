@@ -549,16 +549,27 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
         view = Path(folder) / root.name
         is_folder = EPISODES_DIR in lacking and not (root / EPISODES_DIR).is_file()
         _link(root, view, without={*unfinished, *([EPISODES_DIR] if is_folder else [])})
+        left_out = 0
         try:
-            finished, last = _finish(root, view, unfinished, raw["features"])
-            derived = derive_tables(view, declared) if lacking else NOTHING_DERIVED
-            if last and not derived.said:
-                finished, _ = _finish(root, view, unfinished, raw["features"], without_last=True)
-                derived = derive_tables(view, declared, further=last)
+            rows = {
+                path: finish_table(root / path, raw["features"], view / path) for path in unfinished
+            }
+            derived = derive_tables(view, declared)
+            if unfinished and not derived.said:  # some camera may lack the last episode
+                last = unfinished[-1]
+                left_out = rows[last].pop()
+                most = sum(rows[last])
+                finish_table(root / last, raw["features"], view / last, most_rows=most)
+                derived = derive_tables(view, declared, further=left_out)
         except LeconvertError:
             yield None
             return
-        said += finished
+        for path in unfinished:
+            message = f"{path} has no footer: a recording was not ended. "
+            if left_out and path == unfinished[-1]:
+                message += f"Its last {count(left_out, 'row')} are left out, "
+                message += "since a camera lacks them. "
+            said.append(("derivable", path, f"{message}It has {count(sum(rows[path]), 'row')}."))
         said += (("derivable", path, message) for path, message in derived.said)
         if not (derived.said if lacking else said):
             yield None
@@ -570,39 +581,6 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
             (view / INFO_PATH).unlink()
             write_info(view, {**raw, **info})
         yield DerivedView(view, {**raw, **info}, info, files, tuple(said))
-
-
-def _finish(
-    root: Path,
-    view: Path,
-    unfinished: Sequence[str],
-    features: Mapping[str, Any],
-    *,
-    without_last: bool = False,
-) -> tuple[list[tuple[str, str, str]], int]:
-    """Write data files with footers into a view.
-
-    Args:
-        root: The dataset.
-        view: The view.
-        unfinished: The files.
-        features: Their features.
-        without_last: Leave out the last row group, an episode that some camera lacks.
-
-    Returns:
-        The faults as in `DerivedView.said`, and the number of rows of the last row group.
-    """
-    said, last = [], 0
-    for path in unfinished:
-        *rows, last = finish_table(root / path, features, view / path)
-        message = f"{path} has no footer: a recording was not ended. "
-        if without_last and path == unfinished[-1]:
-            finish_table(root / path, features, view / path, most_rows=sum(rows))
-            message += f"Its last {count(last, 'row')} are left out, since a camera lacks them. "
-        else:
-            rows.append(last)
-        said.append(("derivable", path, f"{message}It has {count(sum(rows), 'row')}."))
-    return said, last
 
 
 def _link(root: Path, view: Path, *, without: Collection[str], below: str = "") -> None:
