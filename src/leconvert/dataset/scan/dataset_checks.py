@@ -396,10 +396,12 @@ def copied_tables(
 
     Only tables whose rows are numbered as those of another episode are read.
     """
+    strange = {remark.episode for remark in gathered.remarks if remark.code == "episode-index"}
+    if not strange:
+        return
     table, *videos = gathered.slices
     sizes, first_index = table.files.size_bytes[table.file], gathered.first_index
     marks = list(zip(sizes.tolist(), first_index.tolist(), strict=True))
-    strange = {remark.episode for remark in gathered.remarks if remark.code == "episode-index"}
     is_strange = np.array([episode in strange for episode in episodes.index.tolist()], np.bool_)
     is_owner = ~is_strange & gathered.has_rows & (first_index != NOT_KNOWN)
     owners = {marks[position]: position for position in np.flatnonzero(is_owner).tolist()}
