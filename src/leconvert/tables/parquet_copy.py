@@ -47,6 +47,7 @@ from leconvert.tables.thrift import (
     CompactReader,
     ThriftError,
     binary,
+    field_header,
     list_header,
     unzigzag,
     varint,
@@ -185,9 +186,9 @@ _KEPT_LAYOUTS = 16
 _ENTRIES_TOGETHER = 64
 # Row groups up to this size are read at once, however large the file is.
 _HELD_GROUP_BYTES = 128 * 1024
-_I64_NEXT = bytes((1 << 4 | I64,))
-_I64_AFTER_NEXT = bytes((2 << 4 | I64,))
-_LIST_FIRST = bytes((1 << 4 | LIST,))
+_I64_NEXT = field_header(I64)
+_I64_AFTER_NEXT = field_header(I64, 2)
+_LIST_FIRST = field_header(LIST)
 
 
 class CopyPlan(NamedTuple):

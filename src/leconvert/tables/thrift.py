@@ -168,6 +168,11 @@ unzigzag = _Integers().__getitem__
 """Returns the integer of a complete zigzag varint."""
 
 
+def field_header(kind: int, after: int = 1) -> bytes:
+    """Return the begin of a field whose number is so much after the previous field's."""
+    return bytes((after << 4 | kind,))
+
+
 def binary(content: bytes) -> bytes:
     """Return a byte string with its length."""
     return varint(len(content)) + content

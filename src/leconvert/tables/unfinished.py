@@ -32,6 +32,7 @@ from leconvert.tables.thrift import (
     STRUCT,
     ThriftError,
     binary,
+    field_header,
     list_header,
     zigzag,
 )
@@ -212,7 +213,7 @@ def _entry(
         for leaf, width, chunk in zip(leaves, widths, chunks, strict=True)
     ]
     plain_bytes = sum(page.plain_bytes for page in pages[chunks[0].start : chunks[-1].stop])
-    head = bytes((1 << 4 | LIST,)) + list_header(STRUCT, len(entries))
+    head = field_header(LIST) + list_header(STRUCT, len(entries))
     return b"".join([head, *entries, _long(plain_bytes), _long(rows), b"\0"])
 
 
@@ -220,14 +221,10 @@ def _chunk_entry(leaf: Leaf, values: int, pages: Sequence[_Page]) -> bytes:
     """Return the entry of a column chunk."""
     begin, data = pages[0].begin, pages[int(pages[0].is_dictionary)].begin
     facts = [
-        bytes((1 << 4 | I32,)) + zigzag(leaf.physical_type),
-        bytes((1 << 4 | LIST,))
-        + list_header(I32, len(_ENCODINGS))
-        + b"".join(map(zigzag, _ENCODINGS)),
-        bytes((1 << 4 | LIST,))
-        + list_header(BINARY, len(leaf.path))
-        + b"".join(map(binary, leaf.path)),
-        bytes((1 << 4 | I32,)) + zigzag(_SNAPPY),
+        field_header(I32) + zigzag(leaf.physical_type),
+        field_header(LIST) + list_header(I32, len(_ENCODINGS)) + b"".join(map(zigzag, _ENCODINGS)),
+        field_header(LIST) + list_header(BINARY, len(leaf.path)) + b"".join(map(binary, leaf.path)),
+        field_header(I32) + zigzag(_SNAPPY),
         _long(values),
         _long(sum(page.plain_bytes for page in pages)),
         _long(pages[-1].end - begin),
@@ -236,9 +233,9 @@ def _chunk_entry(leaf: Leaf, values: int, pages: Sequence[_Page]) -> bytes:
         b"\0",
     ]
     # The chunk's own offset is in a field of the entry as well.
-    return b"".join([_long(begin, 2), bytes((1 << 4 | STRUCT,)), *facts, b"\0"])
+    return b"".join([_long(begin, 2), field_header(STRUCT), *facts, b"\0"])
 
 
 def _long(value: int, after: int = 1) -> bytes:
     """Return a field of a struct, some numbers after the previous one."""
-    return bytes((after << 4 | I64,)) + zigzag(value)
+    return field_header(I64, after) + zigzag(value)
