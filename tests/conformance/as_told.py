@@ -82,7 +82,7 @@ def convert_as_told(root: Path, result: Path) -> Ending:
 def why_it_does_not_load(
     root: Path, num_episodes: int, *, backend: str = "pyav", all_frames: bool = False
 ) -> str | None:
-    """Load items through LeRobot; None where it does.
+    """Load items through LeRobot, and make a batch of them as a training does; None if it works.
 
     Args:
         root: The result.
@@ -91,8 +91,10 @@ def why_it_does_not_load(
         all_frames: Every item instead of the first, a middle and the last one of each episode.
     """
     from lerobot.datasets import LeRobotDataset
+    from torch.utils.data import default_collate
 
     try:
+        items = []
         dataset = LeRobotDataset("ours/told", root=root, video_backend=backend)
         for episode in dataset.meta.episodes:
             first, stop = episode["dataset_from_index"], episode["dataset_to_index"]
@@ -102,7 +104,9 @@ def why_it_does_not_load(
                 assert int(item["index"]) == index
                 assert int(item["episode_index"]) == episode["episode_index"]
                 assert isinstance(item["task"], str)
+                items.append(item)
         assert dataset.meta.total_episodes == num_episodes
+        default_collate(items)
     except Exception as error:  # noqa: BLE001 - whatever LeRobot says to it
         return f"LeRobot: {type(error).__name__}: {str(error)[:300]}"
     return None

@@ -109,6 +109,20 @@ def innermost_type(kind: pa.DataType) -> pa.DataType:
             return kind
 
 
+def lacks_value(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which rows have an empty value, or a list with one, shape (rows,)."""
+    import pyarrow.compute as pc  # only where a footer counts empty values
+
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    lacks: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    if is_list(column.type):
+        rows = pc.list_parent_indices(column).to_numpy()
+        lacks = lacks.copy()
+        lacks[rows[lacks_value(pc.list_flatten(column))]] = True
+    return lacks
+
+
 def integers(column: pa.Array) -> IntArray | None:
     """Return a column of integers, shape (rows,); None if it has nulls or does not fit int64."""
     if not pa.types.is_integer(column.type) or column.null_count:

@@ -352,7 +352,11 @@ class DataFile:
         return self._null_count(self.footer.schema.image_files.get(column))
 
     def _null_count(self, leaf: int | None) -> int | None:
-        return None if leaf is None or self._group is None else self._group.null_count(leaf)
+        if leaf is None:
+            return None
+        counts = [group.null_count(leaf) for group in self.footer.row_groups]
+        known = [number for number in counts if number is not None]
+        return sum(known) if len(known) == len(counts) else None
 
     def raw(self, column: str) -> tuple[object, bytes] | None:
         """Return the stored form of a column in a small file; None if it is not in memory.
@@ -498,4 +502,4 @@ def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
         except ValueError:
             return _DIFFERENT_LENGTHS
         array = list_values(array)
-    return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
+    return tuple(lengths)

@@ -14,6 +14,7 @@ from leconvert.tables.arrow import (
     array_of_numbers,
     floats,
     integers,
+    lacks_value,
     list_values,
     nested_floats,
     nested_numbers,
@@ -216,3 +217,22 @@ def test_what_lists_hold_is_what_arrow_flattens(
     array = pa.array(rows, kind)
     part = array.slice(min(begin, len(rows)))
     assert list_values(part).equals(part.flatten())
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "lacking"),
+    [
+        ([1.0, None, 2.0], pa.float32(), [1]),
+        (["a", None], pa.string(), [1]),
+        ([[1, 2], None, [3, None], [4, 5]], pa.list_(pa.int8(), 2), [1, 2]),
+        ([[1], [], None, [None]], pa.list_(pa.int8()), [2, 3]),
+        ([[[1, 2], [3, 4]], [[5, 6], None], [[7, None], [8, 9]], None], None, [1, 2, 3]),
+        ([None, None], pa.null(), [0, 1]),
+    ],
+)
+def test_rows_that_lack_a_value_are_found_at_any_depth(
+    values: list[Any], kind: pa.DataType | None, lacking: list[int]
+) -> None:
+    array = pa.array(values, kind)
+    assert np.flatnonzero(lacks_value(array)).tolist() == lacking
+    assert np.flatnonzero(lacks_value(array[1:])).tolist() == [at - 1 for at in lacking if at]

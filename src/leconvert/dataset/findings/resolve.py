@@ -175,6 +175,14 @@ def said_of_paths(feature: str, where: str = "") -> str:
     )
 
 
+def said_of_empty(feature: str, where: str) -> str:
+    """Return the message about a column with empty values."""
+    return (
+        f"{shown(feature)} has empty values in {where}. LeRobot makes no tensor of an empty value, "
+        "and a batch with one fails."
+    )
+
+
 # From observations and the user's options to repairs: no I/O.
 #
 # An error stops the plan. With the flag that repairs it, it becomes ``repaired``. If the user

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media
-from leconvert.dataset.findings import DROP, ObservationLog, said_of_paths
+from leconvert.dataset.findings import DROP, ObservationLog, said_of_empty, said_of_paths
 from leconvert.dataset.formats import StatsBlock
 from leconvert.dataset.formats.stats import REQUIRED_STATS, FeatureStats, adds_up
 from leconvert.dataset.formats.v2 import STATS_PATH
@@ -25,7 +25,7 @@ from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES, VISUAL_DTYPES
 from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, camera_of
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
-from leconvert.tables import DataFile
+from leconvert.tables import LANGUAGE_COLUMNS, DataFile
 
 _RATE_TOLERANCE = 0.01
 _KEPT_CONFIGS = 256
@@ -390,6 +390,9 @@ class TableCheck:
             values, empty = file.num_values(name), file.null_count(name)
             if empty:
                 what = count(empty, "empty value")
+                if name not in LANGUAGE_COLUMNS:
+                    said = said_of_empty(name, shown(notes.path))
+                    notes.say("empty-values", said, feature=name)
             elif values is not None and values % rows:
                 what = f"lists of different lengths, {values} values in {rows} rows"
             else:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from leconvert import media, tables
 from leconvert.dataset.files import special_files
-from leconvert.dataset.findings import Observation, ObservationLog
+from leconvert.dataset.findings import Observation, ObservationLog, said_of_empty
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import left_over_tables, read_info, refuse_pointers
 from leconvert.dataset.scan.changes import facts_of_opened
@@ -497,6 +497,11 @@ class FileScanner(Scanner):
                     f"{shown(notes.path)}: {column} is wrong, first in {said}.",
                     severity="warning" if mild else "",
                 )
+        for column, wrong in check.with_empty.items():
+            said = said_of_empty(column, f"{count(wrong.count, 'row')} of {shown(notes.path)}")
+            for episode in sorted(wrong.episodes):
+                notes.episode = episode
+                notes.say("empty-values", said, feature=column)
         if self.is_for_v21 and "timestamp" in file.schema_arrow.names:
             self._check_steps(file, among, first, first + rows, notes)
         unplaced = check.wrong_in("index").keys() - disordered

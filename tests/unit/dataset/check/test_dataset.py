@@ -493,6 +493,10 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error timestamps", rewrite(DATA, set_cells("timestamp", r1=float("nan"))),
     ),
     "a time that is missing": ("error timestamps", rewrite(DATA, set_cells("timestamp", r13=None))),
+    "a row without a value": ("error empty-values", rewrite(DATA, set_cells("action", r3=None))),
+    "a vector with an empty value": (
+        "error empty-values", rewrite(DATA, set_cells("action", r13=[0.5, None, *[0.5] * 4])),
+    ),
     "a task beyond the table": ("error task-index", rewrite(DATA, set_cells("task_index", r3=2))),
     "a video without its last frame": ("error frame-count", drop_last_frame),
     "an episode between two frames": (

@@ -277,7 +277,7 @@ def test_a_column_without_statistics_is_seen_before_they_are_computed(
     assert kept.episode_index.tolist() == [0, 2]
 
 
-def test_empty_values_are_no_error_where_statistics_are_copied_or_there_are_none(
+def test_empty_values_are_an_error_and_of_statistics_only_where_they_are_computed(
     source_without_cameras: Path,
 ) -> None:
     def empty(table: pa.Table) -> pa.Table:
@@ -292,9 +292,29 @@ def test_empty_values_are_no_error_where_statistics_are_copied_or_there_are_none
     )
     copied = scan_source(source_without_cameras)
     assert "uncomputable-stats" not in severities(copied)
+    empty_ones = [finding for finding in copied.findings if finding.code == "empty-values"]
+    assert {finding.message.split(" ")[0] for finding in empty_ones} == {"action"}
+    assert {finding.severity for finding in empty_ones} == {"error"}
+    accepted = scan_source(source_without_cameras, RepairOptions(accept=("empty-values",)))
+    assert severities(accepted)["empty-values"] == {"warning"}
     computed = scan_source(source_without_cameras, RepairOptions(quantiles=True))
     remedies = {f.remedy for f in computed.findings if f.code == "uncomputable-stats"}
     assert remedies == {"--drop-feature action"}
+
+
+def test_empty_values_are_seen_in_a_table_of_several_row_groups(
+    source_without_cameras: Path,
+) -> None:
+    table = source_without_cameras / "data/chunk-000/episode_000001.parquet"
+    rows = pq.read_table(table)
+    values = rows.column("action").to_pylist()
+    values[2] = None
+    kind = rows.schema.field("action").type
+    pq.write_table(with_column(rows, "action", pa.array(values, kind)), table, row_group_size=2)
+    errors = [f for f in scan_source(source_without_cameras).findings if f.severity == "error"]
+    assert [(f.code, f.episode) for f in errors] == [("empty-values", 1)]
+    kept = scan_source(source_without_cameras, RepairOptions(on_bad_episode="drop"))
+    assert kept.episode_index.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -596,7 +616,6 @@ def test_lists_of_other_lengths_in_one_table_are_that_tables_error(
     [
         (pa.array([[0.0], [0.0, 1.0], [0.0], [0.0]]), "different lengths"),
         (pa.array([[]] * 4, pa.list_(pa.float64())), "empty"),
-        (pa.array([[0.0, None]] * 4, pa.list_(pa.float64(), 2)), "empty values"),
         (pa.array([b"x"] * 4), "LeRobot cannot make a tensor from binary"),
         (pa.array([2**63] * 4, pa.uint64()), "LeRobot cannot load numbers from 2^63 on"),
         (pa.array([0] * 4, pa.timestamp("us")), "LeRobot cannot make a tensor from timestamp[us]"),

@@ -457,6 +457,23 @@ def test_rows_of_episodes_that_are_mixed_up_are_not_counted_again(
     assert [f for f in scan_source(broken, anew).findings if f.severity == "error"] == []
 
 
+def test_a_column_with_empty_values_is_an_error_of_their_episodes(broken: Path) -> None:
+    # A row of episode 1 has no value, a vector of episode 3 lacks one.
+    vector = [0.5, None, *[0.5] * 4]
+    rewrite(DATA, set_cells("observation.state", r13=None, r21=vector))(broken)
+    errors = [f for f in scan_source(broken).findings if f.severity == "error"]
+    assert {f.code for f in errors} == {"empty-values"}
+    assert all(f.message.startswith("observation.state has empty values") for f in errors)
+    assert [f.episode for f in errors] == [1, 3]
+    assert scan_source(broken, DROP).episode_index.tolist() == [0, 2, 4, 5, 6]
+    for options in (
+        RepairOptions(drop_features=("observation.state",)),
+        RepairOptions(accept=("empty-values",)),
+    ):
+        found = scan_source(broken, options).findings
+        assert [f for f in found if f.severity == "error"] == []
+
+
 def test_episodes_that_are_counted_but_not_listed_are_derived_or_left_out(
     broken: Path, tmp_path: Path
 ) -> None:

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.dataset.findings import found
+from leconvert.dataset.findings import found, said_of_empty
 from leconvert.dataset.formats.v3.episodes import EpisodeTable
 from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.media import ClipIndex
-from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
 from leconvert.model.values import (
     DATA_STREAM,
     LEROBOT_TOLERANCE_SECONDS,
@@ -29,7 +29,8 @@ from leconvert.model.values import (
     IntArray,
 )
 from leconvert.support.text import count, shown
-from leconvert.tables.arrow import floats, integers
+from leconvert.tables.arrow import floats, integers, lacks_value
+from leconvert.tables.schemas import LANGUAGE_COLUMNS
 
 # The rows and files of an episode.
 
@@ -334,7 +335,7 @@ _IN_ORDER = frozenset({"index", "episode_index", "frame_index", "timestamp"})
 
 
 @dataclass(slots=True)
-class _Wrong:
+class WrongRows:
     """The wrong rows of one column: their number, their episodes, and the first."""
 
     count: int = 0
@@ -348,6 +349,23 @@ class OtherTasks(NamedTuple):
 
     of_rows: frozenset[int]
     listed: frozenset[int]
+
+
+def _with_empty_values(file: pq.ParquetFile, names: Sequence[str]) -> list[str]:
+    """Return the columns with empty values by the footer, and those where it counts none."""
+    metadata = file.metadata
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    found = set()
+    for leaf in range(metadata.num_columns):
+        path = metadata.schema.column(leaf).path
+        of = [name for name in names if f"{path}.".startswith(f"{name}.") and name not in found]
+        if of and any(_may_lack_values(group.column(leaf).statistics) for group in groups):
+            found.update(of)
+    return [name for name in names if name in found]
+
+
+def _may_lack_values(statistics: pq.Statistics | None) -> bool:
+    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
 
 
 def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding:
@@ -416,7 +434,15 @@ class RowCheck:
         self._fps = float(declared.fps)
         self._num_tasks = num_tasks
         self._has_video = bool(declared.cameras)
-        self._wrong: dict[str, _Wrong] = {}
+        self._values = [
+            name
+            for name, feature in declared.features.items()
+            if feature.dtype not in VISUAL_DTYPES
+            and feature.dtype != "language"
+            and name not in {*DEFAULT_COLUMNS, *LANGUAGE_COLUMNS}
+        ]
+        self._with_empty: list[str] = []
+        self._wrong: dict[str, WrongRows] = {}
         self._tasks_seen: dict[int, set[int]] = {}
         self._untimed: list[IntArray] = []
         # The frames at whose times some row is, of episodes with wrong times.
@@ -457,9 +483,16 @@ class RowCheck:
         wrong = self._wrong.get(column)
         return {} if wrong is None else dict.fromkeys(sorted(wrong.episodes), wrong.said)
 
+    @property
+    def with_empty(self) -> dict[str, WrongRows]:
+        """The columns with rows that have no value, or a list with an empty one."""
+        return {name: self._wrong[name] for name in self._with_empty if name in self._wrong}
+
     def read(self, file: pq.ParquetFile) -> None:
         """Compare all rows of the file."""
         names = [name for name in DEFAULT_COLUMNS if name in file.schema_arrow.names]
+        self._with_empty = _with_empty_values(file, self._values)
+        names += self._with_empty
         row = 0
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=names, use_threads=False):
             self._add(row, batch)
@@ -496,6 +529,14 @@ class RowCheck:
                 if name in _ANEW and not holds_counts(kind, name, int(self._table.length.sum())):
                     finding = replace(finding, remedy=_WRITE_ANEW.format(_ANEW[name]))
                 yield finding
+        for name, wrong in self.with_empty.items():
+            yield found(
+                "empty-values",
+                said_of_empty(name, f"{count(wrong.count, 'row')} of {shown(self._routed.path)}"),
+                episode=wrong.episode,
+                stream=DATA_STREAM,
+                path=self._routed.path,
+            )
         if self.other_tasks:
             yield episode_tasks_finding(self._routed.path, self.other_tasks)
 
@@ -522,6 +563,9 @@ class RowCheck:
                 told[name] = values
         self._look_at_numbers(told)
         self._check_times(batch, place, frame)
+        for name in self._with_empty:
+            column = batch.column(name)
+            self._note(name, lacks_value(column), frame, None, place, frame)
         tasks = self._integers(batch, "task_index", place, frame)
         if tasks is None or self._num_tasks is None:
             return
@@ -633,7 +677,7 @@ class RowCheck:
             shown = said or f"it is {values[at]}"
             if wanted is not None:
                 shown += f" instead of {wanted[at]}"
-            wrong = self._wrong[name] = _Wrong(
+            wrong = self._wrong[name] = WrongRows(
                 0, episode, f"frame {frame[at]} of episode {episode}, where {shown}"
             )
         wrong.count += num_bad
