@@ -160,24 +160,6 @@ def test_another_library_version_refuses_unless_allowed(
     assert leconvert_here("work", work, "--allow-mixed-versions").returncode == 0
 
 
-def test_a_dangling_link_at_the_target_is_left_alone(
-    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    out.symlink_to(tmp_path / "nowhere" / "at all")
-    refused = leconvert_here("convert", "--root", small_source, "--output", out, code=5)
-    assert "Traceback" not in refused.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_demo_converts_and_proves_a_dataset_of_two_cameras(
-    leconvert_here: Leconvert, tmp_path: Path
-) -> None:
-    done = leconvert_here("demo", tmp_path / "demo", code=0)
-    assert "Verified: 295 rows and 590 camera frames of 6 episodes" in done.stdout
-    assert leconvert_here("demo", tmp_path / "demo").returncode == 5
-
-
 @pytest.mark.parametrize("how", [("--max-workers=1",), ("--orchestrate", "--num-workers=1")])
 def test_the_peak_of_memory_is_told_of_the_command_and_of_its_workers(
     small_source: Path, leconvert: Leconvert, tmp_path: Path, how: tuple[str, ...]

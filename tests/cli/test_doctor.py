@@ -20,7 +20,7 @@ from leconvert.cli.doctor import (
     import_troubles,
 )
 from leconvert.media import pyav
-from leconvert.support.extras import command_for_extra, install_command
+from leconvert.support.extras import install_command
 from leconvert.workdir import fscheck
 from leconvert.workdir.fscheck import Finding, Promise
 from tests.program import Leconvert
@@ -197,13 +197,6 @@ def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) 
     assert f"needs is installed, but other parts do not work:\n{said}" in text
 
 
-def test_an_extra_that_is_too_old_is_broken(found: Callable[..., Examination]) -> None:
-    old = Package("ray", ">=2.40", ("ray",), "2.9", False)
-    assert found(packages=(*PACKAGES, old)).broken == (
-        f"ray>=2.40 is wanted, but 2.9 is installed: run `{command_for_extra('ray')}`.",
-    )
-
-
 def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,22 +228,6 @@ def test_what_the_packages_say_ends_with_19(
 
 def _nothing(_name: str) -> None:
     """Tell that a package is missing."""
-
-
-def test_the_lines_fit_the_terminal(found: Callable[..., Examination], tmp_path: Path) -> None:
-    record = found(tmp_path).as_record()
-    for width in (20, 40, 60, 200):
-        lines = doctor_lines(record, width)
-        # A path, a version or a command is to be copied: it is not broken.
-        broken = [line for line in lines if not any(len(word) > 27 for word in line.split())]
-        broken = [line for line in broken if "`" not in line and " install " not in line]
-        assert max(map(len, broken)) <= max(width, 40), "\n".join(lines)
-        text = " ".join(" ".join(lines).split())
-        assert "NVIDIA H100; NVDEC is available" in text
-        assert "torchcodec >=0.4 missing" in text
-        # A command is one line, whole, to be copied.
-        assert f"probe  {command_for_extra('probe')}" in lines
-        assert text.endswith("Everything that a conversion needs is installed.")
 
 
 def test_a_token_is_told_of_and_never_shown(

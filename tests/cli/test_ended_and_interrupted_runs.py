@@ -140,20 +140,6 @@ def test_a_source_that_changed_after_a_failed_exchange_is_not_replaced(
     assert beside(dataset) == ["set"]
 
 
-def test_the_same_beside_the_source(
-    dataset: Path, six: Path, tmp_path: Path, leconvert_here: Leconvert
-) -> None:
-    command = ["convert", "--root", dataset, "--output", tmp_path / "out"]
-    with failing(NO_REPLACE):
-        assert leconvert_here(*command).returncode == 11
-    grow(dataset, six)
-    assert leconvert_here(*command).returncode == 4
-    assert not (tmp_path / "out").exists()
-    assert leconvert_here(*command, "--restart").returncode == 0
-    assert episodes_of(tmp_path / "out") == ("v3.0", 6)
-    assert beside(dataset) == ["out", "set"]
-
-
 def test_after_a_failed_exchange_all_is_compared_again(
     dataset: Path, four: Path, leconvert_here: Leconvert, compared: list[Any]
 ) -> None:
@@ -263,18 +249,6 @@ def test_a_file_that_somebody_put_into_the_old_tree_is_not_deleted_with_it(
     subprocess.run(remedy(done), shell=True, check=True)
     leconvert_here("convert", "--root", dataset, "--delete-source", code=0)
     assert (dataset / "notes.txt").read_text() == "mine"
-
-
-def test_other_options_after_the_exchange_are_refused_and_nothing_is_removed(
-    dataset: Path, leconvert_here: Leconvert
-) -> None:
-    exchanged(dataset)
-    done = leconvert_here("convert", "--root", dataset, "--layout", "streaming", "--delete-source")
-    assert done.returncode == 6, done.stderr
-    assert str(dataset.with_name("set_old")) in done.stderr
-    assert episodes_of(dataset.with_name("set_old"))[0] == "v2.1"
-    assert leconvert_here("convert", "--root", dataset).returncode == 0
-    assert beside(dataset) == ["set", "set_old"]
 
 
 def test_a_damaged_result_after_the_exchange_keeps_the_source_and_says_how_to_begin_anew(

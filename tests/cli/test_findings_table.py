@@ -12,7 +12,6 @@ import pytest
 from leconvert.cli.output import findings_lines
 from leconvert.model.values import Finding
 from tests.program import Leconvert
-from tests.trees import snapshot
 
 LOST = Finding(
     "missing-file",
@@ -24,10 +23,6 @@ LOST = Finding(
     remedy="--on-bad-episode drop",
 )
 STALE = Finding("stale-total", "warning", "info.json says total_frames 9, the episodes have 12.")
-
-
-def test_no_findings_need_no_table() -> None:
-    assert findings_lines([], 80) == []
 
 
 def test_the_gravest_come_first_with_what_helps_and_first_what_loses_nothing() -> None:
@@ -92,30 +87,3 @@ def test_an_empty_description_is_called_empty(leconvert_here: Leconvert, tmp_pat
         refused = leconvert_here(command, tmp_path / "source")
         assert refused.returncode == 3
         assert f"{tmp_path}/source/meta/info.json is empty." in refused.stderr
-
-
-def test_a_conversion_that_stops_lists_every_finding(
-    small_source: Path, leconvert_here: Leconvert, tmp_path: Path
-) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(small_source, source)
-    clip = next(source.glob("videos/chunk-000/*top/episode_000002.mp4"))
-    clip.unlink()
-    before = snapshot(tmp_path)
-    stopped = leconvert_here(
-        "convert", "--root", source, "--output", tmp_path / "out", "--json", code=3
-    )
-    record = json.loads(stopped.stdout)
-    assert [(f["code"], f["episode"]) for f in record["findings"] if f["severity"] == "error"] == [
-        ("missing-file", 2)
-    ]
-    assert "--on-bad-episode drop" in stopped.stderr
-    assert "Traceback" not in stopped.stderr
-    assert snapshot(tmp_path) == before
-    done = leconvert_here(
-        "convert", "--root", source, "--output", tmp_path / "out", "--on-bad-episode", "drop",
-        "--json", code=0,
-    )  # fmt: skip
-    record = json.loads(done.stdout)
-    assert record["episodes"] == 4
-    assert record["repairs"]["dropped_episodes"] == [{"episode": 2, "code": "missing-file"}]

@@ -88,31 +88,6 @@ def test_episodes_on_the_same_frames_are_an_error_that_leads_to_their_table(
     assert leconvert_here("check", broken).returncode == 0
 
 
-def test_episodes_on_the_same_rows_are_an_error_that_leads_to_their_table(
-    leconvert_here: Leconvert, broken: Path, tmp_path: Path
-) -> None:
-    table = name_first_file(broken, "data")
-    planned = leconvert_here("check", broken, "--plan-repairs", code=0)
-    assert planned.stdout.startswith(f"leconvert repair {broken}\n  keeps everything\n")
-    last = broken / "data/chunk-000/file-005.parquet"
-    content = last.read_bytes()
-    last.unlink()
-    checked = leconvert_here("check", broken, "--json", code=3)
-    found = json.loads(checked.stdout)["findings"]
-    grave = [(one["code"], one["count"]) for one in found if one["severity"] == "error"]
-    assert grave == [("row-count", 5), ("stray-data", 4)]
-    assert "has 0 rows of episode 1, but meta/episodes says 5" in found[0]["message"]
-    assert found[0]["remedy"].startswith(f"{GET_AGAIN}. Get the table of episodes again, too.")
-    assert all("restore meta/episodes from another copy" in one["remedy"] for one in found[1:2])
-    refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", "v2.1")
-    assert refused.returncode == 3
-    assert "The same holds for 5 findings in all." in " ".join(refused.stderr.split())
-    _tells_first(refused.stderr, f"{GET_AGAIN}. Get the table of episodes again, too.", DROP)
-    (broken / EPISODES).write_bytes(table)
-    last.write_bytes(content)
-    assert leconvert_here("check", broken).returncode == 0
-
-
 def _tells_first(said: str, first: str, then: str) -> None:
     text = " ".join(said.split())
     assert 0 <= text.find(first) < text.find(then), text

@@ -131,14 +131,3 @@ def test_a_submitted_chain_is_told_as_json(leconvert: Leconvert, tmp_path: Path)
     ]
     assert (tmp_path / "probe-results/logs").is_dir()
     assert len((tmp_path / "sbatch.calls").read_text().splitlines()) == 2
-
-
-def test_a_machine_without_sbatch_has_a_code_and_a_next_step(
-    leconvert: Leconvert, tmp_path: Path
-) -> None:
-    refused = leconvert(
-        "probe", "submit", "--repo-id", "lab/set",
-        cwd=tmp_path, env={**os.environ, "PATH": str(tmp_path)}, code=18,
-    )  # fmt: skip
-    assert "This machine has no sbatch, the command of SLURM that submits jobs." in refused.stderr
-    assert "--dry-run" in refused.stderr
