@@ -107,7 +107,7 @@ def test_senseless_engines_are_refused() -> None:
         LocalEngine(program=())
 
 
-@pytest.mark.parametrize("count", [None, "auto", 1])
+@pytest.mark.parametrize("count", ["auto", 1])
 def test_the_library_starts_as_many_as_it_is_told(
     small_source: Path, tmp_path: Path, count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,20 +151,16 @@ def test_a_sample_that_does_not_load_is_told_and_the_next_ones_are_looked_at(loa
 
 
 OTHER = Tensor(np.full((3, 48, 64), 7, np.uint8))
-SMALLER = Tensor(np.zeros((3, 24, 64), np.uint8))
 
 
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        (CAMERA, None, "None"),
         (CAMERA, OTHER, "3x48x64, mean 7"),
-        (CAMERA, SMALLER, "3x24x64, mean 0"),
         (IMAGE, Tensor(np.zeros((3, 32, 32), np.float32)), "3x32x32, mean 0"),
         ("frame_index", Tensor(np.array(2.5)), None),
         ("timestamp", Tensor(np.array(0)), None),  # a whole number of seconds is another time
         ("timestamp", Tensor(np.array(np.nan, np.float32)), None),
-        ("observation.state", Tensor(np.zeros(6, np.float32)), None),
         ("task", "Dance.", "Dance."),
     ],
 )

@@ -62,10 +62,9 @@ def differences(result: Path, source: Path, *, by_rows: bool) -> tuple[list[Any]
     [
         ("v3.0", "", RepairOptions()),
         ("v2.1", "1,3-5", RepairOptions()),
-        ("v3.0", "", RepairOptions(drop_features=("action",))),
         ("v3.0", "", RepairOptions(recompute_stats=True)),
     ],
-    ids=["all", "some", "a feature less", "computed"],
+    ids=["all", "some", "computed"],
 )
 def test_equal_statistics_are_equal_by_blocks_and_by_rows(
     source: Path, tmp_path: Path, to: str, selection: str, repairs: RepairOptions

@@ -543,7 +543,6 @@ def test_what_no_repair_can_mend_is_left_with_what_helps(broken: Path) -> None:
     ("column", "kind", "flags"),
     [
         ("index", pa.string(), "--reindex"),
-        ("frame_index", pa.bool_(), "--reindex"),
         ("timestamp", pa.int16(), "--retime --declare-features"),
     ],
 )
