@@ -475,6 +475,24 @@ def test_a_copy_of_the_repo_that_was_converted_may_be_replaced(
     assert copy.tags["v3.0"] == copy.branches["main"]
 
 
+def test_a_tag_on_another_v3_dataset_moves_by_force_alone(
+    logged_in: StandIn, small_source: Path, result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = logged_in.add_repo(REPO, small_source)
+    logged_in.add_commit(REPO, {"meta/tasks.parquet": b"other"})
+    theirs = repo.tags["v3.0"] = repo.branches["main"]
+    logged_in.add_commit(REPO, {}, deleted=("meta/tasks.parquet",))
+    command = ["push", str(result), "--push-repo-id", REPO]
+    assert main(command) == 17
+    assert (
+        f"already leads to another v3.0 dataset, at commit {theirs[:12]}."
+        in capsys.readouterr().err
+    )
+    assert repo.tags == {"v3.0": theirs}
+    assert main([*command, "--force-push"]) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"]
+
+
 def test_what_came_from_a_private_repo_is_not_made_public_by_the_way(
     logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
