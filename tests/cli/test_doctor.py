@@ -13,7 +13,6 @@ from av import __version__ as av_version
 
 from leconvert.cli.doctor import (
     Examination,
-    NoAnswerError,
     Package,
     doctor_lines,
     examine,
@@ -94,32 +93,6 @@ def test_an_engine_that_cannot_start_workers_says_why(
     assert found().engines["slurm"] is None
 
 
-def test_a_driver_that_hangs_is_told_and_stops_nothing(found: Callable[..., Examination]) -> None:
-    def hangs() -> dict[str, Any]:
-        raise NoAnswerError("no answer within 60 s")
-
-    seen = found(probe_diagnosis=hangs)
-    assert seen.lacks == ()
-    assert "torch does not work: no answer within 60 s" in "\n".join(
-        doctor_lines(seen.as_record(), 200)
-    )
-
-
-def test_without_torch_no_process_is_started(found: Callable[..., Examination]) -> None:
-    def never() -> Any:
-        pytest.fail("there is nothing to ask")
-
-    seen = found(
-        package_version=lambda _name: None,
-        probe_diagnosis=never,
-        library_loads=lambda _name: never(),
-    )
-    assert seen.loading["torch"] is None
-    assert "torch is missing; the loader and the probe need it" in "\n".join(
-        doctor_lines(seen.as_record(), 200)
-    )
-
-
 def test_what_does_not_load_is_lacking_and_stops_nothing(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,15 +168,6 @@ def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) 
     assert (seen.lacks, seen.broken) == ((), (said,))
     text = "\n".join(doctor_lines(seen.as_record(), 200))
     assert f"needs is installed, but other parts do not work:\n{said}" in text
-
-
-def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
-    found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    engines = found(package_version={"torch": "2.11.0", "ray": "2.40"}.get).engines
-    assert {"slurm", "ray", "local"} <= set(engines)
-    assert set(engines.values()) == {None}
 
 
 def test_a_package_that_is_needed_and_too_old_is_lacking(found: Callable[..., Examination]) -> None:

@@ -20,12 +20,14 @@ from leconvert import media
 from leconvert.api import ConversionReport
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import v3
+from leconvert.dataset.scan import check_source_unchanged
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions, Slice
-from leconvert.run.conversion import ProofOptions
+from leconvert.run.conversion import Conversion, ProofOptions
+from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import undo_conversion
-from leconvert.support.errors import FindingsError
+from leconvert.support.errors import FindingsError, SourceChangedError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = [12, 7, 1, 9, 15, 20, 8]
@@ -237,6 +239,18 @@ def test_a_replaced_source_with_sound_is_kept(tmp_path: Path) -> None:
     report = leconvert.convert(root, proof=ProofOptions(delete_source=True))
     assert report.removed_source is None
     assert str(report.kept_because).startswith("1 file is not completely in the result: videos/")
+
+
+def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Path) -> None:
+    run = open_or_plan(source, tmp_path / "out", tmp_path / "work", Conversion(layout=SMALL))
+    check_source_unchanged(run)
+    (source / DATA).write_bytes((source / DATA).read_bytes() + b"\0")
+    with pytest.raises(SourceChangedError) as told:
+        check_source_unchanged(run)
+    assert DATA in told.value.details[0]
+    rewrite(EPISODES, lambda table: table)(source)
+    with pytest.raises(SourceChangedError, match="changed after the conversion was planned"):
+        check_source_unchanged(run)
 
 
 @pytest.mark.parametrize(

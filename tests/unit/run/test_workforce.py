@@ -94,8 +94,8 @@ STATS = RepairOptions(recompute_stats=True, quantiles=True)
     ("spec", "repairs"),
     [
         pytest.param(SHORT, ANEW, id="many tables in a file, written anew", marks=pytest.mark.slow),
-        pytest.param(IMAGES, ANEW, id="images, written anew", marks=pytest.mark.slow),
-        pytest.param(LONG, ANEW, id="a long table, written anew"),
+        pytest.param(IMAGES, ANEW, id="images, written anew"),
+        pytest.param(LONG, ANEW, id="a long table, written anew", marks=pytest.mark.slow),
         pytest.param(PICTURES, STATS, id="statistics of large pictures"),
     ],
 )

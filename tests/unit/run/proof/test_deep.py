@@ -20,7 +20,6 @@ from tests.pictures import CAMERA, DATA, IMAGE
 from leconvert import media
 from leconvert.dataset.formats import v3
 from leconvert.run.proof import Difference, Sampling, VerificationReport, verify_pair
-from leconvert.run.proof.samples import _same
 
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 
@@ -173,10 +172,3 @@ def test_another_picture_or_value_is_told(
     assert said in (None, found)
     if column == CAMERA:
         assert expected.startswith("3x48x64, mean ")
-
-
-def test_numbers_are_the_same_by_value_and_not_by_bits() -> None:
-    assert _same(["a", "b"], Tensor(np.array([1.0, 2.0]))) is False
-    assert _same([1.0, None], Tensor(np.array([1.0, np.nan]))) is False
-    assert _same([1.0, float("nan")], Tensor(np.array([1.0, np.nan], np.float32))) is True
-    assert _same(2**32 + 5, Tensor(np.array(5, np.int32))) is False
