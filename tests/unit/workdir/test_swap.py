@@ -367,7 +367,7 @@ def test_the_place_of_a_former_state_is_found_where_its_journal_is_no_longer_the
     assert noted > 2
 
 
-# What is at the target, in the new tree's place and in the old one's: nothing, the new tree, another.
+# What is at the target, the new tree's place and the old one's: nothing, the new one, another.
 STATES = {"-": TreeState.MISSING, "N": TreeState.NEW, "O": TreeState.OTHER}
 # By a process that has just compared the new tree, and by one that finds the swap unfinished.
 NEXT = {
