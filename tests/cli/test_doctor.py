@@ -158,26 +158,6 @@ def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Exam
     )
 
 
-def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) -> None:
-    said = "torchcodec 0.11 finds no FFmpeg that it is built for: install FFmpeg 4 to 7."
-    without = DIAGNOSIS | {
-        "decoder": {"torchcodec_loads": False, "trouble": "libavutil", "ffmpeg": None},
-        "missing": [said],
-    }
-    seen = found(probe_diagnosis=lambda: without)
-    assert (seen.lacks, seen.broken) == ((), (said,))
-    text = "\n".join(doctor_lines(seen.as_record(), 200))
-    assert f"needs is installed, but other parts do not work:\n{said}" in text
-
-
-def test_a_package_that_is_needed_and_too_old_is_lacking(found: Callable[..., Examination]) -> None:
-    seen = found(packages=(Package("numpy", ">=2", (), "1.26.4", False), *PACKAGES[1:]))
-    assert seen.lacks == (
-        f"numpy>=2 is needed, but 1.26.4 is installed: run `{install_command('numpy>=2')}`.",
-    )
-    assert seen.as_record()["ok"] is False
-
-
 def test_what_the_packages_say_ends_with_19(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import snapshot_download
 
 from leconvert.api import convert
 from leconvert.cli.main import main
@@ -194,34 +193,6 @@ def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
     assert capsys.readouterr() == ("", "")
     assert main(["undo", str(home / "arm")]) == 0
     assert is_converted(home / "arm")
-
-
-def test_what_the_hub_has_in_v21_is_downloaded_and_v30_is_not_planned_from_afar(
-    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = _dataset(tmp_path / "set", 2)
-    assert main(["convert", str(source), str(tmp_path / "v30")]) == 0
-    repo = logged_in.add_repo(REPO, tmp_path / "v30", tags=("v3.0",))
-    command = ["convert", "--repo-id", REPO, "--to", "v2.1", "--no-push"]
-    assert main([*command, "--orchestrate", "--output", str(tmp_path / "out")]) == 3
-    said = capsys.readouterr().err
-    assert "Only v2.x datasets can be planned without downloading them first" in said
-    assert f"`hf download --repo-type dataset {REPO} --revision v3.0 --local-dir DIR`" in said
-    there = snapshot_download(
-        REPO, repo_type="dataset", revision="v3.0", local_dir=tmp_path / "there"
-    )
-    assert main(["convert", there, str(tmp_path / "out"), "--to", "v2.1", "--orchestrate"]) == 0
-    picked = ["--episodes", "1", "--output", str(tmp_path / "one"), "--revision", "v3.0"]
-    assert main(["convert", "--repo-id", REPO, "--no-push", *picked]) == 0
-    assert is_converted(tmp_path / "one")
-    repo.tags["v2.1"] = logged_in.add_commit(
-        REPO, {path.relative_to(source).as_posix(): path.read_bytes()
-               for path in source.rglob("*") if path.is_file()}
-    )  # fmt: skip
-    shutil.rmtree(tmp_path / "hf_home/lerobot")
-    capsys.readouterr()
-    assert main(command) == 0
-    assert f"{REPO} is already v2.1 on the Hub" in capsys.readouterr().out
 
 
 def _dataset(folder: Path, episodes: int, seed: int = 0) -> Path:

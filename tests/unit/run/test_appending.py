@@ -225,10 +225,6 @@ def own_key(result: Path) -> None:
     edit_info(result, lambda info: info.update(license="mine"))
 
 
-def own_split(result: Path) -> None:
-    edit_info(result, lambda info: info.update(splits={"train": "0:2", "val": "2:3"}))
-
-
 def own_statistics(result: Path) -> None:
     stats = json.loads((result / "meta/stats.json").read_bytes())
     stats["action"]["max"] = [9.0] * len(stats["action"]["max"])
@@ -239,7 +235,8 @@ def own_statistics(result: Path) -> None:
 @pytest.mark.parametrize(
     ("again", "change", "said"),
     [
-        (False, own_split, "splits in meta/info.json"),
+        (False, own_card, "README.md"),
+        (False, own_key, "license in meta/info.json"),
         (False, own_statistics, "meta/stats.json"),
         (True, own_card, "README.md"),
     ],
