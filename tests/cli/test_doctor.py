@@ -19,7 +19,7 @@ from leconvert.cli.doctor import (
     import_troubles,
 )
 from leconvert.media import pyav
-from leconvert.support.extras import install_command
+from leconvert.support.extras import command_for_extra, install_command
 from leconvert.workdir import fscheck
 from leconvert.workdir.fscheck import Finding, Promise
 from tests.program import Leconvert
@@ -155,6 +155,13 @@ def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Exam
     assert seen.as_record()["ok"] is False
     assert "Everything that a conversion needs" not in "\n".join(
         doctor_lines(seen.as_record(), 200)
+    )
+
+
+def test_an_extra_that_is_too_old_is_broken(found: Callable[..., Examination]) -> None:
+    old = Package("ray", ">=2.40", ("ray",), "2.9", False)
+    assert found(packages=(*PACKAGES, old)).broken == (
+        f"ray>=2.40 is wanted, but 2.9 is installed: run `{command_for_extra('ray')}`.",
     )
 
 

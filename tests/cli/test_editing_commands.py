@@ -28,7 +28,7 @@ def test_an_editing_command_keeps_its_run_where_it_is_told_and_writes_a_report(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = command.format(v21=small_source, v30=small_result).split()
-    common = "--work-dir work --report --verify bytes --engine local -j 2 --quiet"
+    common = "--work-dir work --report --verify bytes --quiet"
     dry = leconvert_here(*words, *common.replace("--report ", "").split(), "--dry-run")
     assert (dry.returncode, dry.stdout) == (0, ""), dry.stderr
     assert not list(tmp_path.iterdir())

@@ -46,22 +46,22 @@ def merged(two: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_a_merge_is_priced_made_and_given_again(
-    leconvert: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path
+    leconvert_here: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path
 ) -> None:
     out, before = tmp_path / "out", [snapshot(root) for root in two]
     command = ("merge", *two, "--output", out)
-    dry = leconvert(*command, "--dry-run", code=0)
+    dry = leconvert_here(*command, "--dry-run", code=0)
     assert "5 episodes" in dry.stdout
     assert "Nothing was written." in dry.stdout
     assert list(tmp_path.iterdir()) == []
-    done = leconvert(*command, "-j", "2", code=0)
+    done = leconvert_here(*command, "-j", "2", code=0)
     assert "Converted 5 episodes" in done.stdout
     assert digest_of(out) == merged
     names = [word for root in two for word in ("--source", root)]
-    leconvert("verify", out, *names, "--bytes", code=0)
-    again = leconvert(*command, "--json", code=0)
+    leconvert_here("verify", out, *names, "--bytes", code=0)
+    again = leconvert_here(*command, "--json", code=0)
     assert json.loads(again.stdout) == {"already_converted": str(out), "verified": "structure"}
-    leconvert("merge", *reversed(two), "--output", out, code=5)
+    leconvert_here("merge", *reversed(two), "--output", out, code=5)
     assert digest_of(out) == merged
     assert [snapshot(root) for root in two] == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

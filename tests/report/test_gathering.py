@@ -23,7 +23,7 @@ from leconvert.support.errors import (
     UnreadableSourceError,
     VerificationError,
 )
-from leconvert.workdir.activity import WorkerReporter, record_invocation
+from leconvert.workdir.activity import record_invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
 from leconvert.workdir.run import OpenedRun, open_run
@@ -213,18 +213,6 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     assert "2026-03-01 12:00:21 UTC" in held
 
 
-def test_a_lost_worker_without_a_heartbeat_is_placed_by_its_own_record(planned: OpenedRun) -> None:
-    clock = Clock()
-    store = store_of(planned, "a", clock)
-    assert store.claim(0) is not None
-    reporter = WorkerReporter(
-        planned.paths, planned.manifest.run_id, store.worker, now=clock, clock=iter([0, 9]).__next__
-    )
-    reporter.update(batch_id=0)
-    [attempt] = gather_run(planned).attempts
-    assert (attempt.end, attempt.began) == (AttemptEnd.HELD, NOON.timestamp())
-
-
 def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
     planned: OpenedRun,
 ) -> None:
@@ -327,21 +315,6 @@ def test_a_record_that_is_torn_is_named_and_the_rest_is_told(
         "The result of batch 2: T", "The result of batch 3: s",
     ]  # fmt: skip
     assert "These records could not be read" in page(story)
-
-
-def test_a_result_that_was_moved_away_is_told_by_its_workers_sizes(
-    finished: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(finished.parent, tmp_path / "copy")
-    story = gather(finished)
-    shutil.move(finished.parent / "out", finished.parent / "moved")
-    try:
-        without = gather(finished)
-    finally:
-        shutil.move(finished.parent / "moved", finished.parent / "out")
-    assert "is not a v3.0 dataset any more" in without.remarks[0]
-    assert without.state is story.state
-    assert sum(row.result_bytes for row in without.streams) > 0
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", None, 5, "2026-03-01T12:00:00"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -204,23 +203,6 @@ def test_a_processor_that_others_keep_busy_is_no_slow_storage(
     assert not latency.dominates
 
 
-def test_a_thread_that_waits_for_one_that_computes_does_not_wait_for_storage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(spread, "queued_seconds", lambda: 0.0)
-    with spread.Latency() as latency:
-        computing = threading.Thread(target=_compute, args=(0.05,))
-        computing.start()
-        computing.join()
-    assert latency.cpu_seconds >= 0.05
-
-
-def _compute(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
 @pytest.mark.parametrize("which", [1, 2])
 def test_a_thread_whose_start_is_interrupted_does_no_work(
     which: int, monkeypatch: pytest.MonkeyPatch
@@ -260,10 +242,3 @@ def test_the_first_error_of_threads_stops_the_others_and_is_raised() -> None:
 
     with pytest.raises(ValueError, match="the first"):
         run_threads(work, 2, stop, name="crew")
-
-
-def test_threads_are_watched_until_all_have_ended() -> None:
-    stop, seen = threading.Event(), threading.Event()
-    run_threads(lambda: seen.wait(10), 2, stop, name="crew", watch=seen.set, watch_seconds=0.001)
-    assert seen.is_set()
-    assert not stop.is_set()

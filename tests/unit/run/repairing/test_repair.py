@@ -102,17 +102,12 @@ def camera(name: str) -> str:
 DAMAGES: dict[str, tuple[Damage, set[str]]] = {
     "drifted times": (drift_in_place, {"frame-times"}),
     "an end that is off": (set_cells(EPISODES, camera("to_timestamp"), r1=9.0), {"video-end"}),
-    "a begin that is off": (
-        set_cells(EPISODES, camera("from_timestamp"), r3=1.0),
-        {"shared-frames"},
-    ),
     "begins that are off by a frame": (
         set_cells(EPISODES, camera("from_timestamp"), r1=11 / 30, r3=19 / 30),
         {"shared-frames"},
     ),
     "stale-total": (edit_info(total_episodes=7, total_frames=1, total_tasks=9), {"stale-total"}),
     "a range": (set_cells(EPISODES, "dataset_from_index", r2=3), {"episode-range"}),
-    "a length": (set_cells(EPISODES, "length", r2=0), {"episode-range"}),
     "a location": (
         set_cells(EPISODES, "meta/episodes/file_index", r0=4), {"episodes-location"}
     ),
@@ -123,7 +118,6 @@ DAMAGES: dict[str, tuple[Damage, set[str]]] = {
         set_cells(EPISODES, "episode_index", r1=2, r2=1, r4=9), {"episode-order"}
     ),
     "tasks in another order": (reorder(TASKS, 1, 0), {"tasks-order"}),
-    "numbers of tasks": (set_cells(TASKS, "task_index", r0=4), {"tasks-order"}),
     "tasks with a gap": (leave_a_gap, {"tasks-order", "task-index"}),
     "a task that is not listed": (set_cells(EPISODES, "tasks", r1=[]), {"task-mismatch"}),
     "statistics": (edit_stats, {"stats-aggregate"}),

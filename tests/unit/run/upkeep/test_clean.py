@@ -397,6 +397,16 @@ def test_outlines_stay_while_it_cannot_be_told_which_one_a_run_needs(planned: Op
     assert all(outline.exists() for outline in outlines)
 
 
+def test_a_run_that_was_never_planned_to_the_end_needs_no_outline(
+    planned: OpenedRun, restarted: OpenedRun
+) -> None:
+    outlines = outlines_of(planned)
+    restarted.paths.manifest.unlink()
+    report = clean_work_dir(planned.work_dir.root)
+    assert removed(report) == {planned.paths.root, *outlines}
+    assert kept(report) == {restarted.paths.root}
+
+
 def test_a_done_batch_that_cannot_be_judged_keeps_its_attempts(
     planned: OpenedRun, worker_on: WorkerOn
 ) -> None:
