@@ -286,15 +286,13 @@ def test_an_overlay_goes_back_by_undo(source: Path, capsys: pytest.CaptureFixtur
     assert {name: facts for name, facts in snapshot(source).items() if name in before} == before
 
 
-@pytest.mark.parametrize("rows_at_a_time", [3, 1000])
 def test_times_are_looked_at_in_files_of_several_episodes(
     joined: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    rows_at_a_time: int,
 ) -> None:
-    monkeypatch.setattr(v3, "ROWS_AT_A_TIME", rows_at_a_time)
+    monkeypatch.setattr(v3, "ROWS_AT_A_TIME", 3)
     (path,) = joined.glob("data/*/*.parquet")
     table = pq.read_table(path)
     times = table["timestamp"].to_pylist()

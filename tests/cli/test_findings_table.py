@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,33 +36,11 @@ def test_the_gravest_come_first_with_what_helps_and_first_what_loses_nothing() -
     ]
 
 
-def test_a_narrow_terminal_gets_lines_instead_of_columns() -> None:
-    assert findings_lines([LOST], 60) == [
-        "error: missing-file, episode 3, videos/top",
-        "  videos/top/episode_000003.mp4 is missing.",
-        "  → Get the file again from where it came: `git lfs pull`,",
-        "  the Hub, or another copy.",
-        "  → or --on-bad-episode drop",
-    ]
-
-
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     lines = findings_lines([LOST, STALE], width)
     words = max(len(word) for line in lines for word in line.split())
     assert max(map(len, lines)) <= max(width, words + 45)
-
-
-def test_many_alike_are_counted() -> None:
-    lines = findings_lines([LOST] * 8, 120)
-    assert sum("is missing" in line for line in lines) == 1
-    assert "The same holds for 8 findings in all." in " ".join(" ".join(lines).split())
-    others = [replace(LOST, message=f"file_{n} is missing.", path=f"file_{n}") for n in range(4)]
-    several = [replace(LOST, code=f"kind-{n % 2}", message=f"It is {'so' * n}.") for n in range(20)]
-    assert sum("file_" in line for line in findings_lines(others, 120)) == 1
-    lines = [line.strip() for line in findings_lines(several, 120)]
-    told = next(line for line in lines if "more of this kind" in line)
-    assert told.endswith("5 more of this kind")
 
 
 def test_a_check_counts_every_error(

@@ -54,24 +54,6 @@ def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path
     assert "B/s" in text
 
 
-def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "leconvert", "convert", "--root", str(small_source),
-         "--output", str(tmp_path / "out")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = done.stderr.splitlines()
-    assert [line.split(":")[0] for line in lines] == [
-        "scan",
-        f"The work dir is {tmp_path}/.out.leconvert-work. Watch the progress with",
-        "work",
-        "pack",
-        "verify",
-    ]
-    assert lines[0].startswith("scan: 15 files (")
-    assert "\r" not in done.stderr
-
-
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the progress, which a test sets; no clock ticks beside it."""
