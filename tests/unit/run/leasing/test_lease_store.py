@@ -13,7 +13,6 @@ from tests.faults.faulty_files import CrashError, FaultyFileSystem
 from leconvert.run.leasing import (
     HeartbeatKeeper,
     Lease,
-    LeaseLostError,
     LeaseStore,
     WorkerIdentity,
     list_batches,
@@ -26,16 +25,6 @@ from leconvert.run.leasing.state import Limits
 from leconvert.support.errors import LeconvertError, StorageError
 from leconvert.workdir.fs import OutcomeUnknownError
 from leconvert.workdir.records import RunPaths
-
-
-def test_a_claim_makes_the_attempts_folder_and_is_the_only_one(
-    make_store: MakeStore, run: RunPaths
-) -> None:
-    lease = claim(make_store("a"))
-    assert lease.generation == 1
-    assert lease.attempt_dir == run.attempt(7, 1, "a-1-00000000")
-    assert lease.attempt_dir.is_dir()
-    assert make_store("b").claim(7) is None
 
 
 def test_of_two_claimers_who_meet_in_the_middle_one_gets_the_batch(make_store: MakeStore) -> None:
@@ -72,30 +61,6 @@ def test_a_claim_goes_on_when_a_file_has_no_room_for_more_names(make_store: Make
     fs.fail("link", errno.EMLINK)
     assert claim(store, 2).generation == 1
     assert make_store("b").claim(2) is None
-
-
-def test_a_heartbeat_keeps_the_lease_and_silence_loses_it(
-    make_store: MakeStore, clock: FakeClock
-) -> None:
-    a, b = make_store("a"), make_store("b")
-    lease = claim(a)
-    for _ in range(5):
-        assert b.claim(7) is None
-        clock.advance(45)
-        lease.heartbeat()
-    successor = taken_over(b, clock)
-    assert successor.generation == 2
-    with pytest.raises(LeaseLostError):
-        lease.heartbeat()
-
-
-def test_only_the_observers_own_time_counts(make_store: MakeStore, clock: FakeClock) -> None:
-    claim(make_store("a"))
-    clock.advance(1e6)
-    late = make_store("b")
-    assert late.claim(7) is None, "it only begins to watch now"
-    clock.advance(60)
-    assert late.claim(7) is not None
 
 
 def test_an_observer_frozen_between_its_clock_and_the_file_sees_no_silence(
@@ -253,16 +218,6 @@ def test_a_name_that_comes_and_goes_three_times_is_an_unknown_outcome(
     assert lease.publish_done({}) == "won"
 
 
-def test_a_publisher_that_finds_a_torn_done_has_lost_and_keeps_its_attempt(
-    make_store: MakeStore, run: RunPaths
-) -> None:
-    lease = claim(make_store("a"))
-    run.done(7).write_bytes(b'{"format": "leconv')
-    assert lease.publish_done({}) == "lost"
-    lease.abandon()
-    assert lease.attempt_dir.is_dir(), "nothing readable names another attempt"
-
-
 @pytest.mark.parametrize("operation", ["list_names", "read_bytes"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_disk_that_fails_while_the_winner_is_looked_up_is_not_the_batchs_fault(
@@ -352,18 +307,6 @@ def test_a_claim_that_cannot_be_read_is_taken_over_when_it_is_silent(
     assert taken_over(b, clock).generation == 2
 
 
-def test_a_claim_on_a_disk_that_fails_is_told(make_store: MakeStore, run: RunPaths) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.ENOSPC)
-    with pytest.raises(StorageError, match="no space left"):
-        make_store("a", fs=fs).claim(7)
-    gone = FaultyFileSystem()
-    gone.before("link", lambda: run.claim_source("c-1-00000000").unlink())
-    with pytest.raises(FileNotFoundError):
-        make_store("c", fs=gone).claim(7)
-    assert claim(make_store("b")).generation == 1
-
-
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"format": "leconvert/lease-end", "version": 9}'])
 def test_an_end_that_cannot_be_read_is_no_end(
     make_store: MakeStore, clock: FakeClock, run: RunPaths, raw: bytes
@@ -409,16 +352,6 @@ def test_a_full_disk_while_claiming_gives_the_batch_back(make_store: MakeStore) 
     record = store.log.end_record(7, 1)
     assert (record["outcome"], record["reason"]) == ("handed-back", caught.value.message)
     assert claim(make_store("b")).generation == 2
-
-
-def test_an_abandoned_attempt_is_removed_only_if_it_cannot_have_won(make_store: MakeStore) -> None:
-    first = claim(make_store("a"), 1)
-    first.abandon()
-    assert not first.attempt_dir.exists()
-    second = claim(make_store("a"), 2)
-    second.publish_done({})
-    second.abandon()
-    assert second.attempt_dir.exists()
 
 
 class Beats:
