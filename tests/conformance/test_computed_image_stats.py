@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lerobot.datasets import compute_stats as reference
+from lerobot.datasets.depth_utils import dequantize_depth
 from lerobot.datasets.video_utils import decode_video_frames
 from PIL import Image
 from tests.recordings import each
@@ -31,6 +32,7 @@ from leconvert.dataset.statistics import (
     table_stats,
 )
 from leconvert.media import decode_image, decode_shown
+from leconvert.support.errors import UnreadableSourceError
 
 Array = np.ndarray[Any, Any]
 DATASETS = ("cr5_5ep", "robot_sim_picknplace_v20")
@@ -227,7 +229,14 @@ def test_the_reference_loses_the_mean_of_flat_frames(tmp_path: Path) -> None:
     assert expected["std"][0, 0, 0] * 255 > 10
 
 
-def test_depth_clips_have_the_stored_values_of_the_reference(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", ["mm", "m"])
+@pytest.mark.parametrize("use_log", [True, False])
+def test_depth_clips_have_the_distances_of_the_reference(
+    tmp_path: Path, unit: str, use_log: bool
+) -> None:
+    facts = {"depth_min": 0.2, "depth_max": 7.5, "shift": 1.5, "use_log": use_log}
+    info = {"is_depth_map": True, "depth_unit": unit}
+    info |= {f"video.{name}": value for name, value in facts.items()}
     path = tmp_path / "depth.mp4"
     rng = np.random.default_rng(8)
     with av.open(str(path), "w", format="mp4") as output:
@@ -243,11 +252,35 @@ def test_depth_clips_have_the_stored_values_of_the_reference(tmp_path: Path) -> 
     paths = []
     decoded = decode_video_frames(path, [i / 10 for i in range(12)], 1e-4, is_depth=True)
     for number, codes in enumerate(decoded.numpy()):
+        distances = dequantize_depth(codes, **facts, output_unit="mm", output_tensor=False)
         paths.append(str(tmp_path / f"{number:02d}.tiff"))
-        Image.fromarray(codes[0]).save(paths[-1])
-    (found,) = clip_stats(path, [(0, 12)], is_depth=True, quantiles=True)
+        Image.fromarray(distances[0]).save(paths[-1])
+    (found,) = clip_stats(path, [(0, 12)], {"info": info}, quantiles=True)
+    if unit == "m":
+        thousandth = {name: np.asarray(value) * 1000 for name, value in found.items()}
+        found = {**thousandth, "count": found["count"]}
     worst = assert_same_images(found, paths, is_depth=True)
     assert max(worst.values()) < 1
+
+
+def test_depth_images_in_metres_are_read_and_have_the_statistics_of_the_reference() -> None:
+    metres = np.random.default_rng(8).uniform(0.3, 9, (3, 48, 64)).astype(np.float32)
+    files = [encoded(Image.fromarray(picture), "TIFF") for picture in metres]
+    for file, picture in zip(files, metres, strict=True):
+        assert np.array_equal(decode_image(file, is_depth=True)[..., 0], picture)
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({CAMERA: pa.array([{"bytes": file, "path": ""} for file in files], kind)})
+    info = {"is_depth_map": True, "depth_unit": "m"}
+    found = table_stats(
+        table, {CAMERA: {"dtype": "image", "info": info}}, names=[CAMERA], quantiles=False
+    )[CAMERA]
+    expected = reference.get_feature_stats(metres[:, None].astype(float), (0, 2, 3), keepdims=True)
+    for name in ("min", "max", "mean", "std"):
+        np.testing.assert_allclose(found[name], expected[name][0], atol=0.0005)
+    with pytest.raises(UnreadableSourceError, match="Invalid data"):
+        decode_image(files[0])
+    with pytest.raises(UnreadableSourceError):
+        decode_image(files[0][: len(files[0]) // 2], is_depth=True)
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
