@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import comparison
+import datasets
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
@@ -20,8 +22,9 @@ from tests.recordings import marks_of, twins
 
 import leconvert
 from leconvert.dataset.formats.v3 import USUAL_NAMES
-from leconvert.model.values import LayoutOptions
+from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.proof import verify_pair
+from leconvert.tables import join_tables, output_schema, read_data_schema
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 
@@ -276,3 +279,17 @@ def test_files_are_numbered_as_the_reference_numbers_them() -> None:
         path = f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
         assert USUAL_NAMES.path("data", number) == path
         chunk, file = update_chunk_file_indices(chunk, file, DEFAULT_CHUNK_SIZE)
+
+
+def test_images_that_pandas_wrote_are_images_to_datasets(tmp_path: Path) -> None:
+    """It types a path that is always None as null, which is no image for `datasets`."""
+    path, joined = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    images = [{"bytes": b"png", "path": None}] * 3
+    pd.DataFrame({"still": images, "index": [0, 1, 2]}).to_parquet(path)
+    features = {"still": {"dtype": "image"}, "index": {"dtype": "int64", "shape": [1]}}
+    schema = output_schema(read_data_schema(path), features)
+    join_tables([Slice(str(path), frames=3)], joined, schema=schema)
+    seen = datasets.Features.from_arrow_schema(pq.read_schema(joined))
+    assert seen == {"still": datasets.Image(), "index": datasets.Value("int64")}
+    assert pq.read_table(joined)["still"].to_pylist() == images
+    assert b"pandas" not in pq.read_schema(joined).metadata
