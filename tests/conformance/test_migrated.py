@@ -1,6 +1,6 @@
-"""A dataset that was made v3.0 on the Hub: LeRobot downloads it and loads each frame of the source.
+"""An overlay that was pushed: LeRobot downloads it and loads each frame of the source.
 
-At the tag v2.1 readers find the old dataset as it was.
+`tests/faults/test_migration_requests.py` holds what is migrated on the Hub against conversions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 import comparison
 import pytest
 from comparison import V21Source
-from huggingface_hub import snapshot_download
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 from tests.recordings import each
@@ -23,43 +22,6 @@ from leconvert.run.proof import verify_pair
 __all__ = ["hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
-
-
-@pytest.mark.parametrize(
-    ("recording", "layout"),
-    each(
-        ("cr5_5ep", "episode-files"),
-        ("cr5_5ep", "overlay"),
-        slow=True,
-    ),
-    indirect=["recording"],
-)
-def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
-    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Path, layout: str
-) -> None:
-    from lerobot.datasets import LeRobotDataset
-
-    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
-    source = recording
-    repo = hub.add_repo(REPO, source)
-    size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-    assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
-    moved = sum(r.body_bytes + r.answer_bytes * (r.method != "HEAD") for r in hub.log)
-    assert moved < size / 4, "clips of this recording are small, and its tables are large"
-    assert len([*repo.history(repo.branches["main"])]) == 3
-
-    root = tmp_path / "downloaded"
-    opened = LeRobotDataset(REPO, root=root, video_backend="pyav")
-    assert (opened.revision, len(opened)) == ("v3.0", sum(V21Source.open(source).lengths))
-    comparison.assert_every_frame_is_the_sources(
-        root, V21Source.open(source), "torchcodec", window=10, every=3
-    )
-    old = Path(
-        snapshot_download(REPO, repo_type="dataset", revision="v2.1", local_dir=tmp_path / "old")
-    )
-    for part in ("meta", "data", "videos"):
-        assert digest_of(old / part) == digest_of(source / part)
 
 
 @pytest.mark.parametrize("recording", each("cr5_5ep", slow=True), indirect=True)
