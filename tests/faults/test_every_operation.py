@@ -171,23 +171,6 @@ def test_whatever_else_happens_after_another_swap_broke(campaign: Campaign, name
     assert {row["ended"].split()[0] for row in rows} >= {"done"}
 
 
-def test_a_source_is_not_removed_if_somebody_overwrites_it_and_gives_it_its_times_back(
-    campaign: Campaign,
-) -> None:
-    """Before one operation after the other: its clips, tables and card, or the result's clip."""
-    rows = campaign("--case", "deleting", "--stages", "overwritten", "--every", 503)
-    assert len(rows) >= 5
-    assert len({row["afterwards"] for row in rows}) == 4
-    assert {row["first"]["stage"] for row in rows} >= {"work", "pack", "swap", "finish"}
-
-
-@pytest.mark.slow
-def test_a_source_is_not_removed_whenever_somebody_overwrites_it(campaign: Campaign) -> None:
-    rows = campaign("--case", "deleting", "--stages", "overwritten", "--jobs", 2, seconds=3600)
-    assert len(rows) > 3000
-    assert [row["number"] for row in rows if row["problems"]] == []
-
-
 # What all kinds of faults take together is longer than the limit of a test.
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["die,tear,short", "fail", "last,lie", "power"])
