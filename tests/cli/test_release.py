@@ -38,12 +38,3 @@ def test_a_living_holder_is_a_refusal_with_a_code(leconvert: Leconvert, planned:
     refused = leconvert("release", work, 3, "--force", "--json", code=12)
     [row] = json.loads(refused.stdout)["batches"]
     assert (row["verdict"], row["pid"]) == ("refused", identity.pid)
-
-
-def test_silence_is_watched_for_and_that_is_said(leconvert: Leconvert, planned: OpenedRun) -> None:
-    identity = WorkerIdentity("far-1-00000000", "far", 1)
-    assert LeaseStore(planned.paths, planned.manifest.run_id, identity).claim(3) is not None
-    released = leconvert("release", planned.work_dir.root, "--stuck", "--lease-seconds", 0.4)
-    assert released.returncode == 0, released.stderr
-    assert "Watching 1 batch of workers" in released.stderr
-    assert "released" in released.stdout

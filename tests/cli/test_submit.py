@@ -97,15 +97,6 @@ def test_what_a_packer_cannot_be_told_is_refused(planned: OpenedRun) -> None:
         submit_run(planned.work_dir.root, proof=ProofOptions(keep_as_former=True), dry_run=True)
 
 
-def test_a_finished_run_needs_nothing(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    convert(small_source, output=tmp_path / "out", work_dir=tmp_path / "work")
-    said = leconvert("submit", tmp_path / "work", env=with_sbatch(tmp_path), code=0)
-    assert said.stdout == "The result is in place. There is nothing to submit.\n"
-    assert not (tmp_path / "bin/calls").exists()
-
-
 def test_what_cannot_be_submitted_has_a_code_and_a_next_step(
     leconvert: Leconvert, planned: OpenedRun, tmp_path: Path
 ) -> None:

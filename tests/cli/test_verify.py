@@ -28,23 +28,6 @@ def verify(result: Path, source: Path, *options: str) -> int:
     return main(["verify", str(result), "--source", str(source), *options])
 
 
-def test_a_proven_result_is_told_in_one_line(
-    small_result: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert verify(small_result, small_source, "--bytes", "--decode", "3") == 0
-    assert capsys.readouterr().out == (
-        f"{small_result} matches its source {small_source}. Compared: bytes, 5 episodes, 44 "
-        "rows, 88 camera frames in 3 files; 3 pictures decoded on both sides.\n"
-    )
-
-
-def test_a_sample_is_called_one(
-    small_result: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert verify(small_result, small_source, "--sample", "0.4", "--max-workers", "2") == 0
-    assert ": structure, a sample of 40%, 2 episodes, " in capsys.readouterr().out
-
-
 def test_differences_are_listed_and_exit_with_10(
     damaged: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

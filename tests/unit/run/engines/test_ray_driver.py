@@ -103,13 +103,6 @@ def test_no_more_than_the_total_start_and_nodes_are_filled_evenly(drive: Any) ->
     assert drive("abc", 4, 2).fresh() == "abca"
 
 
-def test_workers_get_logs_of_their_own_and_the_arguments(drive: Any, tmp_path: Path) -> None:
-    arguments, logs, nodes = zip(*drive("ab", 2, 1).cluster.started, strict=True)
-    assert arguments == (["WORK"], ["WORK"])
-    assert nodes == ("a", "b")
-    assert logs == (tmp_path / "ray-1-1.log", tmp_path / "ray-1-2.log")
-
-
 def test_the_workers_of_a_lost_node_start_where_there_is_room_though_they_never_answer(
     drive: Any,
 ) -> None:
@@ -191,15 +184,6 @@ def test_a_failure_after_long_good_work_counts_as_the_first(drive: Any) -> None:
         failing.look(after=700.0, **{f"w{number}": FAILED})
         assert failing.look(after=6.0) == "a"
     assert failing.running == 1
-
-
-def test_only_the_last_failures_are_told_apart(drive: Any) -> None:
-    failing = drive("a", 12, 12)
-    failing.look(**{f"w{n}": Outcome(None, "host", f"failure {n}") for n in range(12)})
-    assert failing.driver.failures() == [
-        "2 more failed before",
-        *(f"failure {n}" for n in range(2, 12)),
-    ]
 
 
 def test_what_became_of_the_workers_is_told(drive: Any) -> None:

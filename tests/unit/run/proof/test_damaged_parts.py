@@ -32,7 +32,6 @@ from leconvert.run.proof import (
     VerificationReport,
     verify_pair,
 )
-from leconvert.run.proof.rows import as_stored
 from leconvert.support.errors import StorageError, UnreadableSourceError
 from leconvert.support.parallel import Spread
 from leconvert.tables import data_file
@@ -269,13 +268,6 @@ def test_what_a_schema_says_besides_is_compared_with_every_episode_of_the_source
     ]
 
 
-def test_rows_that_lose_by_the_types_of_the_result_stay_as_they_are() -> None:
-    rows = pa.table({"index": [2**40]})
-    narrow = pa.schema([("index", pa.int8())])
-    assert as_stored(rows, narrow, "here").schema == rows.schema
-    assert as_stored(pa.table({"index": [7]}), narrow, "here").schema.types == [pa.int8()]
-
-
 # --- repairs ---
 
 
@@ -433,19 +425,3 @@ def test_a_source_that_cannot_be_listed_is_kept(small_result: Path, source_copy:
     (source_copy / "meta/episodes.jsonl").write_text("[1]\n")
     said = reason_to_keep(small_result, source_copy, Repairs())
     assert said.startswith("its files could not be listed: ")
-
-
-def test_files_that_would_be_lost_are_counted_and_the_first_are_named(
-    small_result: Path, source_copy: Path
-) -> None:
-    names = ["a.txt", "data/b.txt", "c.txt", "d.txt"]
-    for name in names[:2]:
-        (source_copy / name).write_text("x")
-    assert reason_to_keep(small_result, source_copy, Repairs()) == (
-        "2 files are not in the result: a.txt, data/b.txt"
-    )
-    for name in names[2:]:
-        (source_copy / name).write_text("x")
-    assert reason_to_keep(small_result, source_copy, Repairs()) == (
-        "4 files are not in the result: a.txt, c.txt, d.txt and others"
-    )

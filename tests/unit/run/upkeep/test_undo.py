@@ -25,7 +25,6 @@ from leconvert.run.upkeep import UndoReport, undo_conversion
 from leconvert.support.errors import (
     BusyError,
     InterruptedRunError,
-    LeconvertError,
     TargetError,
     VerificationError,
 )
@@ -74,14 +73,13 @@ def test_a_round_trip_gives_the_source_as_it_was_and_keeps_the_result(
     }
 
 
-@pytest.mark.parametrize("make_fs", KINDS)
-def test_a_conversion_from_v30_to_v30_is_undone(source_copy: Path, make_fs: MakeFs) -> None:
+def test_a_conversion_from_v30_to_v30_is_undone(source_copy: Path) -> None:
     leconvert.convert(source_copy)
     shutil.rmtree(source_copy.with_name("small_old"))
     source = snapshot(source_copy)
     leconvert.convert(source_copy, selection=EpisodeSelection(exclude_episodes="2"))
     result = snapshot(source_copy)
-    report = undo_conversion(source_copy, fs=make_fs(None))
+    report = undo_conversion(source_copy)
     assert report.episodes == 4
     assert snapshot(source_copy) == source
     assert snapshot(report.result) == result
@@ -96,7 +94,7 @@ def test_a_dry_run_compares_and_moves_nothing(converted: Path) -> None:
     assert snapshot(converted.parent) == before
 
 
-@pytest.fixture(params=["v2.1-v3.0", "v3.0-v3.0", "v3.0-v2.1", "v2.0-v2.1"])
+@pytest.fixture(params=["v3.0-v3.0", "v2.0-v2.1"])
 def told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Callable[[str], Path]:
@@ -216,14 +214,6 @@ def test_what_was_changed_since_stops_it_with_nothing_moved(converted: Path, whe
     assert snapshot(converted.parent) == before
 
 
-def test_a_missing_file_of_the_kept_source_stops_it(converted: Path) -> None:
-    next(converted.with_name("small_old").glob("data/**/*.parquet")).unlink()
-    before = snapshot(converted.parent)
-    with pytest.raises(LeconvertError):
-        undo_conversion(converted)
-    assert snapshot(converted.parent) == before
-
-
 @pytest.mark.parametrize("when", ["compared", "moved"])
 def test_a_change_while_they_are_compared_or_moved_stops_it(
     converted: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -268,20 +258,6 @@ def test_names_that_are_taken_or_missing_are_refused(converted: Path, tmp_path: 
     assert "does not exist" in refused(tmp_path / "other")
     (tmp_path / "empty").mkdir()
     assert "is not the result of a conversion in place" in refused(tmp_path / "empty")
-
-
-def test_another_v30_dataset_that_was_kept_is_not_put_back(converted: Path) -> None:
-    old = converted.with_name("small_old")
-    shutil.rmtree(old)
-    shutil.copytree(converted, old)
-    video = next(old.glob("videos/**/*.mp4"))
-    content = bytearray(video.read_bytes())
-    content[content.index(b"mdat") + 40] ^= 1
-    video.write_bytes(content)
-    before = snapshot(converted.parent)
-    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
-        undo_conversion(converted)
-    assert snapshot(converted.parent) == before
 
 
 def test_a_source_that_was_never_converted_is_refused(source_copy: Path) -> None:
