@@ -111,16 +111,15 @@ TOP = "observation.images.top"
 @pytest.mark.parametrize(
     ("place", "codec", "facts", "shape", "expected"),
     [
-        ("info", "mpeg4", {"video.codec": "h264"}, [32, 48, 3], {"video.codec": "mpeg4"}),
-        ("video_info", "h264", {"video.pix_fmt": "yuv444p"}, [32, 48, 3],
-         {"video.pix_fmt": "yuv420p"}),
-        ("info", "h264", {"video.fps": 25}, [32, 48, 3], {"video.fps": 30}),
-        ("video_info", "h264", {"video.height": 48, "video.width": 32, "video.channels": 1},
-         [48, 32, 3], {"video.height": 32, "video.width": 48, "video.channels": 3}),
-        ("info", "h264", {}, [3, 32, 48], {}),
-        ("video_info", "h264", {}, [32, 48, 4], {}),
-        ("info", "h264", {"has_audio": True, "audio.codec": "aac"}, [32, 48, 3],
+        ("info", "mpeg4", {"video.codec": "h264", "video.fps": 25}, [32, 48, 3],
+         {"video.codec": "mpeg4", "video.fps": 30}),
+        ("video_info", "h264",
+         {"video.pix_fmt": "yuv444p", "video.height": 48, "video.width": 32, "video.channels": 1},
+         [48, 32, 3],
+         {"video.pix_fmt": "yuv420p", "video.height": 32, "video.width": 48, "video.channels": 3}),
+        ("info", "h264", {"has_audio": True, "audio.codec": "aac"}, [3, 32, 48],
          {"has_audio": False}),
+        ("video_info", "h264", {}, [32, 48, 4], {}),
     ],
 )  # fmt: skip
 def test_the_result_declares_what_the_clips_are(

@@ -3,10 +3,6 @@
 What a dataset must hold is followed in a model: the frames of each episode, by the pixels that a
 decoder gives for them, by their rows and the text of their task. After each command the dataset is
 read by LeRobot's rules with pyarrow and PyAV alone, and must hold the model's episodes.
-
-    python -m tests.conformance.test_walks SEED [STEPS]
-
-shows one walk.
 """
 
 from __future__ import annotations
@@ -18,8 +14,6 @@ import io
 import json
 import random
 import shutil
-import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -434,19 +428,3 @@ def test_it_does_on_two_hundred_ways(bases: list[Path], tmp_path: Path, hundreds
         home.mkdir()
         walk(home, bases, seed, 12)
         shutil.rmtree(home)
-
-
-def _show(seed: int, steps: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder, "walk")
-        home.mkdir()
-        begun = Walk(home, make_bases(Path(folder)), random.Random(seed))
-        try:
-            for _ in range(steps):
-                begun.step()
-        finally:
-            print("\n".join(begun.said))
-
-
-if __name__ == "__main__":
-    _show(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 10)

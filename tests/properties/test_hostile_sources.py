@@ -19,7 +19,7 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import SourceScan
 from leconvert.support.errors import LeconvertError
-from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_lines, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 CAMERA = "observation.images.top"
 INFO, EPISODES = "meta/info.json", "meta/episodes.jsonl"
@@ -115,7 +115,7 @@ def change_one(document: Any, draw: Callable[[st.SearchStrategy[Any]], Any]) -> 
     return changed
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=35, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), table=st.sampled_from(TABLES), drop=st.booleans())
 def test_any_value_may_be_anything(
     pristine: Path, data: st.DataObject, table: str, drop: bool
@@ -133,7 +133,7 @@ def test_any_value_may_be_anything(
         check_outcome(pristine, EVERYTHING if drop else None)
 
 
-@settings(max_examples=75, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), table=st.sampled_from(TABLES))
 def test_any_bytes_may_be_any_others(pristine: Path, data: st.DataObject, table: str) -> None:
     path = pristine / table
@@ -298,16 +298,3 @@ def test_a_camera_may_have_any_name_that_a_folder_can_have(tmp_path: Path, key: 
     outcome = check_outcome(root)
     assert isinstance(outcome, SourceScan)
     assert outcome.findings == ()
-
-
-def test_a_dataset_that_grows_strange_in_many_places_is_told_all_of_it(
-    pristine: Path, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(pristine, tmp_path / "dataset"))
-    edit_info(root, lambda info: info["features"].update(x={"dtype": "video"}, y={"dtype": ""}))
-    edit_lines(root, "episodes_stats", lambda lines: lines[0].update(stats=[]))
-    edit_lines(root, "tasks", lambda lines: lines.pop())
-    outcome = check_outcome(root)
-    assert isinstance(outcome, SourceScan)
-    codes = {finding.code for finding in outcome.findings}
-    assert {"phantom-feature", "shape-mismatch", "missing-stats", "task-index"} <= codes

@@ -102,7 +102,7 @@ def drawn_rows(min_size: int, max_size: int) -> st.SearchStrategy[Drawn]:
 
 
 BLOCKS = drawn_rows(1, 5)
-SETTINGS = settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def with_each_oddity(drawn: Drawn) -> Iterator[tuple[str | None, Rows]]:

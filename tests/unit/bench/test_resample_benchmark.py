@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import statistics
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from tests.unit.bench.schema_checker import violations
 from torch.utils.data import DataLoader
 
@@ -27,17 +25,13 @@ from leconvert.bench.pipelines import (
     ratios,
 )
 from leconvert.bench.resampling import (
-    CHUNK,
-    SmallDiffusionPolicy,
     SyntheticSet,
     everything,
     open_loader,
     paths_of,
     run_resample,
     set_epoch,
-    windows,
 )
-from leconvert.bench.results import draw_resampling
 from leconvert.cli.main import main
 from leconvert.loading import LENGTHS, ResampledBatches, ResampledDataset
 from leconvert.loading.trajectories import Hdf5Set, methods_for, preload
@@ -218,38 +212,6 @@ def test_a_dataset_class_gives_torch_batches_of_one_rate(tmp_path: Path, in_memo
         ResampledDataset(path, hz=0)
 
 
-def test_windows_stay_inside_of_their_trajectory() -> None:
-    lengths = torch.tensor([CHUNK + 30, 3, CHUNK])
-    numbers = torch.arange(60.0).expand(3, -1).unsqueeze(-1)
-    generator = torch.Generator().manual_seed(0)
-
-    for _ in range(20):
-        state, actions = windows(numbers, numbers, lengths, generator)
-        assert actions.shape == (3, CHUNK, 1)
-        assert torch.equal(state[:, 0], actions[:, 0, 0])
-        assert bool((actions[..., 0] < lengths.unsqueeze(1)).all())
-        assert actions[1, :, 0].tolist() == [0, 1, *[2] * (CHUNK - 2)]
-        assert actions[2, :, 0].tolist() == list(range(CHUNK))
-
-
-def test_the_diffusion_policy_learns() -> None:
-    torch.manual_seed(0)
-    policy = SmallDiffusionPolicy(2, 1)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
-    state = torch.randn(64, 2)
-    actions = state[:, :1].unsqueeze(1).expand(-1, CHUNK, -1)
-    losses = []
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = policy(state, actions)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-
-    assert sum(losses[-20:]) < 0.6 * sum(losses[:20])
-    assert bool((policy.kept[1:] < policy.kept[:-1]).all())
-
-
 def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
     for changes, match in (
         ({"hz": 0.0}, "--hz must be a number above 0"),
@@ -362,41 +324,3 @@ def test_the_command_writes_results_tables_plots_and_a_report(
     assert "Training a small diffusion policy" in report
     for row in document["results"]:
         assert f'<td class="num">{row["trajectories_per_s"]:.0f}</td>' in report
-
-
-def test_plots_show_the_spread_and_mark_where_repeats_disagree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def row(way: str, *seconds: float) -> dict[str, Any]:
-        raw = [
-            {"seconds": one, "p50_batch_s": one, "p95_batch_s": one, "resample_s": one,
-             "kernel_s": one, "cpu_s": one}
-            for one in seconds
-        ]  # fmt: skip
-        middle = statistics.median(seconds)
-        figures = {"p50_batch_ms": 1e3 * middle, "p95_batch_ms": 1e3 * middle}
-        figures |= {"trajectories": 8, "trajectories_per_s": 8 / middle}
-        place = {"way": way, "dtype": "fp32", "device": "cpu", "batch_size": 4}
-        return {**place, **figures, "raw": raw}
-
-    results = [row("baseline", 2.0, 2.0, 2.1), row("batched", 1.0, 0.8, 2.0)]
-    drawn: dict[str, Figure] = {}
-    monkeypatch.setattr(
-        Figure, "savefig", lambda figure, path, **_: drawn.setdefault(path.stem, figure)
-    )
-    draw_resampling({"results": results, "speedups": ratios(results)}, tmp_path, "plot")
-
-    def said(name: str) -> list[str]:
-        legend = drawn[f"plot-{name}"].axes[0].get_legend()
-        assert legend is not None
-        return [text.get_text() for text in legend.get_texts()]
-
-    def spread(name: str, line: int) -> list[float]:
-        (bar,) = drawn[f"plot-{name}"].axes[0].collections[line].get_segments()
-        return [height for _, height in bar.tolist()]
-
-    assert said("throughput") == ["baseline fp32 cpu", "batched fp32 cpu (runs disagree)"]
-    assert [spread("throughput", 0), spread("throughput", 1)] == [[8 / 2.1, 4.0], [4.0, 10.0]]
-    assert spread("latency", 2) == [800.0, 2000.0]
-    assert spread("speedup", 0) == [1.05, 2.5]
-    assert all("runs disagree" in text for text in said("speedup"))

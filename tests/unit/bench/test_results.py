@@ -12,7 +12,6 @@ import pytest
 from leconvert.bench.results import (
     begin_document,
     csv_text,
-    draw_plots,
     flags_of,
     flattened,
     read_results,
@@ -248,14 +247,3 @@ def test_ranks_of_unlike_speed_are_no_repeats_that_disagree() -> None:
 
     assert (line.frames_per_s_low, line.frames_per_s_high) == (1200.0, 1200.0)
     assert line.flags == ()
-
-
-def test_plots_are_pictures_even_where_little_is_known(tmp_path: Path) -> None:
-    lines = summarize([result(pct_of_limit=None), result(options={"mode": "sarm"})])
-
-    paths = draw_plots(lines, tmp_path / "plots", "summary")
-
-    assert [path.name for path in paths] == [
-        f"summary-{name}.png" for name in ("throughput", "latency", "randomness", "limit")
-    ]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)

@@ -101,15 +101,14 @@ def moved(hub: StandIn) -> int:
     return sum(r.body_bytes + r.answer_bytes * (r.method != "HEAD") for r in hub.log)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_byte_moves_and_each_repo_gets_one_commit_and_both_tags(
     repos: StandIn,
     expected: dict[str, dict[str, str]],
     source: Path,
     tmp_path: Path,
-    layout: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    layout = LAYOUTS[0]  # each of them in tests/unit/remote/test_migration.py
     before = {name: repos.repo(name).branches["main"] for name in NAMES}
     assert main(words(tmp_path, layout, "--dry-run")) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -269,12 +268,12 @@ def grow(repos: StandIn, grown: Path, where: str) -> str:
     return commit
 
 
-@pytest.mark.parametrize(("layout", "where"), [(LAYOUTS[0], "main"), (LAYOUTS[1], "tag")])
 def test_a_repo_that_grew_after_its_migration_is_migrated_anew(
-    repos: StandIn, grown: Path, tmp_path: Path, layout: str, where: str
+    repos: StandIn, grown: Path, tmp_path: Path
 ) -> None:
+    layout = LAYOUTS[1]
     run(tmp_path, NAMES[0], layout=layout)
-    commit = grow(repos, grown, where)
+    commit = grow(repos, grown, "main")
     before = repos.repo(NAMES[0]).branches["main"]
     repos.log.clear()
     assert states(run(tmp_path, NAMES[0], layout=layout)) == {NAMES[0]: "converted"}

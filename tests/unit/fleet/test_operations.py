@@ -17,7 +17,7 @@ from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.run.planner import draft_plan
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-FEW = 6
+FEW = 4
 ONE = WorkerOptions(max_workers=1)
 
 

@@ -43,7 +43,6 @@ def mixture(**options: Any) -> MixedStream:
     ("make", "workers"),
     [
         (one, {}),
-        (mixture, {}),
         (mixture, {"num_workers": 2, "persistent_workers": True}),
         # Processes that are spawned take seconds to start; the test below has what they are sent.
         pytest.param(
@@ -117,8 +116,9 @@ def test_states_from_before_commits_were_noted_and_from_a_copy_go_on(
     assert "commit" not in StreamLoader(here, batch_size=5).state_dict()
 
 
-@pytest.mark.parametrize("revision", ["main", "v3.0", "refs/pr/1"])
-@pytest.mark.parametrize("in_url", [True, False])
+@pytest.mark.parametrize(
+    ("revision", "in_url"), [("main", True), ("v3.0", False), ("refs/pr/1", True)]
+)
 def test_a_revision_is_the_commit_that_it_was(
     hub: StandIn, push: Callable[[], None], revision: str, in_url: bool
 ) -> None:

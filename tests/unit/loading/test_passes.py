@@ -94,7 +94,6 @@ COMBINATIONS: list[Any] = [
     (mixture, "StreamLoader", "forked"),
     (one, "StreamLoader", "forked, persistent"),
     (mixture, "collate_fn", "in process"),
-    (one, "DataLoader", "in process"),
     (mixture, "DataLoader", "forked"),
     (one, "DataLoader", "forked, persistent"),
     (mixture, "plain", "in process"),
@@ -130,7 +129,7 @@ def test_every_pass_is_the_next_epoch_whether_the_last_was_whole_or_broken_off(
         return chunks(frames)
 
     # Where each pass is broken off.
-    for epoch, taken in enumerate((1, None, 3, 1, None, None)):
+    for epoch, taken in enumerate((1, 3, None, None)):
         if epoch % 2:
             torch.manual_seed(0)  # torch then draws the same number for the workers once more
         found = frames_of(islice(loader, taken))
@@ -158,7 +157,7 @@ def test_a_state_goes_on_where_it_was_taken_and_the_pass_after_it_is_the_next_ep
     for taken, _ in enumerate(whole, 1):
         states.append((1, taken, whole.state_dict()))
     states.append((2, 0, whole.state_dict()))  # after a whole one
-    for number, (epoch, taken, state) in enumerate(states[:3] + states[-2:]):
+    for number, (epoch, taken, state) in enumerate((states[0], states[2], states[-1])):
         later = (None, 1)[number % 2]
         again = loader()
         again.load_state_dict(state)
@@ -170,11 +169,11 @@ def test_a_state_goes_on_where_it_was_taken_and_the_pass_after_it_is_the_next_ep
 def test_ranks_that_make_the_same_passes_share_an_epoch(numbers_only: Path) -> None:
     streams = [one(numbers_only, rank=rank, world_size=2) for rank in range(2)]
     loaders: Any = [DataLoader(stream, batch_size=BATCH, **FORKED) for stream in streams]
-    for taken in (2, None, 1):
+    for taken in (2, None):
         for loader in loaders:
             frames_of(islice(loader, taken))
     shares = [flat(frames_of(loader)) for loader in loaders]
-    assert sorted(shares[0] + shares[1]) == sorted(epoch_of(streams[0], 3))
+    assert sorted(shares[0] + shares[1]) == sorted(epoch_of(streams[0], 2))
 
 
 # An epoch has 2 batches, of a mixture 4; the last one is smaller unless the stream repeats.
@@ -182,8 +181,6 @@ def test_ranks_that_make_the_same_passes_share_an_epoch(numbers_only: Path) -> N
     ("make", "before", "after", "steps", "repeat"),
     [
         (one, (8, 0, 1), (4, 0, 2), 1, False),
-        (mixture, (4, 0, 2), (1, 0, 8), 1, False),
-        (one, (1, 0, 8), (8, 0, 1), 5, True),
         (mixture, (1, 2, 8), (1, 1, 8), 5, True),
         (one, (2, 1, 4), (1, 2, 8), 1, False),
     ],

@@ -52,36 +52,6 @@ def test_what_is_switched_is_never_a_fraction() -> None:
     assert got["hand"][0, :, 1].tolist() == pytest.approx([7, 7.5, 7.99, 8, 8.6, 10])
 
 
-def test_a_unix_clock_loses_nothing_that_was_there() -> None:
-    origin = 1_700_000_000.0
-    steps = torch.arange(400, dtype=torch.float64) / 256  # exact in float64 at this origin
-    x = torch.rand(1, 400, 3)
-
-    at_zero = resample(steps[None], {"x": x}, hz=50).values["x"]
-    at_origin = resample(steps[None] + origin, {"x": x}, hz=50).values["x"]
-
-    assert torch.equal(at_zero, at_origin)
-
-
-def test_one_sample_is_its_own_result() -> None:
-    times, values, lengths = padded([trajectory([3.0]), trajectory([0.0, 0.5, 1.0])])
-
-    got = resample(times, values, lengths, hz=4)
-
-    assert got.lengths.tolist() == [1, 5]
-    assert got.values["x"][..., 0].tolist() == [[0, 0, 0, 0, 0], [0, 0.5, 1, 1.5, 2]]
-
-
-def test_of_samples_at_one_time_the_last_counts_from_then_on() -> None:
-    times = torch.tensor([[0.0, 1.0, 1.0, 2.0, 2.0]], dtype=torch.float64)
-    x = torch.tensor([[0.0, 10.0, 20.0, 30.0, 40.0]])
-
-    got = resample(times, {"x": x}, hz=2).values["x"][0].tolist()
-
-    assert got == [0, 5, 20, 25, 40]
-    assert got == np.interp([0, 0.5, 1, 1.5, 2], times[0], x[0]).tolist()
-
-
 def test_a_target_outside_is_an_error_unless_it_is_to_be_held() -> None:
     targets = torch.tensor([[-0.1, 0.15, 0.4]], dtype=torch.float64)
 
@@ -114,18 +84,6 @@ def test_bfloat16_is_mixed_in_float32_and_rounded_once() -> None:
     exact = resample(times, {"x": x.float()}, hz=50).values["x"]
     assert torch.equal(got, exact.bfloat16())
     assert resample(times, {"x": x.float()}, hz=50, dtype=torch.bfloat16).values["x"].equal(got)
-
-
-def test_the_fused_pass_gives_what_the_plain_one_gives() -> None:
-    x = torch.randn(3, 50, 4)
-    times = torch.arange(50, dtype=torch.float64).expand(3, -1) / 41
-    lengths = [50, 2, 33]
-
-    fused = resample(times, {"x": x}, lengths, hz=50, methods={"x[1]": "nearest"}).values["x"]
-    plain = resample(times, {"x": x.double()}, lengths, hz=50, methods={"x[1]": "nearest"})
-
-    assert fused.dtype == torch.float32
-    assert torch.allclose(fused.double(), plain.values["x"], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from tests.unit.bench.schema_checker import violations
 
 from leconvert.api import convert
 from leconvert.bench.options import ResampleOptions
 from leconvert.bench.resampling import SyntheticSet, set_record
-from leconvert.cli.main import main
 from leconvert.loading.resampling import pack
 from leconvert.loading.trajectories import (
     DatasetSet,
@@ -36,26 +33,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_dataset(folder / "v21", spec)
     convert(folder / "v21", output=folder / "v30")
     return folder / "v30"
-
-
-def test_synthetic_rates_are_what_was_drawn() -> None:
-    made = SyntheticSet(count=40, seed=5)
-    rates, durations = [], []
-    for place in range(len(made)):
-        one = made.load(place)
-        steps = np.diff(one.times)
-        assert np.allclose(steps, steps[0], rtol=1e-9)
-        rates.append(1 / steps[0])
-        durations.append(one.duration_s)
-        assert one.columns["action"].shape == (len(one), 7)
-        assert one.columns["observation.state"].shape == (len(one), 14)
-    assert len({round(rate, 6) for rate in rates}) == 40
-    assert min(rates) >= 30
-    assert max(rates) <= 333
-    assert max(rates) > 250
-    assert min(rates) < 80
-    assert max(durations) <= 4
-    assert min(durations) > 1 - 1 / 30
 
 
 def test_equal_seeds_give_equal_trajectories_in_any_order() -> None:
@@ -220,22 +197,3 @@ def test_the_rate_of_a_robomimic_file_is_stated_or_given(
         Hdf5Set(path)
     assert "--source-hz" in str(caught.value.next_step)
     assert np.array_equal(Hdf5Set(path, source_hz=10).load(1).times, np.arange(3) / 10)
-
-
-def test_a_robomimic_file_is_measured_and_trained_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = robomimic_file(tmp_path / "lift.hdf5", None)
-
-    code = main(
-        ["probe", "resample", "--hdf5", str(path), "--source-hz=20", "--batch-sizes=3",
-         "--repeats=1", "--end-to-end", "--num-workers=0", "--train-epochs=2", "--no-plots",
-         "--mode=batched", "--json", "-o", str(tmp_path / "out")]
-    )  # fmt: skip
-
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    document = json.loads(said.out)
-    assert violations(document) == []
-    assert document["set"]["rate_hz"]["median"] == pytest.approx(20)
-    assert [row["path"] for row in document["end_to_end"]] == ["batched", "table"]

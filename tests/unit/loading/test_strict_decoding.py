@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.loading.conftest import CAMERAS
 
-from leconvert.loading import EpisodeStream, StreamLoader, UnreadableFrame
+from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.media import read_clip_index
 from leconvert.support.errors import UnreadableSourceError, UsageError
 
@@ -40,16 +40,6 @@ def test_a_damaged_frame_ends_the_pass_with_file_episode_and_frame(
             list(loader)
         assert error.value.path == str(damaged)
         assert f"(episode {EPISODE}, frame {FRAME} of {TOP})" in error.value.message
-
-
-def test_damaged_frames_are_counted_where_they_may_be(damaged: Path, v30_copy: Path) -> None:
-    stream = EpisodeStream(v30_copy, on_unreadable="count")
-
-    for sample in stream:
-        if (sample["episode_index"], sample["frame_index"]) == (EPISODE, FRAME):
-            assert not sample[TOP].any()
-
-    assert UnreadableFrame(TOP, EPISODE, FRAME, str(damaged)) in stream.unreadable()
 
 
 @pytest.mark.usefixtures("damaged")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from tests.unit.loading.trajectories import methods_of, trajectory
 
-from leconvert.bench.pipelines import collate, resample_one
-from leconvert.loading.resampling import LENGTHS, PackMemory, even_targets, pack, resample_packed
+from leconvert.loading.resampling import PackMemory, even_targets, pack, resample_packed
 from leconvert.loading.trajectories import check_alike, choose_methods
 from leconvert.support.errors import SourceError, UsageError
 
@@ -88,56 +86,6 @@ def test_packing_shares_memory_and_choices_copy_nothing() -> None:
 def test_the_last_sample_is_a_target_though_rounding_puts_it_short() -> None:
     assert len(trajectory([5.0, 5.0 + 0.1 * 3 - 1e-12]).targets(10)) == 4
     assert len(trajectory([5.0, 5.29]).targets(10)) == 3
-
-
-def test_clocks_are_followed_wherever_they_go() -> None:
-    generator = np.random.default_rng(3)
-    even = np.arange(300) / 170
-    clocks = {
-        "even": even,
-        "jittery": np.sort(even + generator.uniform(-0.3, 0.3, 300) / 170),
-        "wandering": np.cumsum(generator.exponential(1 / 170, 300)),
-        "pausing": np.where(np.arange(300) < 150, even, even + 5.0),
-        "repeating": np.repeat(even[:60], 5),
-        "slow at the end": np.concatenate([even[:-1] / 3, [even[-1]]]),
-    }
-    for name, times in clocks.items():
-        x = generator.standard_normal((300, 3)).astype(np.float32)
-        one = trajectory(times, name, x=x, n=np.arange(300))
-        methods = methods_of(one)
-
-        got = resample_packed(two := pack([one, one]), methods, even_targets(two, 50))
-        targets = one.targets(50)
-        wanted = resample_one(one, targets, methods)
-
-        for column in range(3):
-            exact = np.interp(targets, times - times[0], x[:, column])
-            assert np.abs(got.values["x"][1, :, column].numpy() - exact).max() < 1e-5, name
-        assert np.abs(got.values["x"][1].numpy() - wanted["x"]).max() < 1e-5, name
-        assert np.array_equal(got.values["n"][0].numpy(), wanted["n"]), name
-
-
-def test_the_baseline_is_collated_and_agrees() -> None:
-    generator = np.random.default_rng(0)
-    batch = [
-        trajectory(
-            np.arange(count) / 60,
-            x=generator.standard_normal((count, 7)).astype(np.float32),
-            q=generator.standard_normal((count, 4)).astype(np.float32),
-            done=np.arange(count) > 4,
-        )
-        for count in (9, 31, 2)
-    ]
-    methods = methods_of(batch[0], **{"x[6]": "previous", "q": "slerp"})
-
-    by_rows = collate([resample_one(one, one.targets(50), methods) for one in batch])
-
-    assert by_rows[LENGTHS].tolist() == [7, 26, 1]
-    assert not by_rows["x"][0, 7:].any()
-    batched = resample_packed(packed := pack(batch), methods, even_targets(packed, 50))
-    assert torch.equal(batched.lengths, by_rows[LENGTHS])
-    for key, tensor in batched.values.items():
-        assert torch.allclose(tensor, by_rows[key], atol=1e-6), key
 
 
 @pytest.mark.parametrize("kind", ["uint16", "uint32", ">i4", ">u2", ">f8"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 from collections.abc import Callable
 
@@ -12,7 +10,6 @@ import pytest
 from leconvert.media import UnsupportedClipError, boxes
 from leconvert.media.boxes import MOOV_LIMIT_BYTES, Boxes, Moov, Span, read_moov, wanted_boxes
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
 
 HEAD_BYTES, TAIL_BYTES = 8192, 65536
 DESCRIPTOR = 7
@@ -84,16 +81,6 @@ def test_the_rest_of_an_index_is_read_with_the_box_behind_it(beyond: int) -> Non
     content = box(b"mdat", bytes(9000)) + box(b"moov", payload) + box(b"free", bytes(50))
     rest = (beyond + 58, 9008 + TAIL_BYTES) if beyond > 0 else (16, 9008 + 8 + len(payload))
     assert moov_of(content) == (payload, [(HEAD_BYTES, 0), (TAIL_BYTES, 9008), rest])
-
-
-def test_a_block_behind_an_index_is_read_with_it() -> None:
-    index = box(b"moov", bytes(20_000))
-    content = index + box(b"mdat", bytes(90_000))
-    reads = Reads(content)
-    found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=reads)
-    assert reads.asked == [(HEAD_BYTES, 0), (len(index), HEAD_BYTES)]
-    assert found is not None
-    assert found.buffer == content[: len(index) + HEAD_BYTES]
 
 
 @pytest.mark.parametrize("left", [7, 8, 15, 16])
@@ -171,14 +158,6 @@ def test_a_file_that_ends_before_its_index_is_said_to_be_truncated(rest: bytes) 
     assert refusal(box(b"ftyp") + rest) == words
 
 
-@pytest.mark.parametrize("rest", [b"", b"\0\0\0", bytes(7)])
-def test_what_is_too_short_for_a_box_is_not_read(rest: bytes) -> None:
-    pread = Reads(box(b"free", bytes(9000)) + rest)
-    with pytest.raises(UnreadableSourceError, match="no index"):
-        read_moov(DESCRIPTOR, 9008 + len(rest), "clip.mp4", pread=pread)
-    assert pread.asked == [(HEAD_BYTES, 0)]
-
-
 def test_an_empty_index_that_ends_the_file_is_found() -> None:
     assert moov_of(box(b"ftyp", b"isom") + box(b"moov"))[0] == b""
 
@@ -214,17 +193,6 @@ def test_an_index_that_shrinks_while_it_is_read_is_refused() -> None:
         words = "it became shorter while it was read"
         assert caught.value.message == f"clip.mp4 is not a readable video: {words}."
         assert len(pread.asked) < 5
-
-
-def test_a_descriptor_is_read_where_nothing_else_is_said(tmp_path: os.PathLike[str]) -> None:
-    path = os.path.join(tmp_path, "clip.mp4")  # noqa: PTH118 (a name, as the reader has it)
-    content = box(b"ftyp", b"isom") + box(b"moov", b"index")
-    with open(path, "w+b") as file:  # noqa: PTH123
-        file.write(content)
-        file.flush()
-        found = read_moov(file.fileno(), len(content), path)
-        assert file.tell() == len(content)
-    assert found == Moov(content, (20, 25), 0, (0, 0), 0)
 
 
 INDEX = box(b"moov", b"index")
@@ -285,15 +253,6 @@ def test_what_is_of_no_known_container_is_no_video(content: bytes, words: str) -
         moov_of(content)
     assert caught.value.message == f"clip.mp4 is not a readable video: {words}."
     assert not isinstance(caught.value, UnsupportedClipError)
-
-
-FIRST_KINDS = "ftyp moov mdat free skip wide pnot uuid styp sidx moof meta udta prfl emsg"
-
-
-@pytest.mark.parametrize("kind", FIRST_KINDS.split())
-def test_an_mp4_may_begin_with_any_of_these(kind: str) -> None:
-    content = box(kind.encode(), b"index") + box(b"moov", b"index")
-    assert moov_of(content)[0] == b"index"
 
 
 def found_in(content: bytes) -> tuple[dict[bytes, bytes], list[dict[bytes, bytes]]]:
@@ -424,19 +383,3 @@ def test_a_box_that_is_missing_is_named() -> None:
         Boxes(b"", "clip.mp4", {b"stts": (3, 9)}).needed(b"stsz")
     words = "clip.mp4 is not a readable video: its video track has no stsz box."
     assert (caught.value.message, caught.value.path) == (words, "clip.mp4")
-
-
-def test_the_errors_name_the_file_and_what_to_do() -> None:
-    found = boxes.broken("clip.mp4", "it hums")
-    assert found.message == "clip.mp4 is not a readable video: it hums."
-    assert found.path == "clip.mp4"
-    assert found.next_step == (
-        f"{GET_AGAIN}. If there is no other copy, leave the episode out with --on-bad-episode drop."
-    )
-    found = boxes.unreadable("clip.mp4", OSError(errno.EIO, "Input/output error"))
-    assert found.message == "clip.mp4 cannot be read: Input/output error."
-    assert found.path == "clip.mp4"
-    assert found.next_step == (
-        "Check the disk or the network mount, then run the same command again."
-    )
-    assert boxes.unreadable("", OSError("no code")).message == " cannot be read: no code."

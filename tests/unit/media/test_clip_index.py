@@ -157,12 +157,6 @@ def test_other_ways_to_write_the_same_clip_are_read_as_ffmpeg_does(
     assert index.config_key == read_clip_index(plain).config_key
 
 
-def test_a_late_start_is_part_of_the_presentation_times(changed_clip: ChangedClip) -> None:
-    path = changed_clip(LATE_START)
-    index = read_clip_index(path)
-    assert Fraction(int(index.presentation_times.min()), index.timescale) == Fraction(1, 2)
-
-
 def test_a_file_that_grew_a_tail_after_its_index_is_still_read(
     make_clip: MakeClip, tmp_path: Path
 ) -> None:
@@ -206,13 +200,6 @@ def test_samples_of_a_file_that_is_gone_have_no_digest(make_clip: MakeClip, tmp_
     assert at.value.path == str(path)
 
 
-def test_arrays_of_a_plain_clip_are_made_once(make_clip: MakeClip) -> None:
-    index = read_clip_index(make_clip(RECIPES["x264"]))
-    assert isinstance(index.shown, range)
-    for name in ("offsets", "presentation_times"):
-        assert getattr(index, name) is getattr(index, name)
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -242,23 +229,6 @@ def test_a_clip_that_cannot_be_joined_as_it_lies_says_why(
         caught.value.message,
         str(path),
     )
-
-
-def test_several_descriptions_that_differ_in_bit_rate_only_are_one_configuration(
-    make_clip: MakeClip, changed_clip: ChangedClip
-) -> None:
-    def two_rates(top: Box) -> None:
-        stbl = stbl_of(top)
-        entry = stbl.find("stsd").payload[8:]
-        rate = Box(b"btrt", struct.pack(">III", 1, 2, 3)).encoded()
-        other = struct.pack(">I", len(entry) + len(rate)) + entry[4:] + rate
-        one_chunk_a_sample(top)
-        stbl.replace("stsd", struct.pack(">II", 0, 2) + entry + other)
-        stbl.replace("stsc", struct.pack(">II6I", 0, 2, 1, 1, 1, 7, 1, 2))
-
-    plain = make_clip(RECIPES["x264-b-frames"])
-    path = changed_clip(two_rates)
-    assert read_clip_index(path).config_key == read_clip_index(plain).config_key
 
 
 def without_video(top: Box) -> None:

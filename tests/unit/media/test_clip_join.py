@@ -111,6 +111,9 @@ def test_joined_clips_keep_their_packets_pixels_and_exact_times(
     assert_holds(result, clips, THIRTY)
     indexes = [read_clip_index(clip) for clip in clips]
     assert report.size_bytes == result.stat().st_size
+    header = parsed(result.read_bytes())[1]
+    places = (("mvhd", 16), ("trak/tkhd", 20), ("trak/edts/elst", 8))
+    assert len({header.find(path).payload[at : at + 4] for path, at in places}) == 1
     assert report.copied_bytes + report.cloned_bytes == sum(
         int(index.sizes.sum()) for index in indexes
     )
@@ -193,7 +196,7 @@ def test_zeros_between_episodes_are_no_damage_and_any_other_size_or_place_is(
 
 @pytest.mark.parametrize(
     "fps",
-    ["29.97", "30000/1001", "1", "0.5", "59.94005994", "14.985", "1000", "23.976023976023978"],
+    ["29.97", "30000/1001", "0.5", "1000", "23.976023976023978"],
 )
 def test_fractional_rates_are_kept_exactly(fps: str, make_clip: MakeClip, tmp_path: Path) -> None:
     clips = family(make_clip, "x264-b-frames")

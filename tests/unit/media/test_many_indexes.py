@@ -111,28 +111,3 @@ def test_an_index_too_large_to_hold_is_read_when_its_turn_comes(
     monkeypatch.setattr(index_module, "read_clip_index", noting_read)
     assert [described(answer) for answer in read_clip_indexes([str(path)])] == expected
     assert alone == [str(path)]
-
-
-def test_only_small_clips_are_read_ahead_and_only_so_much(
-    paths: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    advised: list[int] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *request: advised.append(request[2]))
-    block = index_module._CLIPS_AT_ONCE
-    sound = paths[:1] * (2 * block + 6)
-    size_bytes = Path(sound[0]).stat().st_size
-    list(read_clip_indexes(sound))
-    assert advised == []
-    list(read_clip_indexes(sound, read_ahead=True))
-    assert advised == [size_bytes] * len(sound)
-
-    advised.clear()
-    monkeypatch.setattr(index_module, "_SMALL_CLIP_BYTES", size_bytes - 1)
-    list(read_clip_indexes(sound, read_ahead=True))
-    assert advised == []
-
-    monkeypatch.setattr(index_module, "_SMALL_CLIP_BYTES", size_bytes)
-    # Room for the first block; what is left is no clip's share of the second.
-    monkeypatch.setattr(index_module, "_READ_AHEAD_BYTES", (block + 1) * size_bytes)
-    list(read_clip_indexes(sound, read_ahead=True))
-    assert advised == [size_bytes] * block

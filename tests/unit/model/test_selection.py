@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trees import digest_of
 
 import leconvert
 from leconvert.dataset.formats.v3 import read_repairs
@@ -20,7 +19,7 @@ from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.packer import reason_to_keep
-from leconvert.run.planner import draft_plan, open_or_plan
+from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import PlanMismatchError, UsageError
 
@@ -191,22 +190,3 @@ def test_a_run_is_resumed_by_the_same_selection_alone(small_source: Path, tmp_pa
         assert any("episodes: 0,2-3 in the plan" in line for line in caught.value.details)
     again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.manifest.num_episodes == 5
-
-
-def test_a_selection_does_not_depend_on_how_it_is_said(small_source: Path, tmp_path: Path) -> None:
-    for name, selection in (
-        ("a", EpisodeSelection(episodes="1,4")),
-        ("b", EpisodeSelection(exclude_episodes="0,2-3")),
-    ):
-        leconvert.convert(small_source, output=tmp_path / name, selection=selection)
-    assert digest_of(tmp_path / "a") == digest_of(tmp_path / "b")
-
-
-def test_a_draft_says_what_the_selection_comes_to(small_source: Path, tmp_path: Path) -> None:
-    draft = draft_plan(
-        small_source,
-        tmp_path / "out",
-        tmp_path / "work",
-        Conversion(selection=EpisodeSelection(episodes="4")),
-    )
-    assert (draft.summary.episodes, draft.summary.frames) == (1, 15)

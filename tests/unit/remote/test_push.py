@@ -282,17 +282,6 @@ def test_a_repo_that_never_held_an_older_dataset_gets_no_tag_of_one(
     assert repo.tags == {"v3.0": repo.branches["main"]}
 
 
-def test_a_commit_whose_answer_got_lost_is_found_and_counted(
-    hub: StandIn, repo: Repo, pushed: Push, result: Path
-) -> None:
-    told = pushed(result, dry_run=True)
-    hub.break_requests(Fault("drop_after", path="/commit/"))
-    done = pushed(result)
-    assert (done.added, done.deleted, done.card) == (told.added, told.deleted, "written")
-    assert done.commit == repo.branches["main"] == repo.tags["v3.0"]
-    assert len(list(repo.history(done.commit))) == 3
-
-
 def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
     hub: StandIn, repo: Repo, pushed: Push, small_source: Path, noted: Callable[..., Path]
 ) -> None:
@@ -526,21 +515,6 @@ def test_a_card_that_is_no_utf8_is_never_changed(
         pushed(result_copy, "tester/new", card=False)
 
 
-def test_a_link_that_leads_back_is_not_followed(
-    hub: StandIn, pushed: Push, result_copy: Path
-) -> None:
-    (result_copy / "notes").mkdir()
-    (result_copy / "notes/notes.md").write_text("mine")
-    (result_copy / "extra").symlink_to("notes")
-    (result_copy / "back").symlink_to(result_copy)
-    (result_copy / ".cache").mkdir()
-    (result_copy / ".cache" / "x").write_text("not a part of the dataset")
-    pushed(result_copy, "tester/new")
-    files = _at(hub, "main", "tester/new")
-    assert "extra/notes.md" in files
-    assert not [path for path in files if path.startswith(("back/", ".cache/"))]
-
-
 def test_what_was_repaired_stands_in_the_card_without_any_record_beside_the_result(
     hub: StandIn, pushed: Push, result_copy: Path
 ) -> None:
@@ -708,17 +682,6 @@ def test_a_repo_without_any_file_takes_a_dataset(hub: StandIn, pushed: Push, res
     hub.add_commit(REPO, {}, deleted=(".gitattributes",))
     assert pushed(result).kept == ()
     assert _at(hub, "v3.0") == _files(result) | {"README.md"}
-
-
-def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
-    hub: StandIn, pushed: Push, small_source: Path, noted: Callable[..., Path]
-) -> None:
-    head = hub.add_repo(REPO, small_source).branches["main"]
-    report = pushed(noted(repo_id=REPO, revision="main", commit=head))
-    listings = [r.path for r in hub.log if f"/tree/{head}" in r.path]
-    assert len(listings) == 1
-    assert report.before == head
-    assert json.loads(json.dumps(report.as_record()))["commit"] == report.commit
 
 
 @pytest.mark.parametrize(

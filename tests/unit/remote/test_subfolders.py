@@ -123,12 +123,6 @@ def test_a_folder_is_converted_to_a_folder(repo: StandIn, tmp_path: Path) -> Non
     assert commits_of(repo) == 0
 
 
-def test_a_folder_is_converted_batch_by_batch(repo: StandIn, tmp_path: Path) -> None:
-    words = ["convert", f"hf://datasets/{OTHER}", str(tmp_path / "out"), "--engine", "local"]
-    assert main([*words, "--num-workers", "1", "--work-dir", str(tmp_path / "work")]) == 0
-    assert v3.Dataset(tmp_path / "out").episodes.length.tolist() == [8, 8]
-
-
 def test_a_folder_is_pushed_back_to_where_it_lay(
     repo: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -369,11 +363,11 @@ def change_before_commits(repo: StandIn, monkeypatch: pytest.MonkeyPatch, *paths
     monkeypatch.setattr(Repo, "commit", commit)
 
 
-@pytest.mark.parametrize("kind", ["drop_after", "status"])
-def test_several_are_pushed_through_failures(repo: StandIn, converted: Path, kind: str) -> None:
+def test_several_are_pushed_through_failures(repo: StandIn, converted: Path) -> None:
     """Also where the answer to a commit that was made is lost."""
     repo.break_requests(
-        *(Fault(kind, path=path) for path in ("/commit/", "/preupload/", "/refs", "/tree/"))
+        *(Fault("drop_after", path=path) for path in ("/commit/", "/refs")),
+        *(Fault("status", path=path) for path in ("/preupload/", "/tree/")),
     )
     assert main(["push", str(converted), "--push-repo-id", REPO]) == 0
     assert "ben/deep/er/place/meta/tasks.parquet" in tree_of(repo)

@@ -54,17 +54,3 @@ def test_what_a_machine_lacks_is_said_and_what_fails_is_kept(
     assert (few["outcome"], few["why"]) == ("could not run", "it needs 2 GPUs; here are 1")
     assert (none["outcome"], none["why"]) == ("could not run", "torch finds no GPU")
     assert none["command"] == "leconvert probe train --out-dir $SCRATCH"
-
-
-def test_a_step_that_does_not_end_is_a_failure(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hang(*_: object, timeout: float, **__: object) -> None:
-        raise subprocess.TimeoutExpired("leconvert", timeout)
-
-    monkeypatch.setattr(subprocess, "run", hang)
-    step = script.Step("limit", ("probe", "limit"), 1)
-
-    row = script.try_step(step, script.Machine(("H100",), None), tmp_path)
-
-    assert (row["outcome"], row["why"]) == ("failed", "it had not ended after 300 s")

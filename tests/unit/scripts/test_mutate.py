@@ -150,6 +150,7 @@ def test_a_seed_chooses_the_same_mutants_every_time_half_of_them_in_the_core(
     assert len(everything) == len(set(everything)) == len(candidates)
 
 
+@pytest.mark.slow  # it runs a suite
 def test_the_map_knows_children_and_shared_fixtures_and_leaves_failing_tests_out(
     script: ModuleType, project: Path, map_of_all: Path
 ) -> None:
@@ -164,13 +165,6 @@ def test_the_map_knows_children_and_shared_fixtures_and_leaves_failing_tests_out
     assert reached[36, "4"] == {"test_child"}
     assert reached[32, "3"] == set()
     assert reached[12, "10"] == by_fixture | {"test_total", "test_child"}
-
-
-def test_a_map_of_other_sources_is_refused(
-    script: ModuleType, project: Path, map_of_all: Path
-) -> None:
-    with pytest.raises(SystemExit, match="other sources"):
-        script.TestMap(map_of_all, project / "tests")
 
 
 @pytest.mark.slow

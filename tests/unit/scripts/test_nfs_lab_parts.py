@@ -10,37 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
-from lab_kit import LabError, missing_packages
+from lab_kit import LabError
 from nfs_lab import NfsLab
 from nfs_lab.lab import LabOptions
-from nfs_lab.requirements import has_wide_registers, packages_for, preload, require
-
-
-def test_packages_are_named_by_the_programs_that_are_missing() -> None:
-    there = {"ip": "/sbin/ip", "modprobe": "/sbin/modprobe", "mkfs.ext4": "/sbin/mkfs.ext4"}
-    assert missing_packages(packages_for("ext4", wide_registers=False), find=there.get) == [
-        "ethtool",
-        "nfs-common",
-        "nfs-kernel-server",
-        "user-mode-linux",
-    ]
-    assert "xfsprogs" in missing_packages(packages_for("xfs"), find=there.get)
-    compiler = packages_for("ext4", wide_registers=True)
-    assert {"gcc", "libc6-dev"} <= set(missing_packages(compiler, find=there.get))
-
-
-def test_registers_that_the_guests_kernel_does_not_know_are_seen(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("flags\t\t: fpu avx512f pku\n")
-    assert not has_wide_registers(cpuinfo)
-    cpuinfo.write_text("flags\t\t: fpu avx512f amx_tile amx_int8\n")
-    assert has_wide_registers(cpuinfo)
-
-
-def test_a_kernel_is_started_with_the_library_that_was_built_for_it(tmp_path: Path) -> None:
-    assert preload(tmp_path) == []
-    (tmp_path / "wide_registers.so").touch()
-    assert preload(tmp_path) == ["env", f"LD_PRELOAD={tmp_path}/wide_registers.so"]
+from nfs_lab.requirements import require
 
 
 def test_without_root_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

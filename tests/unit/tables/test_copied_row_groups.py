@@ -1,8 +1,6 @@
 """Row groups that are copied as they stand: what is, what is not, and that nothing shows."""
 
-import os
 import random
-import tracemalloc
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -17,7 +15,7 @@ from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import CREATED_BY, DataFile, join_tables, output_schema
 from leconvert.tables.data_file import OpenedTable
-from leconvert.tables.parquet_copy import RowGroupEntries, SequentialOutput, TableCopier
+from leconvert.tables.parquet_copy import TableCopier
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 SCHEMA = pa.schema(
@@ -212,39 +210,6 @@ def test_a_source_that_needs_no_encoding_keeps_only_its_columns_in_memory(tmp_pa
     assert max(held) < 1_000_000
 
 
-def test_entries_of_many_row_groups_take_little_memory_and_are_all_written() -> None:
-    common = random.Random(1).randbytes(800)
-    tracemalloc.start()
-    held = RowGroupEntries()
-    for number in range(10_000):
-        held.append(common + number.to_bytes(4))
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert size < held.size_bytes / 2
-    wanted = b"".join(common + number.to_bytes(4) for number in range(10_000))
-    assert (b"".join(held.pieces()), held.count) == (wanted, 10_000)
-    assert held.size_bytes == len(wanted)
-
-
-def test_ranges_and_pieces_stand_in_the_order_in_which_they_came(tmp_path: Path) -> None:
-    content = random.Random(1).randbytes(3_000_000)
-    (tmp_path / "s").write_bytes(content)
-    descriptor = os.open(tmp_path / "t", os.O_RDWR | os.O_CREAT)
-    try:
-        output = SequentialOutput(descriptor, str(tmp_path / "t"))
-        with OpenedTable(str(tmp_path / "s")) as source:
-            output.append(b"head")
-            output.copy(source, 5, 2_500_000)
-            output.append(b"tail")
-            output.copy(source, 2_999_999, 1)
-        output.flush()
-    finally:
-        os.close(descriptor)
-    expected = b"head" + content[5:2_500_005] + b"tail" + content[-1:]
-    assert (tmp_path / "t").read_bytes() == expected
-    assert output.position == len(expected)
-
-
 def mutants(raw: bytes, first: int, stop: int, count: int) -> list[bytes]:
     """Return files with a few bytes changed between two places."""
     rng = random.Random(first)
@@ -258,18 +223,6 @@ def mutants(raw: bytes, first: int, stop: int, count: int) -> list[bytes]:
     return found
 
 
-def test_footers_of_all_kinds_count_what_arrow_counts(tmp_path: Path) -> None:
-    for source in mixed_sources(tmp_path) * 2:
-        metadata = pq.read_metadata(source.path)
-        groups = [metadata.row_group(number).to_dict() for number in range(metadata.num_row_groups)]
-        chunks = [chunk for group in groups for chunk in group["columns"]]
-        with DataFile(source.path) as file:
-            assert file.rows == metadata.num_rows
-            assert len(file.footer.row_groups) == metadata.num_row_groups
-            sizes = [chunk["total_uncompressed_size"] for chunk in chunks]
-            assert (file.uncompressed_bytes, file.columns) == (sum(sizes), tuple(SCHEMA.names))
-
-
 def test_a_damaged_footer_is_refused_wherever_arrow_refuses_it(tmp_path: Path) -> None:
     sound = tmp_path / "sound"
     write(sound, rows_of(1, 20).select(["state", "timestamp", "text", "index"]), row_group_size=12)
@@ -277,7 +230,7 @@ def test_a_damaged_footer_is_refused_wherever_arrow_refuses_it(tmp_path: Path) -
     damaged = tmp_path / "damaged"
     footer_bytes = int.from_bytes(raw[-8:-4], "little")
     answered = 0
-    for mutant in mutants(raw, len(raw) - 8 - footer_bytes, len(raw), 1500):
+    for mutant in mutants(raw, len(raw) - 8 - footer_bytes, len(raw), 500):
         damaged.write_bytes(mutant)
         try:
             with DataFile(str(damaged)) as file:
@@ -288,7 +241,7 @@ def test_a_damaged_footer_is_refused_wherever_arrow_refuses_it(tmp_path: Path) -
         metadata = pq.ParquetFile(damaged).metadata
         assert found == (metadata.num_rows, metadata.num_row_groups)
         answered += 1
-    assert answered > 100
+    assert answered > 30
 
 
 def test_a_damaged_footer_is_copied_from_or_refused_with_a_reason(tmp_path: Path) -> None:
@@ -298,7 +251,7 @@ def test_a_damaged_footer_is_copied_from_or_refused_with_a_reason(tmp_path: Path
     raw = sound.read_bytes()
     copier = TableCopier(output_schema(table.schema, {}))
     taken = reasons = 0
-    for mutant in mutants(raw, 4, len(raw), 1500):
+    for mutant in mutants(raw, 4, len(raw), 500):
         damaged.write_bytes(mutant)
         with OpenedTable(str(damaged)) as source:
             try:
@@ -311,8 +264,8 @@ def test_a_damaged_footer_is_copied_from_or_refused_with_a_reason(tmp_path: Path
         taken += 1
         assert all(4 <= start < start + size <= len(raw) for start, size in plan.ranges)
         assert copier.row_group(plan.row_group, plan.chunks, 4)
-    assert taken > 100
-    assert reasons > 100
+    assert taken > 30
+    assert reasons > 30
 
 
 def test_a_dictionary_and_a_data_page_in_one_place_are_not_copied(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leconvert.model.values import Slice
@@ -62,6 +62,7 @@ def files(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int]]]:
     return groups, [(min(pair), max(pair) - min(pair)) for pair in ends]
 
 
+@settings(max_examples=50)
 @given(files(), st.sampled_from(["snappy", "zstd"]), st.booleans())
 def test_a_slice_gives_the_rows_of_its_range_wherever_row_groups_are(
     tmp_path_factory: pytest.TempPathFactory,
@@ -88,6 +89,7 @@ def test_a_slice_gives_the_rows_of_its_range_wherever_row_groups_are(
     assert (result.copied_row_groups, result.rows) == (copied, sum(n for _, n in slices))
 
 
+@settings(max_examples=25)
 @given(files())
 def test_how_a_slice_was_stored_does_not_show_in_what_is_encoded_again(
     tmp_path_factory: pytest.TempPathFactory, file: tuple[list[int], list[tuple[int, int]]]

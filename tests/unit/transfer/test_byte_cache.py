@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -371,19 +370,14 @@ def test_trouble_with_the_cache_is_said_once_and_costs_no_byte(
     assert content(file, 0, len(store.content)) == store.content
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_stream_works_without_a_folder_to_write_to(
-    in_memory: str, tmp_path: Path, workers: int
-) -> None:
+def test_a_stream_works_without_a_folder_to_write_to(in_memory: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(RuntimeWarning, match="cannot be kept in"):
         stream = EpisodeStream(in_memory, cache_dir=tmp_path / "file")
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         seen = [
-            int(index)
-            for batch in StreamLoader(stream, batch_size=4, num_workers=workers)
-            for index in batch["index"]
+            int(index) for batch in StreamLoader(stream, batch_size=4) for index in batch["index"]
         ]
     assert sorted(seen) == list(range(sum(LENGTHS)))
 
@@ -417,51 +411,18 @@ def test_workers_and_jobs_fetch_each_byte_of_a_bucket_once(
     url = store.upload(v30, "set")
     size = sum(path.stat().st_size for path in v30.rglob("*") if path.is_file())
 
-    def epoch(**options: Any) -> float:
+    def epoch() -> float:
         store.forget()
-        stream = EpisodeStream(url, **options)
+        stream = EpisodeStream(url, cache_dir=tmp_path)
         loader = StreamLoader(stream, batch_size=2, num_workers=2)
         seen = [int(index) for batch in loader for index in batch["index"]]
         assert sorted(seen) == list(range(sum(LENGTHS)))
         return sum(store.sent_bytes.values()) / size
 
-    assert epoch(cache_size_in_gb=0) > 1.2
-    assert 0.9 < epoch(cache_dir=tmp_path) <= 1.1
+    assert 0.9 < epoch() <= 1.1
     # The next job fetches the metadata alone.
-    epoch(cache_dir=tmp_path)
+    epoch()
     assert not [key for key in store.sent_bytes if "/meta/" not in key]
-
-
-def test_the_threads_of_a_process_share_one_client_of_the_store(
-    v30: Path, store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from aiobotocore.session import AioSession
-    from s3fs import S3FileSystem
-
-    made: list[str] = []
-    create = AioSession.create_client
-
-    def create_client(session: AioSession, name: str, **options: Any) -> Any:
-        made.append(name)
-        return create(session, name, **options)
-
-    monkeypatch.setattr(AioSession, "create_client", create_client)
-    S3FileSystem.clear_instance_cache()
-    url = store.upload(v30, "clients")
-    S3FileSystem.clear_instance_cache()
-    made.clear()
-    stream = EpisodeStream(url, cache_dir=tmp_path, video_fetch_workers=4)
-    assert len(list(StreamLoader(stream, batch_size=8))) == len(range(0, sum(LENGTHS), 8))
-    assert made == ["s3"]
-    # In a process of its own, as a worker is, the first batch asks with all threads at once.
-    made.clear()
-    arrived = pickle.loads(pickle.dumps(stream._files))
-    S3FileSystem.clear_instance_cache()
-    arrived.connect(stream.meta.table.data.paths[0])
-    with ThreadPoolExecutor(8) as threads:
-        for path in stream.meta.table.data.paths * 3:
-            threads.submit(arrived.open, path)
-    assert made == ["s3"]
 
 
 def test_datasets_of_the_hub_are_read_by_ranges(v30: Path, hub: StandIn, tmp_path: Path) -> None:

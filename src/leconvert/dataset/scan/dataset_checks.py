@@ -28,7 +28,12 @@ from leconvert.dataset.findings import (
 from leconvert.dataset.formats import Dataset, v2
 from leconvert.dataset.formats.v2 import INFO_PATH, DatasetInfo, SourcePaths
 from leconvert.dataset.scan.changes import SourceFiles
-from leconvert.dataset.scan.file_checks import NO_INDEX, NOT_KNOWN
+from leconvert.dataset.scan.file_checks import (
+    NAMES_OF_AXES,
+    NO_INDEX,
+    NOT_KNOWN,
+    lacks_names_of_axes,
+)
 from leconvert.dataset.scan.gathering import (
     NO_TASK,
     EpisodeTable,
@@ -607,14 +612,16 @@ def beyond_target(features: Features, to: str) -> Iterator[Observation]:
 
 def check_declarations(features: Features) -> Iterator[Observation]:
     """Report unusual declarations of features."""
-    nested, unnamed, old_style, untold = [], [], [], []
+    nested, unnamed, old_style, untold, axes = [], [], [], [], []
     for name, feature in features.items():
         shape, names, dtype = feature.get("shape"), feature.get("names"), feature["dtype"]
         sizes = shape if isinstance(shape, list) else []
         if not _is_shape(shape):
             said = f"{INFO_PATH} declares {shown(name)} with the shape {shown(shape)}."
             yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
-        if names is not None and not _is_list_of_texts(names):
+        if lacks_names_of_axes(feature):
+            axes.append(name)
+        elif names is not None and not _is_list_of_texts(names):
             nested.append(name)
         if (
             names in (None, [], {})
@@ -630,6 +637,12 @@ def check_declarations(features: Features) -> Iterator[Observation]:
     for code, said, found in (
         ("nested-names", "The names of {} are not a plain list. They stay as they are.", nested),
         ("null-names", "{} have no names.", unnamed),
+        (
+            "null-names",
+            "The axes of {} do not have the names by which "
+            "policies find the channels. The result names them.",
+            axes,
+        ),
         ("video-info", "{} is described under video_info instead of info.", old_style),
         ("video-info", "The description of {} is not a table. It is left out.", untold),
     ):
@@ -731,6 +744,8 @@ def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, di
     for name in columns.schema.names:
         if name in features and features[name]["dtype"] != "video":
             declared = _readable_declaration(name, features[name], columns)
+            if declared is not None and lacks_names_of_axes({**features[name], **declared}):
+                declared["names"] = list(NAMES_OF_AXES)
             if declared is not None and not declared.items() <= features[name].items():
                 changes[name] = {**features[name], **declared}
     return changes
@@ -926,7 +941,7 @@ def _shape(field: pa.Field, files: Iterator[str]) -> tuple[list[int], list[str] 
     """Return the shape of a column's values, and the names of its dimensions."""
     kind, held = _plain(field.type), innermost_type(field.type)
     if pa.types.is_struct(kind) or is_binary(kind):
-        return _image_shape(next(_read(files, field.name))), ["height", "width", "channels"]
+        return _image_shape(next(_read(files, field.name))), list(NAMES_OF_AXES)
     if not (is_number(held) or is_text(kind)):
         raise ValueError(f"LeRobot cannot read {shown(str(kind))}")
     shapes = {_value_shape(values) for values in _read(files, field.name)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import leconvert
-from leconvert.dataset.formats import Dataset, open_dataset, rows_of, v2, v3
+from leconvert.dataset.formats import Dataset, open_dataset, rows_of, v2
 from leconvert.model.repairs import DroppedEpisode, Repairs
 from leconvert.model.values import LayoutOptions, camera_of
 from leconvert.support.errors import LeconvertError, SourceError
@@ -75,14 +75,6 @@ def test_datasets_go_to_other_processes(pair: tuple[Dataset, Dataset]) -> None:
         assert there.slices("data").path(3) == dataset.slices("data").path(3)
 
 
-def test_statistics_of_the_dataset_are_there_where_they_are_kept(
-    pair: tuple[Dataset, Dataset],
-) -> None:
-    old, new = pair
-    assert not old.stats
-    assert new.stats["action"]["count"].tolist() == [20]
-
-
 def test_an_episode_without_statistics_has_none(pair: tuple[Dataset, Dataset]) -> None:
     old, _ = pair
     path = old.root / v2.STATS_PATH
@@ -107,13 +99,6 @@ def test_an_episode_that_is_left_out_may_be_empty(pair: tuple[Dataset, Dataset])
             v2.Dataset(old.root).episodes  # noqa: B018
     finally:
         path.write_text(text)
-
-
-def test_the_version_of_the_files_decides(pair: tuple[Dataset, Dataset]) -> None:
-    assert isinstance(pair[0], v2.Dataset)
-    assert isinstance(pair[1], v3.Dataset)
-    assert "meta/tasks.jsonl" in pair[0].tables()
-    assert "meta/episodes/chunk-000/file-000.parquet" in pair[1].tables()
 
 
 def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:

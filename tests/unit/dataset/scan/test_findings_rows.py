@@ -16,7 +16,7 @@ from tests.trees import read_episodes
 import leconvert
 from leconvert import tables
 from leconvert.dataset.scan import scan_source
-from leconvert.model.repairs import DroppedEpisode, RepairOptions
+from leconvert.model.repairs import RepairOptions
 from leconvert.run.planner import plan_repairs
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.testing import (
@@ -108,15 +108,6 @@ def test_the_table_of_another_episode_gets_no_new_numbers(tmp_path: Path) -> Non
     assert "copied-table" not in {found.code for found in scan_source(source, anew).findings}
 
 
-def test_accepted_timestamps_are_a_warning(
-    source: Path,
-) -> None:
-    shift_times(source, 1, 0.05)
-    scan = scan_source(source, RepairOptions(accept=("timestamps",)))
-    assert only(scan, "timestamps").severity == "warning"
-    assert not scan.repairs
-
-
 @pytest.mark.parametrize(
     "columns", [["frame_index"], ["index", "episode_index"], ["timestamp"], ["task_index"]]
 )
@@ -162,37 +153,6 @@ def test_an_episode_that_only_its_files_know_is_a_stray(source: Path) -> None:
         "stray-stats": {"warning"},
         "stale-total": {"warning"},
     }
-
-
-def test_a_bad_episode_is_dropped_from_every_stream(
-    source: Path,
-) -> None:
-    (source / "data/chunk-000/episode_000002.parquet").unlink()
-    scan = scan_source(source, RepairOptions(on_bad_episode="drop"))
-    assert only(scan, "missing-file").severity == "repaired"
-    assert scan.repairs.dropped_episodes == (DroppedEpisode(2, "missing-file"),)
-    assert scan.repairs.computed_columns == ("episode_index", "index")
-    assert scan.repairs.computed_stats == ("episode_index", "index")
-    assert scan.episode_index.tolist() == [0, 1, 3]
-    assert scan.length.tolist() == [6, 5, 7]
-    for stream in scan.streams:
-        assert stream.frames.tolist() == [6, 5, 7]
-        assert stream.size_bytes.min() > 0
-
-
-def test_a_dataset_of_bad_episodes_alone_is_refused(source: Path) -> None:
-    for path in source.rglob("episode_*.parquet"):
-        path.write_bytes(b"")
-    with pytest.raises(SourceError, match="Every episode would be left out") as caught:
-        scan_source(source, RepairOptions(on_bad_episode="drop"))
-    assert len(caught.value.details) == 4
-
-
-def test_an_episode_with_a_flag_of_its_own_is_not_dropped(source: Path) -> None:
-    shift_times(source, 1, 0.05)
-    both = RepairOptions(on_bad_episode="drop", retime=True)
-    assert scan_source(source, both).num_episodes == 4
-    assert scan_source(source, RepairOptions(on_bad_episode="drop")).num_episodes == 3
 
 
 # --- tasks ------------------------------------------------------------------------------------

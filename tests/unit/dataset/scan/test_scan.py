@@ -22,27 +22,7 @@ from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.parallel import Spread
 from leconvert.testing import edit_lines
 
-TOP = "videos/observation.images.top"
-WRIST = "videos/observation.images.wrist"
 FIRST_CLIP = "videos/chunk-000/observation.images.top/episode_000000.mp4"
-
-
-def test_a_scan_has_one_number_an_episode_and_stream(small_source: Path) -> None:
-    scan = scan_source(small_source)
-    assert scan.episode_index.tolist() == [0, 1, 2, 3, 4]
-    assert scan.length.tolist() == [12, 7, 1, 9, 15]
-    assert [stream.stream for stream in scan.streams] == ["data", TOP, WRIST]
-    for stream in scan.streams:
-        assert stream.frames.tolist() == [12, 7, 1, 9, 15]
-        assert len(set(stream.group.tolist())) == 1
-    clips = [
-        small_source / f"videos/chunk-000/observation.images.wrist/episode_{n:06d}.mp4"
-        for n in range(5)
-    ]
-    assert scan.streams[2].size_bytes.tolist() == [clip.stat().st_size for clip in clips]
-    assert scan.only.extra_files == ("README.md", "meta/modality.json")
-    assert scan.fps == 30
-    assert not scan.findings
 
 
 def test_the_number_of_threads_does_not_change_a_scan(small_source: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -126,19 +124,6 @@ def test_statistics_have_the_shape_of_a_row() -> None:
     assert list(stats) == ["min", "max", "mean", "std", "count", *QUANTILES]
 
 
-def test_quantiles_are_left_out_unless_asked_for() -> None:
-    stats = computed(np.arange(4.0), quantiles=False)
-    assert list(stats) == ["min", "max", "mean", "std", "count"]
-
-
-def test_one_row_is_each_of_its_own_statistics() -> None:
-    stats = computed(np.array([[1.5, -2.0]], np.float32))
-    for name in ("min", "max", "mean", *QUANTILES):
-        assert stats[name] == [1.5, -2.0]
-    assert stats["std"] == [0.0, 0.0]
-    assert stats["count"] == [1]
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -251,20 +236,3 @@ def test_infinite_values_leave_extremes_and_quantiles_defined(first: bool) -> No
 def test_columns_without_a_meaning_are_refused(column: pa.Array, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         column_stats(column, quantiles=False)
-
-
-def test_no_warning_reaches_the_terminal_and_pandas_is_not_imported() -> None:
-    program = (
-        "import sys, warnings\n"
-        "warnings.simplefilter('error')\n"
-        "import pyarrow as pa\n"
-        "from leconvert.dataset.statistics import column_stats\n"
-        "bits = pa.py_buffer(bytes.fromhex('000080ff' '0000807f' '0000c07f' '0000803f'))\n"
-        "column = pa.Array.from_buffers(pa.float32(), 4, [None, bits])\n"
-        "column_stats(column, quantiles=True)\n"
-        "print('pandas' in sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert (done.stdout, done.stderr) == ("False\n", "")
