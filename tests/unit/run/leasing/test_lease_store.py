@@ -13,6 +13,7 @@ from tests.faults.faulty_files import CrashError, FaultyFileSystem
 from leconvert.run.leasing import (
     HeartbeatKeeper,
     Lease,
+    LeaseLostError,
     LeaseStore,
     WorkerIdentity,
     list_batches,
@@ -61,6 +62,21 @@ def test_a_claim_goes_on_when_a_file_has_no_room_for_more_names(make_store: Make
     fs.fail("link", errno.EMLINK)
     assert claim(store, 2).generation == 1
     assert make_store("b").claim(2) is None
+
+
+def test_a_heartbeat_keeps_the_lease_and_silence_loses_it(
+    make_store: MakeStore, clock: FakeClock
+) -> None:
+    a, b = make_store("a"), make_store("b")
+    lease = claim(a)
+    for _ in range(5):
+        assert b.claim(7) is None
+        clock.advance(45)
+        lease.heartbeat()
+    successor = taken_over(b, clock)
+    assert successor.generation == 2
+    with pytest.raises(LeaseLostError):
+        lease.heartbeat()
 
 
 def test_an_observer_frozen_between_its_clock_and_the_file_sees_no_silence(
