@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import socket
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from leconvert import convert
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
 from leconvert.support.errors import IncompleteError
+from leconvert.support.forkserver import start_python
 from tests.program import Leconvert
 
 # What Python imports before any module of a program, and what no program can do without it.
@@ -42,6 +45,20 @@ def test_python_m_does_not_see_it(
 ) -> None:
     folder = _with_modules(tmp_path / "folder", _IN_A_PROGRAM)
     leconvert_anew("check", small_source, cwd=folder, code=0)
+
+
+def test_processes_that_share_a_scan_do_not_see_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        files = (theirs.fileno(), theirs.fileno(), sys.stderr.fileno())
+        process = start_python("leconvert.support.parallel", (), files)
+        ours.sendall(pickle.dumps(len) + pickle.dumps(("three",)))
+        ours.shutdown(socket.SHUT_WR)
+        assert process.wait(30) == 0
+        assert pickle.loads(ours.recv(100)) == len("three")
 
 
 def test_workers_that_die_at_their_start_are_told_with_their_last_lines_and_their_logs(

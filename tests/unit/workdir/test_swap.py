@@ -321,17 +321,6 @@ def test_a_rolled_back_swap_can_begin_anew(tmp_path: Path) -> None:
     place.check_finished()
 
 
-def test_a_target_lost_by_a_dead_zombie_is_put_back_even_while_packing(tmp_path: Path) -> None:
-    place = _killed_between_the_renames(tmp_path)
-    journal = place.journal(nfs())
-    journal.begin()
-    journal.write(PackStep.PACKING)
-    assert recover_swap(journal, place.target) is SwapOutcome.ROLLED_BACK
-    assert content(place.target) == OLD
-    place.packs(nfs())
-    place.check_finished()
-
-
 def _killed_between_the_renames(folder: Path) -> Place:
     """Return a place whose only packer died when nothing stood at the target."""
     for point in make_place(folder / "quiet", in_place=True).points_that_differ(nfs):

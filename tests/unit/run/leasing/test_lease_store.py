@@ -191,20 +191,6 @@ def test_a_crash_at_any_point_of_a_batch_leaves_it_done_or_open(
         pytest.fail("the worker never came to its end")
 
 
-def test_a_worker_that_died_before_setting_its_batch_aside_is_helped_by_the_next(
-    make_store: MakeStore, run: RunPaths
-) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.EIO, match="failed")
-    with pytest.raises(StorageError):
-        claim(make_store("a", fs=fs, max_attempts=1)).fail(LeconvertError("broken."))
-    assert list_batches(run.failed_dir) == set()
-    assert make_store("b", max_attempts=1).claim(7) is None
-    record = read_failed(run, "r1", 7)
-    assert record["error"]["message"] == "broken."
-    assert [path.name for path in run.failed_dir.iterdir()] == ["000007.json"]
-
-
 def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
     make_store: MakeStore, clock: FakeClock, run: RunPaths
 ) -> None:
@@ -216,22 +202,6 @@ def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
     fs.before("list_names", lambda: void_done(run, "r1", 7, "short"), match="done")
     assert lease.publish_done({}) == "won"
     assert read_done(run, "r1", 7)["generation"] == 1
-
-
-def test_a_name_that_comes_and_goes_three_times_is_an_unknown_outcome(
-    make_store: MakeStore, run: RunPaths
-) -> None:
-    fs = FaultyFileSystem()
-    lease = claim(make_store("a", fs=fs))
-    fs.fail("link", errno.EEXIST, match="done", times=3)
-    with pytest.raises(OutcomeUnknownError, match="Another process creates and removes") as caught:
-        lease.publish_done({})
-    assert caught.value.path == str(run.done(7))
-    assert caught.value.next_step == (
-        "Check that only one packer runs, then run the same command again."
-    )
-    assert lease.attempt_dir.is_dir()
-    assert lease.publish_done({}) == "won"
 
 
 @pytest.mark.parametrize("operation", ["list_names", "read_bytes"])
@@ -297,17 +267,6 @@ def test_an_end_that_vanishes_while_it_is_opened_is_read_the_next_time(
     b = make_store("b", fs=fs)
     assert b.claim(7) is None, "no end, and nobody was silent for long enough"
     assert claim(b).generation == 2
-
-
-def test_an_end_on_a_disk_that_fails_is_told_with_its_path(
-    make_store: MakeStore, run: RunPaths
-) -> None:
-    claim(make_store("a")).hand_back("SIGTERM")
-    fs = FaultyFileSystem()
-    fs.fail("read_bytes", errno.EIO, match=".end")
-    with pytest.raises(StorageError) as caught:
-        make_store("b", fs=fs).claim(7)
-    assert caught.value.path == str(run.lease_end(7, 1))
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
