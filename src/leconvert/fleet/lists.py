@@ -43,6 +43,7 @@ from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.source import HubGroup, datasets_of, glances_at
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, UsageError
+from leconvert.support.machine import names_an_open_file
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
@@ -401,7 +402,7 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
             "find hf://ORG` lists the datasets of a user or an organisation.",
         )
     # A list on standard input, or one that a shell passes as an open file, lies in no folder.
-    folder = Path.cwd() if str(path.parent) in {"/dev", "/dev/fd", "/proc/self/fd"} else path.parent
+    folder = Path.cwd() if names_an_open_file(path) else path.parent
     pattern = os.path.join(folder, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
     if os.path.lexists(pattern):
         if not os.path.isdir(pattern):  # noqa: PTH112 - the pattern is a text
