@@ -64,20 +64,3 @@ def test_a_v2_dataset_is_checked_too(leconvert_here: Leconvert, source_copy: Pat
     report = json.loads(checked.stdout)
     assert report["version"] == "v2.1"
     assert [found["episode"] for found in report["findings"] if found["severity"] == "error"] == [2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ((), 2, "No dataset is given"),
-        ((".", "--repo-id", "a/b"), 2, "Both DATASET and --repo-id"),
-        (("/nowhere",), 3, "is not a folder"),
-        (("/bin",), 3, "is not a LeRobot dataset"),
-    ],
-)
-def test_what_cannot_be_checked_is_a_sentence(
-    leconvert_here: Leconvert, arguments: tuple[str, ...], code: int, said: str
-) -> None:
-    checked = leconvert_here("check", *arguments, code=code)
-    assert said in checked.stderr
-    assert "Traceback" not in checked.stderr

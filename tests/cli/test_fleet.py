@@ -285,7 +285,7 @@ def _kill_with_workers(fleet: subprocess.Popen[bytes]) -> None:
 
 
 def test_workers_join_a_fleet_and_share_a_large_dataset(
-    leconvert: Leconvert, lab: Lab, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
     source = make_dataset(lab.root / "large", DatasetSpec(episodes=16, frames=6))
     layout = LayoutOptions(episodes_per_batch=1)
@@ -297,15 +297,15 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
     folder = WorkDir(lab.work).dataset("large")
     lab.out.mkdir()
     run = open_or_plan(source, lab.out / "large", folder.root, Conversion(layout=layout))
-    joined = leconvert("work", lab.work, "--max-idle-seconds", 0, code=0)
+    joined = leconvert_here("work", lab.work, "--max-idle-seconds", 0, code=0)
     assert "converted 0 datasets" in joined.stdout
     assert re.search(r"helped with others [1-9]", joined.stdout)
     assert len(list_batches(run.paths.done_dir)) == 16
     lease.hand_back("the test goes on")
-    done = leconvert("work", lab.work)
+    done = leconvert_here("work", lab.work)
     assert "converted 1 dataset," in done.stdout
     alone = tmp_path / "alone"
-    assert leconvert("convert", source, alone, "-q").returncode == 0
+    assert leconvert_here("convert", source, alone, "-q").returncode == 0
     assert digest_of(lab.out / "large") == digest_of(alone)
 
 

@@ -172,9 +172,3 @@ def test_a_watch_that_is_interrupted_says_130_and_no_traceback(work_dir: Path) -
         _, said = watch.communicate(timeout=60)
     assert watch.returncode == 130
     assert said == ""
-
-
-def test_a_folder_without_a_run_is_a_sentence(leconvert_here: Leconvert, tmp_path: Path) -> None:
-    refused = leconvert_here("status", tmp_path, "--watch", "1", code=7)
-    assert "contains no work dir of a conversion of" in refused.stderr
-    assert leconvert_here("status", tmp_path, "--watch", "0").returncode == 2

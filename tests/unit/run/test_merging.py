@@ -204,19 +204,9 @@ def test_what_is_wrong_with_a_source_is_told_with_its_name(two: list[Path], tmp_
     ]
 
 
-@pytest.mark.parametrize(
-    ("places", "said"),
-    [
-        (("source0",), "A merge needs at least two datasets"),
-        (("source0", "source0"), "is given twice"),
-        (("source0", "source1", "source1/.."), "lies inside"),
-    ],
-)
-def test_places_that_make_no_sense_are_refused(
-    two: list[Path], tmp_path: Path, places: tuple[str, ...], said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        leconvert.merge([tmp_path / place for place in places], output=tmp_path / "out")
+def test_places_that_make_no_sense_are_refused(two: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="lies inside"):
+        leconvert.merge([*two, two[1] / ".."], output=tmp_path / "out")
     for inside in (two[0], two[1] / "out", tmp_path):
         with pytest.raises(UsageError):
             leconvert.merge(two, output=inside)

@@ -44,12 +44,6 @@ def make_work_dir(parent: Path) -> Path:
     return root
 
 
-def test_a_work_dir_is_removed(work_dir: Path, tmp_path: Path) -> None:
-    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
-    assert list(tmp_path.iterdir()) == []
-    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set"), "gone already is gone"
-
-
 def changes_of(folder: Path, act: Callable[[], object]) -> list[int]:
     """Do something; return the operations before which a death leaves something new."""
     with WatchedDisk(folder) as disk:

@@ -55,15 +55,6 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(
     assert make_store("b").claim(7) is None
 
 
-def test_a_claim_goes_on_when_a_file_has_no_room_for_more_names(make_store: MakeStore) -> None:
-    fs = FaultyFileSystem()
-    store = make_store("a", fs=fs)
-    claim(store, 1)
-    fs.fail("link", errno.EMLINK)
-    assert claim(store, 2).generation == 1
-    assert make_store("b").claim(2) is None
-
-
 def test_a_heartbeat_keeps_the_lease_and_silence_loses_it(
     make_store: MakeStore, clock: FakeClock
 ) -> None:

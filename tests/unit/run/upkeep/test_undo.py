@@ -17,7 +17,6 @@ from tests.trees import digest_of, snapshot
 
 import leconvert
 from leconvert.model.repairs import RepairOptions
-from leconvert.model.selection import EpisodeSelection
 from leconvert.run import upkeep
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import Difference, VerificationReport
@@ -71,27 +70,6 @@ def test_a_round_trip_gives_the_source_as_it_was_and_keeps_the_result(
     assert {name: facts[2] for name, facts in snapshot(source_copy).items()} == {
         name: facts[2] for name, facts in result.items()
     }
-
-
-def test_a_conversion_from_v30_to_v30_is_undone(source_copy: Path) -> None:
-    leconvert.convert(source_copy)
-    shutil.rmtree(source_copy.with_name("small_old"))
-    source = snapshot(source_copy)
-    leconvert.convert(source_copy, selection=EpisodeSelection(exclude_episodes="2"))
-    result = snapshot(source_copy)
-    report = undo_conversion(source_copy)
-    assert report.episodes == 4
-    assert snapshot(source_copy) == source
-    assert snapshot(report.result) == result
-    assert names(source_copy) == ["small", "small_v30"]
-    assert undo_conversion(source_copy) == UndoReport(source_copy, report.result, False, True)
-
-
-def test_a_dry_run_compares_and_moves_nothing(converted: Path) -> None:
-    before = snapshot(converted.parent)
-    report = undo_conversion(converted, dry_run=True)
-    assert (report.dry_run, report.episodes) == (True, 5)
-    assert snapshot(converted.parent) == before
 
 
 @pytest.fixture(params=["v3.0-v3.0", "v2.0-v2.1"])
@@ -258,10 +236,6 @@ def test_names_that_are_taken_or_missing_are_refused(converted: Path, tmp_path: 
     assert "does not exist" in refused(tmp_path / "other")
     (tmp_path / "empty").mkdir()
     assert "is not the result of a conversion in place" in refused(tmp_path / "empty")
-
-
-def test_a_source_that_was_never_converted_is_refused(source_copy: Path) -> None:
-    assert "is a v2.x dataset, but no kept source" in refused(source_copy)
 
 
 def test_every_move_is_synced_and_no_file_is_made_in_the_source(converted: Path) -> None:
