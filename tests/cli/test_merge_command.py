@@ -90,14 +90,14 @@ def halting(call: str, *command: object) -> Iterator[None]:
 
 
 def test_a_merge_that_is_killed_is_finished_by_the_same_command(
-    leconvert: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path
+    leconvert_here: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path
 ) -> None:
     out, before = tmp_path / "out", [snapshot(root) for root in two]
     command = ("merge", *two, "--output", out)
     with halting("leconvert.run.packer.run.swap_into_place", *command):
         assert not out.exists()
     assert [snapshot(root) for root in two] == before
-    leconvert(*command, code=0)
+    leconvert_here(*command, code=0)
     assert digest_of(out) == merged
     assert [snapshot(root) for root in two] == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
