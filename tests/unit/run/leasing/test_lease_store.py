@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from leconvert.run.leasing import (
     void_done,
 )
 from leconvert.run.leasing.state import Limits
-from leconvert.support.errors import LeconvertError, StorageError
+from leconvert.support.errors import LeconvertError, SourceError, StorageError
 from leconvert.workdir.fs import OutcomeUnknownError
 from leconvert.workdir.records import RunPaths
 
@@ -47,22 +48,18 @@ def test_of_two_claimers_who_meet_in_the_middle_one_gets_the_batch(make_store: M
     assert [lease is not None for lease in others] == [True]
 
 
-@pytest.mark.parametrize(
-    ("operation", "code"),
-    [
-        ("link", errno.EEXIST),
-        ("link", errno.EIO),
-        ("link", errno.ESTALE),
-        ("make_dir", errno.EEXIST),
-    ],
-)
-def test_a_claim_whose_answer_was_lost_is_still_ours(
-    make_store: MakeStore, operation: str, code: int
-) -> None:
+@pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ESTALE])
+def test_a_claim_whose_answer_was_lost_is_still_ours(make_store: MakeStore, code: int) -> None:
     fs = FaultyFileSystem()
-    fs.fail(operation, code, happens=True)
+    fs.fail("link", code, happens=True)
     assert claim(make_store("a", fs=fs)).generation == 1
     assert make_store("b").claim(7) is None
+
+
+def test_a_folder_whose_making_was_answered_twice_is_still_claimed(make_store: MakeStore) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("make_dir", errno.EEXIST, happens=True)
+    assert claim(make_store("a", fs=fs)).generation == 1
 
 
 def test_a_claim_goes_on_when_a_file_has_no_room_for_more_names(make_store: MakeStore) -> None:
@@ -126,6 +123,19 @@ def test_a_zombie_that_publishes_after_its_lease_expired_can_win_but_only_once(
     assert (record["generation"], record["token"]) == (1, "a-1-00000000")
     assert (run.root / record["attempt"] / "shard").read_bytes() == b"zombie's"
     assert not successor.attempt_dir.exists(), "the loser's folder is removed"
+
+
+def test_a_worker_that_lost_its_lease_cannot_replace_its_successors_result(
+    make_store: MakeStore, clock: FakeClock, run: RunPaths
+) -> None:
+    a, b = make_store("a"), make_store("b")
+    zombie = claim(a)
+    assert taken_over(b, clock).publish_done({}) == "won"
+    before = run.done(7).read_bytes()
+    assert zombie.publish_done({}) == "lost"
+    zombie.hand_back("too late")
+    assert run.done(7).read_bytes() == before
+    assert make_store("c").claim(7) is None
 
 
 def test_publishing_in_the_middle_of_another_publish_has_one_winner(
@@ -210,6 +220,29 @@ def test_a_crash_at_any_point_of_a_batch_leaves_it_done_or_open(
         pytest.fail("the worker never came to its end")
 
 
+def test_a_batch_handed_back_is_free_at_once_and_its_attempt_is_gone(make_store: MakeStore) -> None:
+    lease = claim(make_store("a"))
+    (lease.attempt_dir / "half").write_bytes(b"x")
+    lease.hand_back("SIGTERM")
+    lease.hand_back("again")
+    assert not lease.attempt_dir.exists()
+    assert claim(make_store("b")).generation == 2
+
+
+def test_errors_use_up_attempts_and_then_the_batch_is_set_aside(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    store = make_store("a", max_attempts=2)
+    error = SourceError("clip 3 is torn.", path="clip3", next_step="Drop it.")
+    assert claim(store).fail(error, "Traceback") is False
+    assert claim(store).fail(error, "Traceback") is True
+    assert store.claim(7) is None
+    record = read_failed(run, "r1", 7)
+    assert (record["errors"], record["host"]) == (2, "a")
+    assert record["error"]["message"] == "clip 3 is torn."
+    assert record["traceback"] == "Traceback"
+
+
 def test_a_worker_that_died_before_setting_its_batch_aside_is_helped_by_the_next(
     make_store: MakeStore, run: RunPaths
 ) -> None:
@@ -222,6 +255,45 @@ def test_a_worker_that_died_before_setting_its_batch_aside_is_helped_by_the_next
     record = read_failed(run, "r1", 7)
     assert record["error"]["message"] == "broken."
     assert [path.name for path in run.failed_dir.iterdir()] == ["000007.json"]
+
+
+def test_a_released_batch_gets_all_its_attempts_again(make_store: MakeStore, run: RunPaths) -> None:
+    store = make_store("a", max_attempts=1)
+    claim(store).fail(LeconvertError("disk full."))
+    assert release_failed(run, "r1", 7, "the disk has room again")
+    assert not release_failed(run, "r1", 7, "again")
+    again = claim(store)
+    assert again.generation == 2
+    assert again.fail(LeconvertError("disk full.")) is True
+    assert release_failed(run, "r1", 7, "once more")
+    assert sorted(path.name for path in run.failed_dir.iterdir()) == [
+        "000007.released-1",
+        "000007.released-2",
+    ]
+
+
+def test_a_done_without_its_shards_is_voided_and_the_batch_opens_at_once(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    store = make_store("a")
+    assert claim(store).publish_done({"round": 1}) == "won"
+    assert void_done(run, "r1", 7, "a shard is missing")
+    assert not void_done(run, "r1", 7, "a shard is missing")
+    second = claim(make_store("b"))
+    assert second.generation == 2
+    assert second.publish_done({"round": 2}) == "won"
+    assert void_done(run, "r1", 7, "again")
+    assert sorted(path.name for path in run.done_dir.iterdir()) == [
+        "000007.void-1",
+        "000007.void-2",
+    ]
+    assert b'"round": 1' in run.voided(7, 1).read_bytes()
+
+
+def test_a_torn_done_record_can_be_voided(make_store: MakeStore, run: RunPaths) -> None:
+    run.done(7).write_bytes(b'{"format": "leconv')
+    assert void_done(run, "r1", 7, "torn")
+    assert claim(make_store("a")).generation == 1
 
 
 def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
@@ -411,6 +483,11 @@ def test_a_full_disk_while_claiming_gives_the_batch_back(make_store: MakeStore) 
     assert claim(make_store("b")).generation == 2
 
 
+def test_reserved_fields_of_a_done_record_are_refused(make_store: MakeStore) -> None:
+    with pytest.raises(ValueError, match="generation, token"):
+        claim(make_store("a")).publish_done({"token": "x", "generation": 1})
+
+
 def test_an_abandoned_attempt_is_removed_only_if_it_cannot_have_won(make_store: MakeStore) -> None:
     first = claim(make_store("a"), 1)
     first.abandon()
@@ -527,6 +604,22 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_path(
     assert caught.value.path == str(told), "not what failed while the batch was given back"
 
 
+def test_a_lease_takes_its_times_from_the_clock_of_its_store(run: RunPaths) -> None:
+    noon = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    worker = WorkerIdentity("a-1-00000000", "a", 1)
+    assert claim(LeaseStore(run, "r1", worker, now=lambda: noon)).publish_done({}) == "won"
+    assert read_done(run, "r1", 7)["began"].startswith("2026-02-03T12:00:00")
+
+
+def test_nothing_is_observed_of_a_batch_that_nobody_holds(make_store: MakeStore) -> None:
+    store = make_store("a")
+    assert store.observe(7).observation is None
+    lease = claim(store)
+    assert store.observe(7).observation is not None
+    lease.hand_back("SIGTERM")
+    assert store.observe(7).observation is None
+
+
 @pytest.mark.parametrize("errors", [0, 2])
 def test_a_batch_that_is_set_aside_for_losses_says_how_often_and_the_last_error(
     make_store: MakeStore, clock: FakeClock, run: RunPaths, errors: int
@@ -568,3 +661,19 @@ def test_the_keeper_gives_up_at_the_first_beat_that_fails_a_lease_after_the_last
     assert keeper.lost.is_set() == lost
     assert isinstance(keeper.error, StorageError)
     assert len(beats.waits) == before + failures + (0 if lost else 2)
+
+
+def test_the_keepers_thread_is_named_after_its_batch(
+    make_store: MakeStore, clock: FakeClock
+) -> None:
+    names: list[str] = []
+    asked = threading.Event()
+
+    def waiter(_stop: threading.Event, _seconds: float) -> bool:
+        names.append(threading.current_thread().name)
+        asked.set()
+        return True
+
+    with HeartbeatKeeper(claim(make_store("a")), clock=clock, waiter=waiter):
+        assert asked.wait(10)
+    assert names == ["heartbeat-7"]
