@@ -344,6 +344,17 @@ def test_a_finished_run_does_not_answer_for_a_source_that_grew(
     assert episodes_of(tmp_path / "out_old") == ("v3.0", 4)
 
 
+def test_a_finished_run_does_not_answer_for_other_options(
+    tmp_path: Path, leconvert_here: Leconvert, finished: list[Any]
+) -> None:
+    finished += ["--drop-feature", "observation.images.top"]
+    done = leconvert_here(*finished, code=6)
+    assert "drop_feature" in done.stderr
+    assert (tmp_path / "out/videos").exists()
+    assert leconvert_here(*finished, "--force-conversion").returncode == 0
+    assert not (tmp_path / "out/videos").exists()
+
+
 def test_a_proof_of_a_finished_run_in_place_is_made_anew_before_its_source_is_deleted(
     dataset: Path, four: Path, leconvert_here: Leconvert
 ) -> None:
@@ -386,6 +397,33 @@ def test_a_source_that_was_put_back_is_converted_again(
 
 
 # --- two runs of one dataset ----------------------------------------------------------------------
+
+
+def test_while_one_run_swaps_another_one_of_the_same_dataset_is_refused(
+    dataset: Path, tmp_path: Path, leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert.cli import main
+    from leconvert.run.packer import run as packing
+
+    for name in ("one", "two"):
+        work = tmp_path / name
+        assert leconvert_here("plan", "--root", dataset, "--work-dir", work).returncode == 0
+        assert leconvert_here("work", work).returncode == 0
+    monkeypatch.setattr("leconvert.workdir.locks.BEAT_SECONDS", 0.1)  # by which the other lives
+    swap = packing.swap_into_place
+    codes: list[int] = []
+
+    def with_another_one(*arguments: Any, **options: Any) -> None:
+        if not codes:
+            codes.append(-1)
+            codes[0] = main(["pack", str(tmp_path / "two")])
+        swap(*arguments, **options)
+
+    monkeypatch.setattr(packing, "swap_into_place", with_another_one)
+    assert leconvert_here("pack", tmp_path / "one").returncode == 0
+    assert codes == [12]
+    assert episodes_of(dataset)[0] == "v3.0"
+    assert leconvert_here("pack", tmp_path / "two").returncode == 5
 
 
 def test_two_conversions_of_one_dataset_that_start_together_lose_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -60,16 +59,3 @@ def test_every_engine_gives_the_same_bytes(
     assert did[1].startswith("This worker finished 0 batches")
     digests = {digest_of(tmp_path / engine) for engine in ("inline", "local", "slurm")}
     assert len(digests) == 1
-
-
-def test_a_cluster_that_is_not_there_leaves_a_run_that_goes_on(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    place = ("--root", small_source, "--output", tmp_path / "out")
-    empty = {**os.environ, "PATH": str(tmp_path)}
-    refused = leconvert("convert", *place, "--engine", "slurm", "--json", env=empty, code=18)
-    assert (
-        "This machine has no sbatch, the command of SLURM that submits jobs."
-        in json.loads(refused.stdout)["message"]
-    )
-    assert leconvert("convert", *place, "--engine", "inline").returncode == 0

@@ -96,25 +96,3 @@ def test_nodes_share_the_episodes_of_a_dataset_of_one_file(
     assert (document["read_from"], document["options"]["source"]) == ("local", "hub")
     assert none.returncode == json.loads(none.stdout)["exit_code"] == 2
     assert "Partition 98 of 99 would have no episodes" in none.stderr
-
-
-def test_help_lists_the_commands_and_imports_nothing_heavy(leconvert: Leconvert) -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import sys; sys.argv = ['leconvert', 'probe', 'run', '--help']\n"
-        "from leconvert.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules)), file=sys.stderr)"
-    )
-
-    listed = leconvert("probe", "--help").stdout
-    imported = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-
-    assert all(name in listed for name in ("run", "limit", "diagnose", "summarize", "submit"))
-    assert "--episode-pool-size" in imported.stdout
-    assert imported.stderr == "[]\n"

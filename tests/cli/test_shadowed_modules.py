@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,8 +12,6 @@ import pytest
 from leconvert import convert
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
-from leconvert.run.engines.options import Site, SlurmOptions
-from leconvert.run.engines.slurm import worker_job
 from leconvert.support.errors import IncompleteError
 from leconvert.support.forkserver import start_python
 from tests.program import Leconvert
@@ -62,15 +59,6 @@ def test_processes_that_share_a_scan_do_not_see_it(
         ours.shutdown(socket.SHUT_WR)
         assert process.wait(30) == 0
         assert pickle.loads(ours.recv(100)) == len("three")
-
-
-def test_a_job_of_slurm_does_not_see_it(folder: Path) -> None:
-    site = Site(program=f"{sys.executable} -m leconvert")
-    job = worker_job(SlurmOptions(site=site), 1, ["--help"], log_dir="logs")
-    ran = subprocess.run(
-        ["bash"], input=job.script, cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_workers_that_die_at_their_start_are_told_with_their_last_lines_and_their_logs(

@@ -86,6 +86,24 @@ def test_a_worker_stops_after_waiting_for_so_long(leconvert: Leconvert, planned:
     assert time.monotonic() - began >= 0.5
 
 
+def test_a_worker_sets_a_batch_aside_after_so_many_errors(planned: OpenedRun) -> None:
+    code = (
+        "from leconvert import media\n"
+        "from leconvert.support.errors import UnreadableSourceError\n"
+        "def torn(*_, **__):\n"
+        "    raise UnreadableSourceError('a clip is torn.')\n"
+        "media.join_clips = torn\n"
+    )
+    with working(code, planned.work_dir.root, "--max-attempts", 1, "--json") as worker:
+        said, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert json.loads(said)["batches_failed"] == 5
+    failures = run_status(planned.work_dir.root).failures
+    assert [(failure.errors, failure.message) for failure in failures] == [
+        (1, "a clip is torn.")
+    ] * 5
+
+
 def test_a_worker_that_comes_when_the_result_is_in_the_source_s_place_has_nothing_to_do(
     leconvert: Leconvert, source_copy: Path, tmp_path: Path
 ) -> None:

@@ -160,6 +160,15 @@ def test_names_of_values_must_be_the_same_where_both_have_them(make: Make, tmp_p
     leconvert.merge([first, second], output=tmp_path / "out", proof=BYTES)
 
 
+def test_another_codec_begins_another_file(make: Make, tmp_path: Path) -> None:
+    sources = make(FIRST, replace(SECOND, cameras=(replace(CAMERA, codec="hevc"),)))
+    leconvert.merge(sources, output=tmp_path / "out", proof=BYTES)
+    slices = open_dataset(tmp_path / "out").slices("videos/observation.images.top")
+    assert slices.file.tolist() == [0, 0, 0, 1, 1]
+    declared = open_dataset(tmp_path / "out").features[CAMERA.key]["info"]["video.codec"]
+    assert declared == "h264", "as most episodes are"
+
+
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [

@@ -13,7 +13,7 @@ import pytest
 import leconvert
 from leconvert import LayoutOptions, ProofOptions, RepairOptions, verify_pair
 from leconvert.model.selection import EpisodeSelection
-from leconvert.support.errors import UsageError
+from leconvert.support.errors import SourceError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 BYTES = ProofOptions(verify="bytes")
@@ -78,6 +78,20 @@ def test_a_result_has_the_new_names_and_its_source_the_old(
     assert rows_of(out) == expected
     assert json.loads((plain / "meta/stats.json").read_text())["action"] == stats["action.joints"]
     assert verify_pair(out, source, depth="bytes").ok
+
+
+def test_datasets_whose_names_differ_are_merged(sources: dict[str, Path], tmp_path: Path) -> None:
+    other = replace(SPEC, cameras=(CameraSpec(key=TOP, width=64, height=48),), seed=5)
+    two = [sources["v3.0"], made(tmp_path, "v2.1", other)]
+    with pytest.raises(SourceError) as refused:
+        leconvert.merge(two, output=tmp_path / "out")
+    assert "--rename-feature OLD=NEW" in str(refused.value.next_step)
+    repairs = RepairOptions(rename_features=(f"{FRONT}={TOP}",))
+    out = leconvert.merge(two, output=tmp_path / "out", repairs=repairs, proof=BYTES).output
+    assert TOP in info_of(out)["features"]
+    assert FRONT not in info_of(out)["features"]
+    assert verify_pair(out, two, depth="bytes").ok
+    assert verify_pair(out, two[::-1], depth="bytes").ok
 
 
 @pytest.mark.parametrize(

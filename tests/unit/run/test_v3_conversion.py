@@ -22,6 +22,7 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import v3
 from leconvert.dataset.scan import check_source_unchanged
 from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import open_or_plan
@@ -236,6 +237,47 @@ def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Pa
     rewrite(EPISODES, lambda table: table)(source)
     with pytest.raises(SourceChangedError, match="changed after the conversion was planned"):
         check_source_unchanged(run)
+
+
+@pytest.mark.parametrize(
+    ("selection", "kept"),
+    [
+        (EpisodeSelection(episodes="1-2,5"), [1, 2, 5]),
+        (EpisodeSelection(exclude_episodes="0,6"), [1, 2, 3, 4, 5]),
+        (EpisodeSelection(exclude_tasks=("Put it down.",)), [0, 2, 4, 6]),
+    ],
+)
+def test_selected_episodes_are_cut_out(
+    source: Path, tmp_path: Path, selection: EpisodeSelection, kept: list[int]
+) -> None:
+    # What is wrong with others does not matter.
+    rewrite(DATA, set_cells("frame_index", **{f"r{sum(LENGTHS[:3])}": 7}))(source)
+    if 3 in kept:
+        with pytest.raises(FindingsError):
+            converted(source, tmp_path / "out", selection=selection)
+        return
+    report = converted(source, tmp_path / "out", selection=selection, layout=SMALL)
+    assert report.repairs["selected_episodes"]
+    rows = rows_of(tmp_path / "out")
+    assert [row["length"] for row in rows] == [LENGTHS[episode] for episode in kept]
+    before = rows_of(source)
+    for name in ("tasks", "stats/action/mean", f"stats/{TOP}/max"):
+        assert [row[name] for row in rows] == [before[episode][name] for episode in kept]
+    assert [row["stats/episode_index/min"] for row in rows] == [[n] for n in range(len(kept))]
+
+
+def test_statistics_of_parts_of_files_are_those_of_single_files(
+    sound: Path, tmp_path: Path
+) -> None:
+    v21 = tmp_path / "v21"
+    leconvert.convert(sound, output=v21, layout=LayoutOptions(to="v2.1"))
+    rows = []
+    for source in (sound, v21):
+        out = tmp_path / f"of {source.name}"
+        converted(source, out, repairs=RepairOptions(quantiles=True))
+        rows.append(rows_of(out))
+    assert "stats/action/q01" in rows[0][0]
+    assert rows[0] == rows[1]
 
 
 def test_a_column_in_two_types_gets_the_one_that_holds_the_values_of_both(

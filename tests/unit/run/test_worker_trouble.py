@@ -374,13 +374,3 @@ def test_an_idle_worker_looks_at_once_when_another_of_its_process_ends_a_batch(
     assert trouble.worker(batch_ended=Woken()).run().batches_done == 0
     assert len(naps) == 1
     assert list_batches(trouble.run.paths.done_dir) == set(range(5))
-
-
-def test_a_worker_alone_in_its_process_stops_in_the_middle_of_a_nap(trouble: Trouble) -> None:
-    others = trouble.successor()
-    for batch_id in range(trouble.run.manifest.num_batches):
-        assert others.claim(batch_id) is not None
-    trouble.then = trouble.stop.set
-    with pytest.raises(InterruptedRunError):
-        trouble.worker().run()
-    assert len(trouble.pauses) == 1

@@ -59,17 +59,24 @@ def test_a_link_that_failed_because_another_was_first_is_told_apart(
     assert (tmp_path / "done").read_bytes() == b"record of worker B\n"
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("code", "where", "helps"),
+    [
+        *((code, "done", "") for code in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT)),
+        *((code, "", "--restart") for code in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)),
+    ],
+)
 def test_a_link_that_really_failed_is_a_storage_error_with_a_next_step(
-    mine: Path, tmp_path: Path, code: int
+    mine: Path, tmp_path: Path, code: int, where: str, helps: str
 ) -> None:
     fs = FaultyFileSystem()
     fs.fail("link", code)
     with pytest.raises(StorageError) as caught:
         publish_exclusively(mine, tmp_path / "done", fs=fs)
     assert not isinstance(caught.value, OutcomeUnknownError)
-    assert caught.value.path == str(tmp_path / "done")
+    assert caught.value.path == str(tmp_path / where)
     assert caught.value.next_step
+    assert helps in caught.value.next_step
     assert not (tmp_path / "done").exists()
 
 
@@ -196,18 +203,6 @@ def test_syncing_a_tree_reaches_every_file_and_folder(tmp_path: Path) -> None:
         ("sync_dir", tmp_path / "a"),
         ("sync_dir", tmp_path),
     ]
-
-
-@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_folder_without_hard_links_is_told_with_its_path_and_what_to_do(
-    mine: Path, tmp_path: Path, code: int
-) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("link", code)
-    with pytest.raises(StorageError, match="its file system has no hard links") as caught:
-        publish_exclusively(mine, tmp_path / "done", fs=fs)
-    assert caught.value.path == str(tmp_path)
-    assert "--restart" in (caught.value.next_step or "")
 
 
 def test_a_file_that_cannot_be_forced_to_the_disk_is_told_with_its_path(tmp_path: Path) -> None:

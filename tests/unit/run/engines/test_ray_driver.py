@@ -99,10 +99,6 @@ def test_every_node_gets_its_share_and_a_node_that_joins_too(drive: Any) -> None
     assert (two.fresh(), two.look("abc"), two.look(), two.running) == ("abab", "cc", "", 6)
 
 
-def test_no_more_than_the_total_start_and_nodes_are_filled_evenly(drive: Any) -> None:
-    assert drive("abc", 4, 2).fresh() == "abca"
-
-
 def test_the_workers_of_a_lost_node_start_where_there_is_room_though_they_never_answer(
     drive: Any,
 ) -> None:
@@ -221,17 +217,6 @@ def test_an_end_cancels_all_workers_and_waits_until_they_handed_back(drive: Any)
     ending.cluster.outcomes = {0: Outcome(130, "host-a"), 1: Outcome(130, "host-b")}
     ending.driver.end()
     assert (ending.cluster.cancelled, ending.cluster.outcomes) == ([0, 1], {})
-
-
-def test_an_end_does_not_wait_for_ever(drive: Any, clock: TurnedClock) -> None:
-    class Hanging(FakeCluster):
-        def ended(self, _: Iterable[int], seconds: float) -> Mapping[int, Outcome]:
-            clock.seconds += seconds
-            return {}
-
-    hanging, before = drive("a", 1, 1, cluster=Hanging("a")), clock.seconds
-    hanging.driver.end()
-    assert clock.seconds - before == pytest.approx(25.0)
 
 
 def test_an_order_is_the_same_again_after_its_way_through_a_pipe(tmp_path: Path) -> None:

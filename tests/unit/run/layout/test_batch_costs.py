@@ -79,6 +79,27 @@ def test_nobody_shares_more_than_256_mebibytes() -> None:
     assert [len(batch.shards) for batch in batches] == [2] * 128
 
 
+def test_episodes_of_a_batch_are_slices_of_all_streams() -> None:
+    data, top = stream("data", 1, 2, 4, 8, 16), stream("videos/top", 32, 64, 128, 256, 512)
+    layouts = [files(data, 0, 3, 5), files(top, 0, 4, 5)]
+    batches = cut_batches([data, top], layouts, 2)
+    assert [(b.source_bytes // MEBIBYTE, b.frames) for b in batches] == [
+        (16 + 512, 20), (4 + 8 + 128 + 256, 40), (1 + 2 + 32 + 64, 40),
+    ]  # fmt: skip
+    assert [places(batch) for batch in batches] == [
+        [("data", 1, 4, 5, False), ("videos/top", 1, 4, 5, True)],
+        [("data", 0, 2, 3, False), ("data", 1, 3, 4, False), ("videos/top", 0, 2, 4, False)],
+        [("data", 0, 0, 2, False), ("videos/top", 0, 0, 2, False)],
+    ]
+
+
+def test_one_stream_is_enough_and_none_is_no_work() -> None:
+    data = stream("data", 1, 1, 1)
+    assert [batch.frames for batch in cut_batches([data], [files(data, 0, 3)], 2)] == [20, 10]
+    assert [batch.frames for batch in cut_batches([data], [files(data, 0, 3)], 1)] == [10, 10, 10]
+    assert cut_batches([], [], 2) == []
+
+
 @pytest.mark.parametrize("episodes", [0, -3])
 def test_a_batch_holds_at_least_one_episode(episodes: int) -> None:
     data = stream("data", 1)

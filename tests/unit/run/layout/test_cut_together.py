@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from layout_scans import stream_of
 
-from leconvert.model.values import MEBIBYTE, StreamScan
+from leconvert.model.values import MEBIBYTE, IntArray, StreamScan
+from leconvert.run import layout
 from leconvert.run.layout import roll_together
 
 BIG = 1e18
@@ -30,6 +31,25 @@ def cut(
 
 def light(lengths: Sequence[int], name: str = "data") -> StreamScan:
     return stream_of(name, [0] * len(lengths))
+
+
+def test_one_file_holds_everything_where_nothing_forbids_it() -> None:
+    lengths = [100] * 9
+    assert cut(lengths, light(lengths), light(lengths, "videos/a")) == [0, 9]
+
+
+@pytest.mark.parametrize(
+    ("files", "starts"),
+    [
+        (2, [0, 4, 8]), (3, [0, 3, 5, 8]), (4, [0, 2, 4, 6, 8]),
+        (5, [0, 2, 3, 5, 6, 8]), (8, [*range(9)]), (99, [*range(9)]),
+    ],
+)  # fmt: skip
+def test_frames_are_shared_out_evenly_over_the_files_that_are_wanted(
+    files: int, starts: list[int]
+) -> None:
+    lengths = [100] * 8
+    assert cut(lengths, light(lengths), files=files) == starts
 
 
 @pytest.mark.parametrize(
@@ -83,6 +103,18 @@ def test_limits_are_each_streams_own_and_reached_by_equality() -> None:
     assert starts(BIG, 1) == [*range(7)], "an episode beyond the limit has a file of its own"
 
 
+def test_the_first_file_ends_at_its_limit_as_the_others_do() -> None:
+    assert cut([10, 10], stream_of("data", [1, 1]), limit=2) == [0, 1, 2]
+    assert cut([10] * 4, stream_of("data", [1] * 4), limit=2) == [0, 1, 2, 3, 4]
+
+
+def test_every_stream_has_a_limit() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        roll_together(
+            [light([1]), light([1], "videos/a")], [1.0], np.array([1]), Fraction(30), min_files=1
+        )
+
+
 def test_files_end_where_a_decoder_changes_and_more_go_to_the_longer_run() -> None:
     left = stream_of("videos/left", [0] * 10, groups=[0, 0, 0, 1, 1, 1, 1, 1, 1, 1])
     right = stream_of("videos/right", [0] * 10, groups=[0, 0, 0, 0, 0, 0, 0, 0, 0, 5])
@@ -93,6 +125,35 @@ def test_files_end_where_a_decoder_changes_and_more_go_to_the_longer_run() -> No
     assert cut(lengths, left, right, files=6) == [0, 1, 3, 5, 7, 9, 10]
     assert cut(lengths, left, right, files=10) == [*range(11)]
     assert cut(lengths, left, right, files=11) == [*range(11)]
+
+
+def test_of_runs_with_equally_large_files_the_first_is_cut_first() -> None:
+    scan = stream_of("videos/a", [0] * 8, groups=[0, 0, 0, 0, 1, 1, 1, 1])
+    assert cut([10] * 8, scan, files=3) == [0, 2, 4, 8]
+    assert cut([10] * 8, scan, files=4) == [0, 2, 4, 6, 8]
+
+
+def test_of_runs_that_need_several_files_that_with_the_largest_files_gets_more() -> None:
+    # Two files of 200 frames each, which a limit asks for, and one of 300: the third is cut.
+    sizes, groups = [1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1]
+    video = stream_of("videos/a", sizes, groups=groups)
+    assert cut([100] * 7, video, limit=3) == [0, 2, 4, 7]
+    assert cut([100] * 7, video, limit=3, files=4) == [0, 2, 4, 5, 7]
+
+
+def test_an_episode_alone_in_its_run_asks_for_no_more_files() -> None:
+    scan = stream_of("videos/a", [0] * 4, groups=[0, 1, 1, 1])
+    assert cut([9000, 10, 10, 10], scan, files=3) == [0, 1, 2, 4]
+    assert cut([9000, 10, 10, 10], scan, files=4) == [0, 1, 2, 3, 4]
+
+
+def test_what_cannot_be_shared_because_of_a_limit_is_shared_out_among_the_rest() -> None:
+    heavy = [3] * 4 + [0] * 12
+    first, last = stream_of("data", heavy), stream_of("data", heavy[::-1])
+    assert cut([10] * 16, first, limit=4) == [0, 1, 2, 3, 16]
+    assert cut([10] * 16, first, limit=4, files=6) == [0, 1, 2, 3, 7, 12, 16]
+    assert cut([10] * 16, last, limit=4) == [0, 13, 14, 15, 16]
+    assert cut([10] * 16, last, limit=4, files=6) == [0, 3, 5, 13, 14, 15, 16]
 
 
 def made(
@@ -150,3 +211,50 @@ def test_what_was_cut_once_is_cut_the_same_for_ever(
     groups = [place // (decoders_every or len(lengths)) % 2 for place in range(len(lengths))]
     video = stream_of("videos/a", sizes, groups=groups)
     assert cut(lengths, video, limit=limit, files=files, fps=fps) == starts
+
+
+# 15 episodes of 30 s to 28 min, at ten frames a second, in clips of up to 40 MiB.
+STUBBORN_LENGTHS = [place * 9108 % 16403 + 300 for place in range(15)]
+STUBBORN_SIZES = [place * 7 % 41 for place in range(15)]
+
+
+def test_shares_are_made_anew_a_few_times_where_reach_goes_on_forcing_cuts() -> None:
+    video = stream_of("videos/a", STUBBORN_SIZES)
+    starts = cut(STUBBORN_LENGTHS, video, limit=100, fps="10")
+    # Five if each were filled; reach forces seven, of seven eight, and so on: ten is let be.
+    assert starts == [0, 3, 5, 6, 7, 8, 9, 10, 13, 14, 15]
+
+
+@pytest.mark.parametrize(("many", "files"), [(6, 7), (7, 8), (8, 9), (9, 10), (10, 10)])
+def test_among_many_files_one_small_rest_is_let_be(
+    many: int, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_MANY_FILES", many)
+    video = stream_of("videos/a", STUBBORN_SIZES)
+    assert len(cut(STUBBORN_LENGTHS, video, limit=100, fps="10")) - 1 == files
+
+
+def test_without_a_camera_no_frame_is_looked_up_and_none_is_out_of_reach() -> None:
+    table = stream_of("data", STUBBORN_SIZES)
+    assert cut(STUBBORN_LENGTHS, table, limit=100, fps="10") == [0, 5, 10, 15]
+    video = stream_of("videos/a", [0] * 15)
+    assert cut(STUBBORN_LENGTHS, video, fps="10") == [0, 3, 5, 15]
+
+
+def test_what_is_in_doubt_is_asked_once_a_file_in_windows_that_double(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def nothing_lost(begin_frame: IntArray, length: IntArray, fps: Fraction) -> IntArray:
+        asked.append((int(begin_frame[0]), len(length)))
+        assert (length == 96).all()
+        assert np.diff(begin_frame).tolist() == [96] * (len(length) - 1)
+        return np.zeros(len(length), np.int64)
+
+    monkeypatch.setattr(layout, "frames_out_of_reach", nothing_lost)
+    lengths = [96] * 400
+    assert cut(lengths, light(lengths, "videos/a"), files=1) == [0, 400]
+    # 30,720 frames of 30 a second are certain, which is where episode 320 begins.
+    windows = [(30720, 16), (30720 + 16 * 96, 32), (30720 + 48 * 96, 32)]
+    assert asked == windows * 2, "to count files, and to cut them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +13,45 @@ from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import LayoutOptions, StreamLayout
 from leconvert.run import layout
 from leconvert.run.layout import (
+    check_layout_options,
     choose_block_align,
     count_out_of_reach,
     layout_streams,
+    roll_over,
 )
 from leconvert.support.errors import UsageError
 
 KIBIBYTE = 1024
+
+
+def cut(sizes: list[int], limit: float, groups: list[int] | None = None) -> list[int]:
+    group = np.array(groups or [0] * len(sizes))
+    return roll_over(np.array(sizes), group, limit).tolist()
+
+
+def test_a_file_ends_before_the_episode_that_would_reach_its_limit() -> None:
+    assert cut([4, 4, 4], 12) == [0, 2, 3]
+    assert cut([4, 4, 4], 12.5) == [0, 3]
+    assert cut([4, 4, 3, 4, 4, 3], 12) == [0, 3, 6], "counting begins anew with each file"
+
+
+def test_an_episode_at_the_limit_or_beyond_has_a_file_of_its_own() -> None:
+    assert cut([12, 1, 99, 1], 12) == [0, 1, 2, 3, 4]
+    assert cut([99], 12) == [0, 1]
+
+
+def test_a_file_ends_where_the_decoder_changes_and_again_where_it_changes_back() -> None:
+    assert cut([1] * 5, 100, [7, 7, 8, 8, 7]) == [0, 2, 4, 5]
+    assert cut([5, 5, 5, 5], 11, [0, 1, 1, 1]) == [0, 1, 3, 4], "counting begins anew there too"
+
+
+def test_starts_are_64_bit_whole_numbers() -> None:
+    assert roll_over(np.array([1]), np.array([0]), 5).dtype == np.int64
+
+
+def test_sizes_and_decoders_of_different_episodes_are_not_paired() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        roll_over(np.array([1, 1]), np.array([0]), 5)
 
 
 def test_tables_and_cameras_have_limits_of_their_own() -> None:
@@ -46,6 +79,43 @@ def test_for_streaming_all_streams_start_their_files_together_with_limits_of_the
         data_file_size_in_mb=100, video_file_size_in_mb=100, layout="streaming", loader_workers=2
     )
     assert layout_streams(scan, more)[0].starts.tolist() == [0, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            LayoutOptions(data_file_size_in_mb=0.0),
+            "--data-file-size-in-mb must be above 0, not 0.0.",
+        ),
+        (
+            LayoutOptions(data_file_size_in_mb=math.nan),
+            "--data-file-size-in-mb must be above 0, not nan.",
+        ),
+        (
+            LayoutOptions(video_file_size_in_mb=-2),
+            "--video-file-size-in-mb must be above 0, not -2.",
+        ),
+        (
+            LayoutOptions(layout="best"),
+            "--layout takes reference, streaming, episode-files or overlay, not 'best'.",
+        ),
+        (LayoutOptions(loader_workers=0), "--loader-workers must be at least 1, not 0."),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_with_its_value(
+    options: LayoutOptions, message: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_layout_options(options)
+    assert refused.value.message == message
+
+
+def test_limits_below_a_mebibyte_make_sense() -> None:
+    scan = source_of([1] * 3, stream_of("data", [0.25] * 3))
+    assert layout_streams(
+        scan, LayoutOptions(data_file_size_in_mb=0.75, video_file_size_in_mb=0.5)
+    )[0].starts.tolist() == [0, 2, 3]
 
 
 def test_lost_frames_are_counted_once_for_cameras_that_are_cut_alike(

@@ -19,15 +19,6 @@ def finish(lease: Lease | None) -> int:
     return lease.batch_id
 
 
-def test_one_worker_does_every_batch_once(make_store: MakeStore) -> None:
-    board = Board(make_store("a"), 40)
-    done = [finish(board.next_lease()) for _ in range(40)]
-    assert sorted(done) == list(range(40))
-    assert board.next_lease() is None
-    assert board.all_settled()
-    assert board.done_ids() == list(range(40))
-
-
 def test_expensive_batches_come_first(make_store: MakeStore) -> None:
     board = Board(make_store("a"), 160)
     first = [finish(board.next_lease()) for _ in range(10)]
@@ -105,19 +96,6 @@ def test_an_idle_worker_whose_find_was_taken_goes_on_to_the_next(make_store: Mak
     assert taken[0] is not None
     assert {lease.batch_id, taken[0].batch_id} == {0, 1}
     assert lease.generation == taken[0].generation == 2
-
-
-def test_an_idle_worker_notices_the_end_of_the_run_soon(
-    make_store: MakeStore, clock: FakeClock
-) -> None:
-    held = Board(make_store("a"), 1).next_lease()
-    board = Board(make_store("b"), 1)
-    assert board.next_lease() is None
-    assert board.wait_hint() <= 0.05, "the first look comes soon"
-    finish(held)
-    clock.advance(board.wait_hint())
-    assert board.next_lease() is None
-    assert board.all_settled()
 
 
 def test_an_idle_worker_takes_what_was_handed_back(make_store: MakeStore, clock: FakeClock) -> None:

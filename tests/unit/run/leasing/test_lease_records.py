@@ -200,18 +200,6 @@ def test_a_lease_that_ended_writes_nothing_more(make_store: MakeStore, end: str)
     assert fs.operations == []
 
 
-def test_a_loser_that_was_told_so_writes_nothing_more(
-    make_store: MakeStore, clock: FakeClock
-) -> None:
-    fs = FaultyFileSystem()
-    lease, b = claim(make_store("a", fs=fs)), make_store("b")
-    won(taken_over(b, clock))
-    assert lease.publish_done({}) == "lost"
-    del fs.operations[:]
-    lease.hand_back("again")
-    assert fs.operations == []
-
-
 def test_a_hand_back_that_failed_is_told_and_can_be_repeated(make_store: MakeStore) -> None:
     fs = FaultyFileSystem()
     lease = claim(make_store("a", fs=fs))

@@ -387,14 +387,22 @@ def no_image(table: pa.Table) -> pa.Table:
     )
 
 
-def test_an_image_that_is_none_is_told(
-    picture_result: Path, picture_source: Path, tmp_path: Path
+def no_times(root: Path) -> None:
+    break_page(root / DATA, "timestamp")
+
+
+@pytest.mark.parametrize(
+    ("damage", "camera"), [(rewrite(DATA, no_image), IMAGE), (no_times, CAMERA)]
+)
+def test_a_picture_that_there_is_none_of_is_told_and_no_other_is_taken(
+    picture_result: Path, picture_source: Path, tmp_path: Path, damage: Damage, camera: str
 ) -> None:
     root = Path(shutil.copytree(picture_result, tmp_path / "out"))
-    rewrite(DATA, no_image)(root)
+    damage(root)
     found = verify(root, picture_source, sampling=Sampling(decode=1000)).differences
-    assert [each.what for each in found] == [f"picture of frame {n} of {IMAGE!r}" for n in range(8)]
-    assert {(each.expected, each.episode) for each in found} == {("a picture", 0)}
+    assert [each.what for each in found] == [
+        f"picture of frame {n} of {camera!r}" for n in range(8)
+    ]
 
 
 def test_images_that_the_source_cannot_give_are_the_sources(
@@ -404,17 +412,6 @@ def test_images_that_the_source_cannot_give_are_the_sources(
     break_page(source / ROWS, IMAGE)
     with pytest.raises(UnreadableSourceError, match=f"The images '{IMAGE}' of .* cannot be read"):
         verify(picture_result, source, sampling=Sampling(decode=1000))
-
-
-def test_a_row_without_a_time_leads_to_no_other_picture(
-    picture_result: Path, picture_source: Path, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
-    break_page(root / DATA, "timestamp")
-    found = verify(root, picture_source, sampling=Sampling(decode=1000)).differences
-    assert [each.what for each in found] == [
-        f"picture of frame {n} of {CAMERA!r}" for n in range(8)
-    ]
 
 
 # --- what a result lacks of its source ---
