@@ -363,7 +363,7 @@ def columns_of_values(declared: Declared) -> list[str]:
 
 
 def _with_empty_values(file: pq.ParquetFile, names: Sequence[str]) -> list[str]:
-    """Return the columns with empty values by the footer, and those where it counts none."""
+    """Return the columns with empty values by the footer, and those that it does not count."""
     metadata = file.metadata
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     found = set()
