@@ -59,29 +59,6 @@ VIDEOS = {
 }
 
 
-def _depth_map(episode: int, frame: int, bits: int) -> np.ndarray[Any, Any]:
-    """Draw a slope that moves with the frame, of shape (H, W)."""
-    rows, columns = np.mgrid[:_HEIGHT, :_WIDTH]
-    slope = (rows * 31 + columns * 17 + frame * 97 + episode * 389) % (1 << bits)
-    return slope.astype(np.uint16)
-
-
-def _encode(path: Path, video: GrayVideo, episode: int, length: int) -> None:
-    with av.open(str(path), "w", format="mp4") as container:
-        stream = container.add_stream(video.encoder, rate=30, options=video.options)
-        stream.pix_fmt = video.pixel_format
-        stream.height, stream.width = _HEIGHT, _WIDTH
-        stream.codec_context.gop_size = 2
-        stream.codec_context.max_b_frames = 0
-        stream.codec_context.thread_count = 1
-        for number in range(length):
-            image = _depth_map(episode, number, video.bits)
-            frame = av.VideoFrame.from_ndarray(image, format=video.pixel_format)
-            frame.pts = number
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-
-
 def _edit_json(path: Path, edit: Callable[[Any], None]) -> None:
     content = json.loads(path.read_text("utf-8"))
     edit(content)
@@ -89,11 +66,11 @@ def _edit_json(path: Path, edit: Callable[[Any], None]) -> None:
 
 
 def _make_gray_dataset(root: Path, video: GrayVideo) -> V21Source:
-    camera = CameraSpec(key=_KEY, width=_WIDTH, height=_HEIGHT)
+    camera = CameraSpec(
+        _KEY, _WIDTH, _HEIGHT, video.encoder, pixel_format=video.pixel_format, gop_size=2,
+        options={"bf": "0", **video.options},
+    )  # fmt: skip
     make_dataset(root, DatasetSpec(episodes=len(_LENGTHS), frames=_LENGTHS, cameras=(camera,)))
-    source = V21Source.open(root)
-    for episode, length in enumerate(_LENGTHS):
-        _encode(source.clip_path(_KEY, episode), video, episode, length)
 
     def describe(info: dict[str, Any]) -> None:
         feature = info["features"][_KEY]

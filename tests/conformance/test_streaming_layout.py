@@ -69,12 +69,6 @@ def test_data_and_cameras_share_their_cuts(streamed: Streamed) -> None:
     assert len(comparison.video_files(streamed.ours)) == 2 * _WORKERS
 
 
-def test_files_hold_about_equal_numbers_of_frames(streamed: Streamed) -> None:
-    lengths = streamed.source.lengths
-    frames = np.bincount(streamed.file_numbers("data"), weights=lengths)
-    assert np.abs(frames - sum(lengths) / _WORKERS).max() < max(lengths)
-
-
 def test_every_frame_is_the_sources_frame(streamed: Streamed) -> None:
     source = streamed.source
     compared = comparison.assert_every_frame_is_the_sources(

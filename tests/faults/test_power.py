@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import CrashError
 from tests.faults.power import Loss, PowerModel
-from tests.faults.watched_disk import WatchedDisk
+from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 
 from leconvert.workdir.fs import sync_dir, sync_file
 
@@ -73,6 +74,24 @@ def test_what_was_forced_to_the_disk_is_there(root: Path, model: PowerModel, los
     assert content(root) == {**OLD, "new": None, "new/file": b"new"}
 
 
+def test_what_was_made_and_forced_through_a_symbolic_link_is_there(
+    root: Path, model: PowerModel
+) -> None:
+    """Two datasets that share files are compared, and forced to the disk, in folders of links."""
+    view = root.with_name("view")
+    view.mkdir()
+    (view / "part").symlink_to("../root/old")
+    with WatchedDisk(root, power=model):
+        (view / "part" / "new").write_bytes(b"new")
+        (root / "old" / "file").write_bytes(b"other")
+        sync_file(view / "part" / "new")
+        sync_file(view / "part" / "file")
+        sync_dir(view / "part")
+        (view / "part").unlink()
+    model.fail(Loss.ALL)
+    assert content(root) == {"old": None, "old/file": b"other", "old/new": b"new"}
+
+
 @pytest.mark.parametrize(("loss", "bytes_left"), [(Loss.DATA, b"first"), (Loss.NAMES, b"second")])
 def test_bytes_that_were_written_over_come_back_with_their_time(
     root: Path, model: PowerModel, loss: Loss, bytes_left: bytes
@@ -128,3 +147,22 @@ def test_links_replacements_and_exchanges_are_followed(root: Path, model: PowerM
     model.fail(Loss.NAMES)
     assert content(root) == OLD
     assert seen == {"aside": None, "aside/file": b"x", "old": None, "one": b"one", "two": b"one"}
+
+
+def test_a_name_that_two_renames_gave_is_the_last_one(root: Path, model: PowerModel) -> None:
+    with WatchedDisk(root, power=model):
+        (root / "a").write_bytes(b"a")
+        (root / "b").write_bytes(b"b")
+        (root / "a").replace(root / "b")
+        sync_file(root / "b")
+        sync_dir(root)
+    model.fail(Loss.ALL)
+    assert content(root) == {**OLD, "b": b"a"}
+
+
+def test_what_fails_with_the_process_is_not_followed(root: Path, model: PowerModel) -> None:
+    disk = WatchedDisk(root, fault=Fault(0, FaultKind.DIE, loss=Loss.DATA), power=model)
+    with disk, pytest.raises(CrashError):
+        (root / "new").mkdir()
+    model.fail(Loss.DATA)
+    assert content(root) == OLD

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -151,18 +152,16 @@ def test_a_push_takes_so_many_requests(scene: Callable[..., Scene]) -> None:
     here.check_sent_once()
 
 
+def _every(number: int) -> pytest.MarkDecorator:
+    """Every so-manieth request in CI, all of them with the slow tests."""
+    return pytest.mark.parametrize("every", [number, pytest.param(1, marks=pytest.mark.slow)])
+
+
+@_every(6)
 def test_a_push_that_was_cut_off_after_any_request_is_completed_by_the_next(
-    scene: Callable[..., Scene],
+    scene: Callable[..., Scene], every: int
 ) -> None:
-    for number in range(1, REQUESTS, 6):
-        _cut_and_check(scene(), number)
-
-
-@pytest.mark.slow
-def test_a_push_that_was_cut_off_after_every_request_is_completed_by_the_next(
-    scene: Callable[..., Scene],
-) -> None:
-    for number in range(1, REQUESTS):
+    for number in range(1, REQUESTS, every):
         _cut_and_check(scene(), number)
 
 
@@ -216,7 +215,19 @@ def _uploading_fault(place: str, kind: str, **rule: object) -> Fault:
     return replace(fault, method=method, path=path, headers={}, **rule)  # type: ignore[arg-type]
 
 
-def _break_an_upload_and_check(scene: Callable[..., Scene], place: str, kind: str) -> None:
+_FOR_CI = set(zip(UPLOADS, ("403", "404", "403"), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        pytest.param(*both, marks=() if both in _FOR_CI else pytest.mark.slow)
+        for both in product(UPLOADS, [*KINDS, "401", "408", "413", "503", *OF_STORAGE])
+    ],
+)
+def test_a_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
+    scene: Callable[..., Scene], place: str, kind: str
+) -> None:
     """Once it is survived, for good it ends with its code, and the next push goes on."""
     for times in (1, None):
         here = scene()
@@ -237,22 +248,6 @@ def _break_an_upload_and_check(scene: Callable[..., Scene], place: str, kind: st
         here.check_order()
 
 
-@pytest.mark.parametrize(("place", "kind"), zip(UPLOADS, ("403", "404", "403"), strict=True))
-def test_a_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
-    scene: Callable[..., Scene], place: str, kind: str
-) -> None:
-    _break_an_upload_and_check(scene, place, kind)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", UPLOADS)
-@pytest.mark.parametrize("kind", [*KINDS, "401", "408", "413", "503", *OF_STORAGE])
-def test_every_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
-    scene: Callable[..., Scene], place: str, kind: str
-) -> None:
-    _break_an_upload_and_check(scene, place, kind)
-
-
 def test_bytes_that_change_on_their_way_up_are_sent_again(scene: Callable[..., Scene]) -> None:
     here = scene()
     here.hub.break_requests(Fault("flip_up", method="PUT", path="/upload/", at_byte=7))
@@ -262,14 +257,11 @@ def test_bytes_that_change_on_their_way_up_are_sent_again(scene: Callable[..., S
     assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
 
 
-def test_a_hub_that_goes_away_in_the_middle_is_waited_for(scene: Callable[..., Scene]) -> None:
-    for at in (2, REQUESTS - 1):
-        _down_and_check(scene(), at)
-
-
-@pytest.mark.slow
-def test_a_hub_that_goes_away_at_any_request_is_waited_for(scene: Callable[..., Scene]) -> None:
-    for at in range(1, REQUESTS + 1):
+@_every(20)
+def test_a_hub_that_goes_away_at_any_request_is_waited_for(
+    scene: Callable[..., Scene], every: int
+) -> None:
+    for at in range(2, REQUESTS + 1, every):
         _down_and_check(scene(), at)
 
 

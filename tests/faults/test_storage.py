@@ -34,16 +34,6 @@ def mount_tmpfs(tmp_path: Path) -> Iterator[Mount]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_too_little_space_is_noticed_before_any_work(
-    leconvert_here: Leconvert, small_source: Path, mount_tmpfs: Mount
-) -> None:
-    disk = mount_tmpfs("size=20k")
-    refused = leconvert_here("convert", "--root", small_source, "--output", disk / "out")
-    assert refused.returncode == 11, refused.stderr
-    assert " free" in refused.stderr
-    assert list(disk.iterdir()) == []
-
-
 def test_a_disk_that_fills_up_loses_nothing_and_the_run_goes_on_when_there_is_room(
     leconvert_here: Leconvert, small_source: Path, mount_tmpfs: Mount, tmp_path: Path
 ) -> None:
@@ -79,21 +69,6 @@ def test_a_read_only_target_is_refused_before_any_work(
     assert refused.returncode in {5, 11}, refused.stderr
     assert str(disk) in refused.stderr
     assert "Traceback" not in refused.stderr
-
-
-def test_a_work_dir_on_another_file_system_is_copied_from(
-    leconvert_here: Leconvert, small_source: Path, mount_tmpfs: Mount, tmp_path: Path
-) -> None:
-    disk = mount_tmpfs("size=4m")
-    done = leconvert_here(
-        "convert", "--root", small_source, "--output", tmp_path / "out", "--work-dir", disk / "work"
-    )
-    assert done.returncode == 0, done.stderr
-    packed = leconvert_here("pack", disk / "work", "--json")
-    assert '"copied": 3' in packed.stdout
-    assert '"linked": 0' in packed.stdout
-    proof = leconvert_here("verify", tmp_path / "out", "--source", small_source, "--bytes")
-    assert proof.returncode == 0
 
 
 def test_a_source_on_a_read_only_file_system_converts(

@@ -110,24 +110,3 @@ def test_a_run_goes_on_after_its_source_was_mounted_anew(
     done = leconvert_here("convert", "--root", source, "--output", out, "--work-dir", work)
     assert done.returncode == 0, done.stderr
     assert digest_of(out) == quiet_digest
-
-
-def test_another_host_is_refused_with_a_sentence_and_may_look(
-    linkless_disk: Path, small_source: Path, leconvert_here: Leconvert
-) -> None:
-    work = linkless_disk / "work"
-    convert = ("--root", small_source, "--output", linkless_disk / "out", "--work-dir", work)
-    assert leconvert_here("plan", *convert).returncode == 0
-    fields = json.loads(record_of(work).read_bytes())
-    fields |= {"host": "far-away", "machine": "00" * 16, "boot": "another boot"}
-    record_of(work).write_text(json.dumps(fields))
-    for command in (("work", work), ("pack", work), ("convert", *convert), ("plan", *convert)):
-        refused = leconvert_here(*command)
-        assert refused.returncode == 13, refused.stderr
-        assert "may work on it" in refused.stderr
-        assert "Traceback" not in refused.stderr
-    looked = leconvert_here("status", work)
-    assert looked.returncode == 0
-    assert "hosts    only" in looked.stdout
-    assert leconvert_here("plan", *convert, "--restart").returncode == 0
-    assert leconvert_here("convert", *convert).returncode == 0

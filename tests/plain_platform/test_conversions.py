@@ -113,7 +113,7 @@ def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
     "tests",
     [
         "tests/conformance/test_conversion.py tests/conformance/test_merged.py",
-        "tests/conformance/test_trimmed.py tests/conformance/test_walks.py",
+        "tests/conformance/test_trimmed.py tests/conformance/test_overlay.py",
         "tests/conformance/test_repaired.py tests/conformance/test_v3_sources.py",
     ],
 )

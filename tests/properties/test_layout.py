@@ -7,7 +7,6 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -15,14 +14,12 @@ from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import (
     MEBIBYTE,
     FileTable,
-    IntArray,
     LayoutOptions,
     Shard,
     SourceScan,
     StreamLayout,
     StreamScan,
 )
-from leconvert.run import layout as run_layout
 from leconvert.run.layout import (
     count_out_of_reach,
     cut_batches,
@@ -284,23 +281,3 @@ def test_lost_frames_are_counted_for_each_camera_as_its_own_files_are_cut() -> N
     assert expected[3] > 0
     lost = {"videos/long": int(expected[3]), "videos/short": 0}
     assert count_out_of_reach(scan, layouts) == lost
-
-
-@pytest.mark.parametrize("fps", ["29.97", "30"])
-def test_no_frame_is_evaluated_more_than_a_few_times(
-    fps: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = 0
-
-    def counting(begin_frame: IntArray, length: IntArray, rate: Fraction) -> IntArray:
-        nonlocal asked
-        asked += len(length)
-        return frames_out_of_reach(begin_frame, length, rate)
-
-    monkeypatch.setattr(run_layout, "frames_out_of_reach", counting)
-    lengths = (np.arange(20_000) % 40 + 280).tolist()
-    streams = [stream_scan(name, [0] * len(lengths)) for name in ("data", "videos/cam")]
-    starts = common_starts(source_scan(lengths, streams, fps), STREAMING)
-    # What stands 1,024 s into a file of 29.97 frames a second soon needs a file of its own.
-    assert (len(starts) > 180) == (fps == "29.97")
-    assert asked <= 4 * len(lengths)

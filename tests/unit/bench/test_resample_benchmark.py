@@ -20,7 +20,6 @@ from leconvert.bench.environment import GpuUse
 from leconvert.bench.options import ResampleOptions
 from leconvert.bench.pipelines import (
     Pipeline,
-    batches_of,
     measure_batch_size,
     ratios,
 )
@@ -152,15 +151,6 @@ def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch
     assert ratio["with_packing"] == pytest.approx(4)
     assert ratio["kernel"] == pytest.approx(6)
     assert ratio["without_copies"] == pytest.approx(0.08 / 0.015)
-
-
-def test_batches_are_a_function_of_seed_and_epoch() -> None:
-    first = list(batches_of(10, 3, 1, 0))
-
-    assert first == list(batches_of(10, 3, 1, 0))
-    assert first != list(batches_of(10, 3, 1, 1))
-    assert [len(batch) for batch in first] == [3, 3, 3]
-    assert len({place for batch in first for place in batch}) == 9
 
 
 def test_workers_give_the_same_batches_in_the_same_order() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from leconvert.fleet import FleetDataset, Policy, PolicyRule, PricedDataset, alike
 from leconvert.fleet.advice import (
-    first_error,
     flags_for,
     for_these_lines,
     helps_with,
@@ -18,7 +17,7 @@ from leconvert.fleet.advice import (
 )
 from leconvert.fleet.work import with_policy
 from leconvert.model.repairs import RepairOptions
-from leconvert.support.errors import REPORT_IT, FindingsError, UsageError
+from leconvert.support.errors import FindingsError, UsageError
 from leconvert.support.text import GET_AGAIN
 
 
@@ -35,18 +34,6 @@ CLIP = error(
     "missing-file", episode=1, stream="videos/observation.images.top", path="videos/1.mp4",
     remedy="--drop-feature observation.images.top",
 )  # fmt: skip
-
-
-def test_the_first_error_is_told_with_its_file_and_episode() -> None:
-    said = first_error([CLIP], "/in/x")
-    assert said == "the video of episode 1, camera top, is missing: videos/1.mp4."
-    table = error("missing-file", episode=0, stream="data", path="data/0.parquet")
-    assert first_error([table], "/in/x") == "the table of episode 0 is missing: data/0.parquet."
-    torn = error("unreadable-file", "/in/x/data/0.parquet is torn", episode=2, stream="data")
-    assert first_error([torn], "/in/x") == "episode 2: data/0.parquet is torn."
-    assert first_error([torn, torn], "/in/x").endswith("There are 2 such errors.")
-    both = first_error([error("frame-rate"), torn, torn], "/in/x")
-    assert both == "It is wrong. 3 errors in all: frame-rate 1, unreadable-file 2."
 
 
 @pytest.mark.parametrize(
@@ -73,20 +60,9 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
             {"error": "SourceError", "next_step": "Run the command again with --assume-fps and N."},
             "Write --assume-fps and N after the dataset in LIST_FILE.",
         ),
-        (of(error("lfs-pointers")), "Run `git lfs pull` in the clone."),
-        ({"error": "TargetError", "next_step": "Move it away."}, "Move it away."),
         (
             {"error": "PlanMismatchError", "next_step": "Run the command again with --restart."},
             "Run the command again with --restart.",
-        ),
-        ({"error": "HubError", "exit_code": 16}, "`leconvert explain 16` says what to do."),
-        ({"error": "LeconvertError", "exit_code": 1}, f"This is a bug. {REPORT_IT}."),
-        (
-            {},
-            (
-                "Find out what ends the workers, such as too little memory. Then run the "
-                "fleet again."
-            ),
         ),
     ],
 )

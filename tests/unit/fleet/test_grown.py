@@ -148,25 +148,6 @@ def test_lists_in_which_places_meet_are_refused_before_any_work(
         assert not (tmp_path / "work").exists()
 
 
-def test_a_former_result_with_something_of_its_own_stays(
-    stages: list[Path], tmp_path: Path
-) -> None:
-    result = tmp_path / "out/set"
-    for stage in stages[:2]:
-        become(tmp_path / "in/set", stage)
-        run(tmp_path)
-    (old,) = former_of(result)
-    (old / "notes.txt").write_text("mine")
-    kept = digest_of(old)
-    become(tmp_path / "in/set", stages[2])
-    assert not run(tmp_path).set_aside
-    report = clean_fleet(tmp_path / "work")
-    assert [row.path for row in report.kept] == [old]
-    assert report.kept[0].reason == "it was changed after the run kept it"
-    assert digest_of(old) == kept
-    assert former_of(result) == [old]
-
-
 def test_a_former_result_of_which_an_episode_changed_is_never_removed(
     stages: list[Path], tmp_path: Path
 ) -> None:

@@ -231,9 +231,3 @@ def test_a_fleet_takes_at_most_a_tenth_longer_than_it_must(
     took = makespan(tmp_path, costs, workers, lambda seconds: seconds * chance.uniform(0.6, 1.6))
     print(f"{took:.0f} s, at least {lower_bound(costs, workers):.0f} s")
     assert took <= 1.1 * lower_bound(costs, workers)
-
-
-def test_many_equal_datasets_leave_no_worker_idle(tmp_path: Path) -> None:
-    costs = {f"d{n:03d}": Cost(1.0, (3.0,), 1.0) for n in range(40)}
-    took = makespan(tmp_path, costs, 10, lambda seconds: seconds)
-    assert took <= 1.1 * lower_bound(costs, 10)

@@ -12,7 +12,6 @@ from leconvert.media.codecs import (
     IDENTITY_MATRIX,
     check_one_configuration,
     chosen_entry,
-    config_digest,
     entry_and_digest,
 )
 from leconvert.support.errors import UnreadableSourceError
@@ -122,12 +121,6 @@ def test_no_entries_or_too_many_are_refused(count: int) -> None:
     assert words_of(stsd(count=count)) == words
 
 
-def test_sixty_four_entries_are_read() -> None:
-    entries = [visual_entry(width=width) for width in range(64)]
-    assert chosen(stsd(*entries), {64}) == entries[63]
-    assert chosen(stsd(*entries, b"rest", count=64), {64}) == entries[63]
-
-
 def test_an_entry_without_the_fields_of_a_video_is_refused() -> None:
     whole = visual_entry()
     assert len(whole) == 86
@@ -187,47 +180,6 @@ def test_a_reference_that_states_another_size_is_refused_as_ffmpeg_does(size: in
 )
 def test_a_data_reference_that_ends_early_is_said_to_be_cut_off(table: bytes) -> None:
     assert words_of(stsd(visual_entry()), None, table) == "its data reference is cut off"
-
-
-def test_no_more_references_are_looked_at_than_there_can_be_entries() -> None:
-    entry = visual_entry(reference=65)
-    many = references(*[reference(1)] * 64, reference(0), count=2**32 - 1)
-    assert chosen(stsd(entry), None, many) == entry
-    entry = visual_entry(reference=64)
-    many = references(*[reference(1)] * 63, reference(0), count=64)
-    assert words_of(stsd(entry), None, many) == "its media lies in another file"
-
-
-def test_an_empty_data_reference_refuses_nothing() -> None:
-    entry = visual_entry()
-    assert chosen(stsd(entry), None, references()) == entry
-
-
-def test_an_entry_comes_with_its_digest_whatever_its_rates_are() -> None:
-    here = references(reference(SELF_CONTAINED))
-    rates = [
-        struct.pack(">I4sIII", 20, b"btrt", *three) for three in ((1, 2, 3), (4, 5, 2**32 - 1))
-    ]
-    inside_another = struct.pack(">I4s", 28, b"free") + rates[0]
-    entries = [
-        *(visual_entry(b"avc1", rate) for rate in rates),
-        visual_entry(),
-        visual_entry(b"avc1", inside_another),
-        visual_entry(b"avc1", inside_another[:-1] + b"x"),
-        visual_entry(b"avc1", BTRT, struct.pack(">I4s", 8, b"pasp")),
-    ]
-    digests = []
-    for entry in entries:
-        for extra in (b"", bytes(5)):
-            tables = laid_out({"stsd": stsd(entry) + extra, "dref": here})
-            found, digest = entry_and_digest(tables, {1}, IDENTITY_MATRIX)
-            assert found == entry
-            assert digest == config_digest(entry, IDENTITY_MATRIX)
-        digests.append(digest)
-    assert digests[0] == digests[1] == digests[2]
-    assert len(set(digests)) == 4
-    tables = laid_out({"stsd": stsd(*entries[:2]), "dref": here})
-    assert entry_and_digest(tables, {2}, IDENTITY_MATRIX) == (entries[1], digests[0])
 
 
 def test_a_refused_entry_is_refused_again_with_the_path_of_each_clip() -> None:

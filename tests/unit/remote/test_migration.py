@@ -74,10 +74,6 @@ def migrate(
     )
 
 
-def sent(hub: StandIn) -> int:
-    return sum(request.body_bytes for request in hub.log)
-
-
 def whole_clips(hub: StandIn) -> list[str]:
     """Return the clips that were read to their end."""
     return sorted(
@@ -233,13 +229,6 @@ def test_unfit_files_are_refused_or_fetched_mended_and_sent_alone(
     assert again is not None
     assert (again.added, again.copied, again.tag) == (0, 0, "kept")
     assert (tmp_path / "named").is_dir(), "a work dir that is named stays"
-
-
-def test_an_overlay_has_no_way_for_unfit_files(hub: StandIn, tmp_path: Path) -> None:
-    ODDITIES["late start in some clips"](tmp_path / "source")
-    hub.add_repo(REPO, tmp_path / "source")
-    with pytest.raises(UsageError, match=r"needs more than a new meta/ to become v3.0"):
-        migrate(tmp_path / WORK, "overlay", fetch_unfit=True)
 
 
 def test_statistics_are_computed_from_files_that_are_fetched_and_not_sent(

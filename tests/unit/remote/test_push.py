@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi, snapshot_download
-from tests.hub import OTHER_TOKEN, READ_TOKEN, Fault, StandIn
+from tests.hub import OTHER_TOKEN, Fault, StandIn
 from tests.hub.store import Repo
 from tests.trees import digest_of
 from tests.unit.remote.conftest import REPO
@@ -345,34 +345,6 @@ def test_a_repo_that_is_no_dataset_keeps_its_files(
         pushed(result)
     pushed(result, force=True)
     assert "train.csv" in _at(hub)
-
-
-@pytest.mark.parametrize(
-    ("repo", "token", "error", "said"),
-    [
-        ("tester/arm", False, HubAccessError, "needs a token for the Hub"),
-        (
-            "tester/arm",
-            READ_TOKEN,
-            HubAccessError,
-            "The Hub refused a request about tester/arm: You must use",
-        ),
-        ("tester/arm", OTHER_TOKEN, HubAccessError, "You don't have write access"),
-        ("tester/arm", "hf_wrong", HubAccessError, "Invalid credentials"),
-        ("tester/none", None, HubError, "The Hub has no dataset"),
-        ("no repo", None, HubError, "is not the name of a repo"),
-    ],
-)
-def test_what_the_hub_refuses_is_one_sentence(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path, repo: str,
-    token: str | bool | None, error: type[LeconvertError], said: str,
-) -> None:  # fmt: skip
-    hub.add_repo(REPO, small_source)
-    with pytest.raises(error, match=said) as caught:
-        pushed(result, repo, token=token, create=False)
-    assert caught.value.message.count("\n") == 0
-    assert caught.value.next_step
-    assert _at(hub) == _files(small_source) | {".gitattributes"}
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,6 @@ def log_in() -> None:
     path.write_text(TOKEN)
 
 
-def test_without_a_token_there_is_none() -> None:
-    assert hub_access() == HubAccess(constants.ENDPOINT, None, is_offline=False)
-
-
 @pytest.mark.parametrize("name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
 def test_a_token_of_the_environment_comes_before_the_one_of_a_login(
     monkeypatch: pytest.MonkeyPatch, name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def test_a_crash_at_any_point_is_finished_by_the_next_packer(
 def test_a_crash_of_the_recovery_itself_is_recovered_too(
     tmp_path: Path, make_fs: MakeFs, in_place: bool
 ) -> None:
-    _crash_twice(tmp_path, make_fs, in_place=in_place, every=19)
+    _crash_twice(tmp_path, make_fs, in_place=in_place, every=9)
 
 
 @pytest.mark.slow
@@ -200,10 +201,8 @@ def _crash_twice(tmp_path: Path, make_fs: MakeFs, *, in_place: bool, every: int)
     assert crashes > 100 // every
 
 
-@pytest.mark.parametrize(
-    ("operation", "code"),
-    [("exchange", errno.EIO), ("rename_no_replace", errno.ENOENT), ("replace", errno.ESTALE)],
-)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE])
+@pytest.mark.parametrize("operation", ["exchange", "rename_no_replace", "replace"])
 def test_a_move_that_happened_but_reported_an_error_counts(
     tmp_path: Path, operation: str, code: int
 ) -> None:
@@ -217,6 +216,19 @@ def test_a_move_that_happened_but_reported_an_error_counts(
         if fs.pending_faults > planned:
             assert nth > 0, "the fault came up at least once"
             return
+
+
+@pytest.mark.parametrize("make_fs", KINDS)
+def test_a_packer_that_was_superseded_before_its_exchange_fails_and_moves_nothing(
+    tmp_path: Path, make_fs: MakeFs
+) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    zombie_fs = make_fs(None)
+    # The successor does all its work while the first packer is frozen right before its exchange.
+    zombie_fs.before("exchange", lambda: _ignore(place.packs(make_fs(None))))
+    with pytest.raises((BusyError, TargetError)):
+        place.packs(zombie_fs)
+    place.check_finished()
 
 
 def test_a_superseded_packer_without_exchange_does_not_move_the_target_for_a_moment(
@@ -321,6 +333,17 @@ def test_a_rolled_back_swap_can_begin_anew(tmp_path: Path) -> None:
     place.check_finished()
 
 
+def test_a_target_lost_by_a_dead_zombie_is_put_back_even_while_packing(tmp_path: Path) -> None:
+    place = _killed_between_the_renames(tmp_path)
+    journal = place.journal(nfs())
+    journal.begin()
+    journal.write(PackStep.PACKING)
+    assert recover_swap(journal, place.target) is SwapOutcome.ROLLED_BACK
+    assert content(place.target) == OLD
+    place.packs(nfs())
+    place.check_finished()
+
+
 def _killed_between_the_renames(folder: Path) -> Place:
     """Return a place whose only packer died when nothing stood at the target."""
     for point in make_place(folder / "quiet", in_place=True).points_that_differ(nfs):
@@ -329,6 +352,9 @@ def _killed_between_the_renames(folder: Path) -> Place:
         if content(place.target) is None:
             return place
     raise AssertionError("no packer died there")
+
+
+MISSING_, NEW_, OTHER_ = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
 
 
 @pytest.mark.parametrize("make_fs", KINDS)
@@ -356,53 +382,73 @@ def test_the_place_of_a_former_state_is_found_where_its_journal_is_no_longer_the
     assert noted > 2
 
 
-# What is at the target, the new tree's place and the old one's: nothing, the new one, another.
-STATES = {"-": TreeState.MISSING, "N": TreeState.NEW, "O": TreeState.OTHER}
-# By a process that has just compared the new tree, and by one that finds the swap unfinished.
-NEXT = {
-    Action.EXCHANGE: "ON-",
-    Action.MOVE_NEW_IN: "-NO",
-    Action.SET_OLD_ASIDE: "NO-",
-    Action.DONE: "N-O",
-    Action.RESTORE_OLD: "--O --N -OO",
-    Action.SUPERSEDED: "O-- O-O N--",
-    Action.REFUSE: "-N- ONO NOO --- -O- OO-",
-}
-RECOVERY = {
-    Action.NOT_STARTED: "ON- ONO O-- O-O",
-    Action.RESTORE_OLD: "-NO --O -OO",
-    Action.SET_OLD_ASIDE: "NO-",
-    Action.DONE: "N-O N--",
-    Action.REFUSE: "NOO -N- --- -O- OO-",
-}
-NEXT_FRESH = {
-    Action.MOVE_NEW_IN: "-N-",
-    Action.DONE: "N-- NO-",
-    Action.SUPERSEDED: "--- O--",
-    Action.REFUSE: "ON- OO- -O-",
-}
-RECOVERY_FRESH = {
-    Action.NOT_STARTED: "-N- --- ON- O--",
-    Action.DONE: "N-- NO-",
-    Action.REFUSE: "-O- OO-",
-}
+def test_a_table_of_what_a_packer_does_next() -> None:
+    in_place = {
+        (OTHER_, NEW_, MISSING_): Action.EXCHANGE,
+        (MISSING_, NEW_, OTHER_): Action.MOVE_NEW_IN,
+        (NEW_, OTHER_, MISSING_): Action.SET_OLD_ASIDE,
+        (NEW_, MISSING_, OTHER_): Action.DONE,
+        (MISSING_, MISSING_, OTHER_): Action.RESTORE_OLD,
+        (MISSING_, MISSING_, NEW_): Action.RESTORE_OLD,
+        (MISSING_, OTHER_, OTHER_): Action.RESTORE_OLD,
+        (OTHER_, MISSING_, MISSING_): Action.SUPERSEDED,
+        (OTHER_, MISSING_, OTHER_): Action.SUPERSEDED,
+        (NEW_, MISSING_, MISSING_): Action.SUPERSEDED,
+        (MISSING_, NEW_, MISSING_): Action.REFUSE,
+        (OTHER_, NEW_, OTHER_): Action.REFUSE,
+        (NEW_, OTHER_, OTHER_): Action.REFUSE,
+        (MISSING_, MISSING_, MISSING_): Action.REFUSE,
+        (MISSING_, OTHER_, MISSING_): Action.REFUSE,
+        (OTHER_, OTHER_, MISSING_): Action.REFUSE,
+    }
+    for (target, staging, old), action in in_place.items():
+        assert next_action(target, staging, old, keep_old=True) is action
+    fresh = {
+        (MISSING_, NEW_): Action.MOVE_NEW_IN,
+        (NEW_, MISSING_): Action.DONE,
+        (NEW_, OTHER_): Action.DONE,
+        (MISSING_, MISSING_): Action.SUPERSEDED,
+        (OTHER_, MISSING_): Action.SUPERSEDED,
+        (OTHER_, NEW_): Action.REFUSE,
+        (OTHER_, OTHER_): Action.REFUSE,
+        (MISSING_, OTHER_): Action.REFUSE,
+    }
+    for (target, staging), action in fresh.items():
+        assert next_action(target, staging, MISSING_, keep_old=False) is action
 
 
-@pytest.mark.parametrize(
-    ("decide", "keep_old", "table"),
-    [
-        (next_action, True, NEXT),
-        (next_recovery, True, RECOVERY),
-        (next_action, False, NEXT_FRESH),
-        (next_recovery, False, RECOVERY_FRESH),
-    ],
-)
-def test_a_table_of_what_is_done_next(
-    decide: Callable[..., Action], keep_old: bool, table: dict[Action, str]
-) -> None:
-    for action, cases in table.items():
-        for case in cases.split():
-            assert decide(*map(STATES.get, case), keep_old=keep_old) is action, case
+def test_a_table_of_what_the_next_process_does_about_it() -> None:
+    in_place = {
+        (OTHER_, NEW_, MISSING_): Action.NOT_STARTED,
+        (OTHER_, NEW_, OTHER_): Action.NOT_STARTED,
+        (OTHER_, MISSING_, MISSING_): Action.NOT_STARTED,
+        (OTHER_, MISSING_, OTHER_): Action.NOT_STARTED,
+        (MISSING_, NEW_, OTHER_): Action.RESTORE_OLD,
+        (MISSING_, MISSING_, OTHER_): Action.RESTORE_OLD,
+        (MISSING_, OTHER_, OTHER_): Action.RESTORE_OLD,
+        (NEW_, OTHER_, MISSING_): Action.SET_OLD_ASIDE,
+        (NEW_, MISSING_, OTHER_): Action.DONE,
+        (NEW_, MISSING_, MISSING_): Action.DONE,
+        (NEW_, OTHER_, OTHER_): Action.REFUSE,
+        (MISSING_, NEW_, MISSING_): Action.REFUSE,
+        (MISSING_, MISSING_, MISSING_): Action.REFUSE,
+        (MISSING_, OTHER_, MISSING_): Action.REFUSE,
+        (OTHER_, OTHER_, MISSING_): Action.REFUSE,
+    }
+    for (target, staging, old), action in in_place.items():
+        assert next_recovery(target, staging, old, keep_old=True) is action
+    fresh = {
+        (MISSING_, NEW_): Action.NOT_STARTED,
+        (MISSING_, MISSING_): Action.NOT_STARTED,
+        (OTHER_, NEW_): Action.NOT_STARTED,
+        (OTHER_, MISSING_): Action.NOT_STARTED,
+        (NEW_, MISSING_): Action.DONE,
+        (NEW_, OTHER_): Action.DONE,
+        (MISSING_, OTHER_): Action.REFUSE,
+        (OTHER_, OTHER_): Action.REFUSE,
+    }
+    for (target, staging), action in fresh.items():
+        assert next_recovery(target, staging, MISSING_, keep_old=False) is action
 
 
 def test_a_tree_that_is_not_new_never_replaces_one_that_is() -> None:
@@ -464,6 +510,16 @@ def test_an_old_tree_that_exists_is_never_overwritten(tmp_path: Path, kind: str)
         place.packs(ext4())
     assert f"Rename {old}" in str(caught.value.next_step)
     assert content(place.target) == OLD
+
+
+def test_a_forced_conversion_keeps_an_equal_looking_result_apart(tmp_path: Path) -> None:
+    # Old and new have the same info.json; only the run's own record tells them apart.
+    place = make_place(tmp_path / "p", in_place=True)
+    (place.target / "content").write_text(NEW)
+    (place.target / "damaged").write_text("x")
+    place.packs(ext4())
+    assert not (place.target / "damaged").exists()
+    assert (tmp_path / "p" / "set_old" / "damaged").exists()
 
 
 def test_an_adopted_tree_keeps_what_its_predecessor_built(tmp_path: Path) -> None:
@@ -529,6 +585,18 @@ def test_a_tree_whose_record_is_not_ours_is_another_tree(tmp_path: Path, raw: by
     assert (place.root / "set_old" / TREE_RECORD).read_bytes() == raw, "kept as it was"
 
 
+def test_a_packer_frozen_before_it_makes_its_tree_takes_it_away_again(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    fs = ext4()
+    journal = place.journal(fs)
+    journal.begin()
+    # It listed no tree; then its successor made one and swapped it in.
+    fs.before("make_dir", lambda: _ignore(place.packs(ext4())))
+    with pytest.raises(BusyError, match="Another packer took over"):
+        adopt_staging(place.target, journal)
+    place.check_finished()
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT])
 def test_an_adoption_whose_answer_was_lost_counts(tmp_path: Path, code: int) -> None:
     place, fs = make_place(tmp_path / "p", in_place=True), ext4()
@@ -550,6 +618,16 @@ def test_an_adoption_that_failed_leaves_the_tree_to_the_next(tmp_path: Path) -> 
     place.check_finished()
 
 
+def test_only_a_packer_that_began_writes_the_journal(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    with pytest.raises(RuntimeError, match="began"):
+        place.journal(LOCAL).write(PackStep.SWAPPED)
+    assert place.journal(LOCAL).generations() == []
+    place.run.journal.rmdir()
+    assert place.journal(LOCAL).generations() == [], "of a run that is half planned"
+    assert place.journal(LOCAL).read().generation == 0
+
+
 def test_a_step_of_a_later_release_is_refused_with_the_record_that_names_it(tmp_path: Path) -> None:
     place = make_place(tmp_path / "p", in_place=False)
     place.journal(LOCAL).begin()
@@ -559,6 +637,16 @@ def test_a_step_of_a_later_release_is_refused_with_the_record_that_names_it(tmp_
         place.journal(LOCAL).begin()
     assert caught.value.path == str(record)
     assert place.journal(LOCAL).generations() == [1], "nothing was written"
+
+
+def test_a_target_in_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+    with pytest.raises(TargetError, match=f"may not write in the folder {tmp_path}") as caught:
+        check_target(tmp_path / "set", None)
+    assert caught.value.path == str(tmp_path / "set")
+    assert "another folder" in str(caught.value.next_step)
 
 
 # --- whose tree it is ----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import leconvert
 from leconvert.dataset.formats import Dataset, open_dataset, rows_of, v2
 from leconvert.model.repairs import DroppedEpisode, Repairs
 from leconvert.model.values import LayoutOptions, camera_of
-from leconvert.support.errors import LeconvertError, SourceError
+from leconvert.support.errors import SourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 
@@ -99,11 +98,6 @@ def test_an_episode_that_is_left_out_may_be_empty(pair: tuple[Dataset, Dataset])
             v2.Dataset(old.root).episodes  # noqa: B018
     finally:
         path.write_text(text)
-
-
-def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LeconvertError, match="not a LeRobot dataset"):
-        open_dataset(tmp_path).check()
 
 
 def test_renamed_features_have_new_names_and_their_old_files(pair: tuple[Dataset, Dataset]) -> None:

@@ -145,13 +145,6 @@ def test_a_done_record_is_read_once(planned: OpenedRun, clock: Any) -> None:
     assert reads() == 5
 
 
-def test_a_long_list_of_done_records_is_read_in_portions(planned: OpenedRun, clock: Any) -> None:
-    run_worker(planned.work_dir.root)
-    observer = observe(planned, clock, records_a_look=2)
-    read = [observer.look().video.batches_read for _ in range(4)]
-    assert read == [2, 4, 5, 5]
-
-
 def test_a_voided_batch_takes_its_bytes_along(planned: OpenedRun, clock: Any) -> None:
     run_worker(planned.work_dir.root)
     observer = observe(planned, clock)

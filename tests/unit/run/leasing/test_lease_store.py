@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,9 +24,19 @@ from leconvert.run.leasing import (
     void_done,
 )
 from leconvert.run.leasing.state import Limits
-from leconvert.support.errors import LeconvertError, StorageError
+from leconvert.support.errors import LeconvertError, SourceError, StorageError
 from leconvert.workdir.fs import OutcomeUnknownError
 from leconvert.workdir.records import RunPaths
+
+
+def test_a_claim_makes_the_attempts_folder_and_is_the_only_one(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    lease = claim(make_store("a"))
+    assert lease.generation == 1
+    assert lease.attempt_dir == run.attempt(7, 1, "a-1-00000000")
+    assert lease.attempt_dir.is_dir()
+    assert make_store("b").claim(7) is None
 
 
 def test_of_two_claimers_who_meet_in_the_middle_one_gets_the_batch(make_store: MakeStore) -> None:
@@ -37,22 +48,27 @@ def test_of_two_claimers_who_meet_in_the_middle_one_gets_the_batch(make_store: M
     assert [lease is not None for lease in others] == [True]
 
 
-@pytest.mark.parametrize(
-    ("operation", "code"),
-    [
-        ("link", errno.EEXIST),
-        ("link", errno.EIO),
-        ("link", errno.ESTALE),
-        ("make_dir", errno.EEXIST),
-    ],
-)
-def test_a_claim_whose_answer_was_lost_is_still_ours(
-    make_store: MakeStore, operation: str, code: int
-) -> None:
+@pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ESTALE])
+def test_a_claim_whose_answer_was_lost_is_still_ours(make_store: MakeStore, code: int) -> None:
     fs = FaultyFileSystem()
-    fs.fail(operation, code, happens=True)
+    fs.fail("link", code, happens=True)
     assert claim(make_store("a", fs=fs)).generation == 1
     assert make_store("b").claim(7) is None
+
+
+def test_a_folder_whose_making_was_answered_twice_is_still_claimed(make_store: MakeStore) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("make_dir", errno.EEXIST, happens=True)
+    assert claim(make_store("a", fs=fs)).generation == 1
+
+
+def test_a_claim_goes_on_when_a_file_has_no_room_for_more_names(make_store: MakeStore) -> None:
+    fs = FaultyFileSystem()
+    store = make_store("a", fs=fs)
+    claim(store, 1)
+    fs.fail("link", errno.EMLINK)
+    assert claim(store, 2).generation == 1
+    assert make_store("b").claim(2) is None
 
 
 def test_a_heartbeat_keeps_the_lease_and_silence_loses_it(
@@ -68,6 +84,15 @@ def test_a_heartbeat_keeps_the_lease_and_silence_loses_it(
     assert successor.generation == 2
     with pytest.raises(LeaseLostError):
         lease.heartbeat()
+
+
+def test_only_the_observers_own_time_counts(make_store: MakeStore, clock: FakeClock) -> None:
+    claim(make_store("a"))
+    clock.advance(1e6)
+    late = make_store("b")
+    assert late.claim(7) is None, "it only begins to watch now"
+    clock.advance(60)
+    assert late.claim(7) is not None
 
 
 def test_an_observer_frozen_between_its_clock_and_the_file_sees_no_silence(
@@ -98,6 +123,19 @@ def test_a_zombie_that_publishes_after_its_lease_expired_can_win_but_only_once(
     assert (record["generation"], record["token"]) == (1, "a-1-00000000")
     assert (run.root / record["attempt"] / "shard").read_bytes() == b"zombie's"
     assert not successor.attempt_dir.exists(), "the loser's folder is removed"
+
+
+def test_a_worker_that_lost_its_lease_cannot_replace_its_successors_result(
+    make_store: MakeStore, clock: FakeClock, run: RunPaths
+) -> None:
+    a, b = make_store("a"), make_store("b")
+    zombie = claim(a)
+    assert taken_over(b, clock).publish_done({}) == "won"
+    before = run.done(7).read_bytes()
+    assert zombie.publish_done({}) == "lost"
+    zombie.hand_back("too late")
+    assert run.done(7).read_bytes() == before
+    assert make_store("c").claim(7) is None
 
 
 def test_publishing_in_the_middle_of_another_publish_has_one_winner(
@@ -182,6 +220,82 @@ def test_a_crash_at_any_point_of_a_batch_leaves_it_done_or_open(
         pytest.fail("the worker never came to its end")
 
 
+def test_a_batch_handed_back_is_free_at_once_and_its_attempt_is_gone(make_store: MakeStore) -> None:
+    lease = claim(make_store("a"))
+    (lease.attempt_dir / "half").write_bytes(b"x")
+    lease.hand_back("SIGTERM")
+    lease.hand_back("again")
+    assert not lease.attempt_dir.exists()
+    assert claim(make_store("b")).generation == 2
+
+
+def test_errors_use_up_attempts_and_then_the_batch_is_set_aside(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    store = make_store("a", max_attempts=2)
+    error = SourceError("clip 3 is torn.", path="clip3", next_step="Drop it.")
+    assert claim(store).fail(error, "Traceback") is False
+    assert claim(store).fail(error, "Traceback") is True
+    assert store.claim(7) is None
+    record = read_failed(run, "r1", 7)
+    assert (record["errors"], record["host"]) == (2, "a")
+    assert record["error"]["message"] == "clip 3 is torn."
+    assert record["traceback"] == "Traceback"
+
+
+def test_a_worker_that_died_before_setting_its_batch_aside_is_helped_by_the_next(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.EIO, match="failed")
+    with pytest.raises(StorageError):
+        claim(make_store("a", fs=fs, max_attempts=1)).fail(LeconvertError("broken."))
+    assert list_batches(run.failed_dir) == set()
+    assert make_store("b", max_attempts=1).claim(7) is None
+    record = read_failed(run, "r1", 7)
+    assert record["error"]["message"] == "broken."
+    assert [path.name for path in run.failed_dir.iterdir()] == ["000007.json"]
+
+
+def test_a_released_batch_gets_all_its_attempts_again(make_store: MakeStore, run: RunPaths) -> None:
+    store = make_store("a", max_attempts=1)
+    claim(store).fail(LeconvertError("disk full."))
+    assert release_failed(run, "r1", 7, "the disk has room again")
+    assert not release_failed(run, "r1", 7, "again")
+    again = claim(store)
+    assert again.generation == 2
+    assert again.fail(LeconvertError("disk full.")) is True
+    assert release_failed(run, "r1", 7, "once more")
+    assert sorted(path.name for path in run.failed_dir.iterdir()) == [
+        "000007.released-1",
+        "000007.released-2",
+    ]
+
+
+def test_a_done_without_its_shards_is_voided_and_the_batch_opens_at_once(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    store = make_store("a")
+    assert claim(store).publish_done({"round": 1}) == "won"
+    assert void_done(run, "r1", 7, "a shard is missing")
+    assert not void_done(run, "r1", 7, "a shard is missing")
+    second = claim(make_store("b"))
+    assert second.generation == 2
+    assert second.publish_done({"round": 2}) == "won"
+    assert void_done(run, "r1", 7, "again")
+    assert sorted(path.name for path in run.done_dir.iterdir()) == [
+        "000007.void-1",
+        "000007.void-2",
+    ]
+    assert b'"round": 1' in run.voided(7, 1).read_bytes()
+
+
+def test_a_torn_done_record_can_be_voided(make_store: MakeStore, run: RunPaths) -> None:
+    run.done(7).write_bytes(b'{"format": "leconv')
+    assert void_done(run, "r1", 7, "torn")
+    assert claim(make_store("a")).generation == 1
+
+
 def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
     make_store: MakeStore, clock: FakeClock, run: RunPaths
 ) -> None:
@@ -193,6 +307,32 @@ def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
     fs.before("list_names", lambda: void_done(run, "r1", 7, "short"), match="done")
     assert lease.publish_done({}) == "won"
     assert read_done(run, "r1", 7)["generation"] == 1
+
+
+def test_a_name_that_comes_and_goes_three_times_is_an_unknown_outcome(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    fs = FaultyFileSystem()
+    lease = claim(make_store("a", fs=fs))
+    fs.fail("link", errno.EEXIST, match="done", times=3)
+    with pytest.raises(OutcomeUnknownError, match="Another process creates and removes") as caught:
+        lease.publish_done({})
+    assert caught.value.path == str(run.done(7))
+    assert caught.value.next_step == (
+        "Check that only one packer runs, then run the same command again."
+    )
+    assert lease.attempt_dir.is_dir()
+    assert lease.publish_done({}) == "won"
+
+
+def test_a_publisher_that_finds_a_torn_done_has_lost_and_keeps_its_attempt(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    lease = claim(make_store("a"))
+    run.done(7).write_bytes(b'{"format": "leconv')
+    assert lease.publish_done({}) == "lost"
+    lease.abandon()
+    assert lease.attempt_dir.is_dir(), "nothing readable names another attempt"
 
 
 @pytest.mark.parametrize("operation", ["list_names", "read_bytes"])
@@ -260,6 +400,17 @@ def test_an_end_that_vanishes_while_it_is_opened_is_read_the_next_time(
     assert claim(b).generation == 2
 
 
+def test_an_end_on_a_disk_that_fails_is_told_with_its_path(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    claim(make_store("a")).hand_back("SIGTERM")
+    fs = FaultyFileSystem()
+    fs.fail("read_bytes", errno.EIO, match=".end")
+    with pytest.raises(StorageError) as caught:
+        make_store("b", fs=fs).claim(7)
+    assert caught.value.path == str(run.lease_end(7, 1))
+
+
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_claim_that_cannot_be_read_is_taken_over_when_it_is_silent(
     make_store: MakeStore, clock: FakeClock, code: int
@@ -271,6 +422,18 @@ def test_a_claim_that_cannot_be_read_is_taken_over_when_it_is_silent(
     b = make_store("b", fs=fs)
     assert b.log.holder(7, 1) == {}
     assert taken_over(b, clock).generation == 2
+
+
+def test_a_claim_on_a_disk_that_fails_is_told(make_store: MakeStore, run: RunPaths) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.ENOSPC)
+    with pytest.raises(StorageError, match="no space left"):
+        make_store("a", fs=fs).claim(7)
+    gone = FaultyFileSystem()
+    gone.before("link", lambda: run.claim_source("c-1-00000000").unlink())
+    with pytest.raises(FileNotFoundError):
+        make_store("c", fs=gone).claim(7)
+    assert claim(make_store("b")).generation == 1
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"format": "leconvert/lease-end", "version": 9}'])
@@ -318,6 +481,21 @@ def test_a_full_disk_while_claiming_gives_the_batch_back(make_store: MakeStore) 
     record = store.log.end_record(7, 1)
     assert (record["outcome"], record["reason"]) == ("handed-back", caught.value.message)
     assert claim(make_store("b")).generation == 2
+
+
+def test_reserved_fields_of_a_done_record_are_refused(make_store: MakeStore) -> None:
+    with pytest.raises(ValueError, match="generation, token"):
+        claim(make_store("a")).publish_done({"token": "x", "generation": 1})
+
+
+def test_an_abandoned_attempt_is_removed_only_if_it_cannot_have_won(make_store: MakeStore) -> None:
+    first = claim(make_store("a"), 1)
+    first.abandon()
+    assert not first.attempt_dir.exists()
+    second = claim(make_store("a"), 2)
+    second.publish_done({})
+    second.abandon()
+    assert second.attempt_dir.exists()
 
 
 class Beats:
@@ -426,6 +604,22 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_path(
     assert caught.value.path == str(told), "not what failed while the batch was given back"
 
 
+def test_a_lease_takes_its_times_from_the_clock_of_its_store(run: RunPaths) -> None:
+    noon = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    worker = WorkerIdentity("a-1-00000000", "a", 1)
+    assert claim(LeaseStore(run, "r1", worker, now=lambda: noon)).publish_done({}) == "won"
+    assert read_done(run, "r1", 7)["began"].startswith("2026-02-03T12:00:00")
+
+
+def test_nothing_is_observed_of_a_batch_that_nobody_holds(make_store: MakeStore) -> None:
+    store = make_store("a")
+    assert store.observe(7).observation is None
+    lease = claim(store)
+    assert store.observe(7).observation is not None
+    lease.hand_back("SIGTERM")
+    assert store.observe(7).observation is None
+
+
 @pytest.mark.parametrize("errors", [0, 2])
 def test_a_batch_that_is_set_aside_for_losses_says_how_often_and_the_last_error(
     make_store: MakeStore, clock: FakeClock, run: RunPaths, errors: int
@@ -467,3 +661,19 @@ def test_the_keeper_gives_up_at_the_first_beat_that_fails_a_lease_after_the_last
     assert keeper.lost.is_set() == lost
     assert isinstance(keeper.error, StorageError)
     assert len(beats.waits) == before + failures + (0 if lost else 2)
+
+
+def test_the_keepers_thread_is_named_after_its_batch(
+    make_store: MakeStore, clock: FakeClock
+) -> None:
+    names: list[str] = []
+    asked = threading.Event()
+
+    def waiter(_stop: threading.Event, _seconds: float) -> bool:
+        names.append(threading.current_thread().name)
+        asked.set()
+        return True
+
+    with HeartbeatKeeper(claim(make_store("a")), clock=clock, waiter=waiter):
+        assert asked.wait(10)
+    assert names == ["heartbeat-7"]

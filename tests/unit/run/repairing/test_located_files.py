@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.conformance.test_walks import Episode, read_dataset
 from tests.dataset_damage import EPISODES, edit_info, edit_json, remove
+from tests.read_dataset import Episode, read_dataset
 from tests.trees import snapshot
 from tests.v3_by_hand import CAMERA, DERIVED, LOCATED, make_sound
 
