@@ -387,7 +387,10 @@ def _metres(data: bytes | memoryview, error: Exception) -> Picture:
     try:
         from PIL import Image  # LeRobot brings it
     except ImportError:
-        raise _no_image("`pip install pillow` reads TIFF files of float32") from error
+        from leconvert.support.extras import install_command
+
+        pillow = install_command("pillow")
+        raise _no_image(f"TIFF files of float32 need Pillow: `{pillow}`") from error
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode != "F":
