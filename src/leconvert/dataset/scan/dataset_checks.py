@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,7 @@ class DataColumns:
         is_common: Whether each table can be joined with these, shape (E,).
         wrapped: Columns with lists of one value, in at least some of these tables.
         floating: Default integer columns that some of these tables store as floating-point numbers.
+        picture_shapes: Shape of the first picture in columns of images without a usable one.
     """
 
     schema: pa.Schema | None
@@ -99,6 +101,7 @@ class DataColumns:
     is_common: BoolArray
     wrapped: frozenset[str] = frozenset()
     floating: frozenset[str] = frozenset()
+    picture_shapes: Mapping[str, list[int]] = MappingProxyType({})
 
 
 def check_files(
@@ -257,7 +260,29 @@ def common_columns(
     for number, field in enumerate(schema):
         if field.name in plain.names and field.name not in {*wrapped, *floating}:
             schema = schema.set(number, field.with_type(plain.field(field.name).type))
-    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
+    shapes = _picture_shapes(dataset.stored_features, schema, _first_path_of(dataset, data, common))
+    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating), shapes)
+
+
+def _picture_shapes(features: Features, schema: pa.Schema, path: str) -> dict[str, list[int]]:
+    """Return the shape of a table's first picture in columns that declare no height and width.
+
+    Without three numbers, ``dataset_to_policy_features`` of LeRobot fails.
+    """
+    found: dict[str, list[int]] = {}
+    for name in schema.names:
+        feature = features.get(name, {})
+        shape: Any = feature.get("shape")
+        if feature.get("dtype") != "image" or (
+            _is_shape(shape) and len(shape) == len(NAMES_OF_AXES)
+        ):
+            continue
+        # Of what is no picture, other findings tell.
+        with suppress(ValueError, OSError, pa.ArrowException, UnreadableSourceError):
+            found[name] = _image_shape(
+                next(_read(iter([path]), name)), is_depth=is_depth_map(feature)
+            )
+    return found
 
 
 def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) -> BoolArray:
@@ -793,7 +818,7 @@ def _readable_declaration(
     if feature["dtype"] == "image" or name in LANGUAGE_COLUMNS:
         # Paths lead to files outside the table, and arrays of pixels are not files.
         if read_by_lerobot(name, feature, kind).verdict == "exact":
-            return as_declared
+            return as_declared | {"shape": columns.picture_shapes.get(name, as_declared["shape"])}
         if name in LANGUAGE_COLUMNS or dtype_name(kind) not in NUMBER_DTYPES:
             return None
     if isinstance(lengths, str):
@@ -972,7 +997,7 @@ def _value_shape(values: pa.Array) -> tuple[int, ...]:
     return (length, *_value_shape(list_values(values)))
 
 
-def _image_shape(values: pa.Array) -> list[int]:
+def _image_shape(values: pa.Array, *, is_depth: bool = False) -> list[int]:
     from leconvert.media import decode_image  # only for image columns
 
     first = values[0].as_py()
@@ -980,7 +1005,7 @@ def _image_shape(values: pa.Array) -> list[int]:
     if not isinstance(data, bytes):
         raise ValueError("its values are not image files")
     try:
-        return list(decode_image(data).shape)
+        return list(decode_image(data, is_depth=is_depth).shape)
     except (ValueError, UnreadableSourceError):
         raise ValueError("its values are not image files") from None
 
