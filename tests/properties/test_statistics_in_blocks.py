@@ -13,10 +13,8 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from tests.episode_records import EpisodeRecord, write_episodes
 
-from leconvert.dataset.findings import ObservationLog
 from leconvert.dataset.formats import StatsBlock, joined, rows_of
 from leconvert.dataset.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
-from leconvert.dataset.scan.file_checks import StatsCheck
 from leconvert.support.errors import SourceError
 
 NUMBERS = st.one_of(
@@ -233,41 +231,3 @@ def test_columns_of_the_table_are_those_of_rows_that_are_looked_at_one_by_one(
                     same(a[name], b[name]) for a, b in zip(found, slowly, strict=True) for name in a
                 )
         assert results[0] == results[1]
-
-
-DECLARED: dict[str, dict[str, Any]] = {
-    "action": {"dtype": "float32", "shape": [3]},
-    "image": {"dtype": "video", "shape": [4, 4, 3]},
-    "index": {"dtype": "int64", "shape": [1]},
-    "done": {"dtype": "bool", "shape": [1]},
-    "text": {"dtype": "string", "shape": [1]},
-}
-
-
-@SETTINGS
-@given(
-    drawn=BLOCKS,
-    declared=st.sampled_from(
-        [
-            {},
-            {"action": {"dtype": "float32", "shape": [4]}},
-            {"image": {"dtype": "float32", "shape": [3]}},
-            {"done": {"dtype": "image", "shape": [4, 4, 3]}},
-            {"other": {"dtype": "float32", "shape": [1]}},
-        ]
-    ),
-)
-def test_a_block_of_which_nothing_is_said_has_no_episode_of_which_something_is_said(
-    drawn: Drawn, declared: dict[str, Any]
-) -> None:
-    for oddity, rows in with_each_oddity(drawn):
-        check = StatsCheck(DECLARED | declared)
-        notes = ObservationLog()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(StatsCheck, "finds_nothing", lambda *_: False)
-            missing, _ = check(StatsBlock(rows), range(len(rows)), notes)
-        said = [*notes.sightings.remarks(), *missing]
-        finds_nothing = check.finds_nothing(StatsBlock(rows))
-        assert not (finds_nothing and said)
-        if oddity is None:
-            assert finds_nothing is not bool(said)
