@@ -165,38 +165,19 @@ def _assert_every_depth_map_is_the_sources(ours: Path, source: V21Source) -> Non
 
 # As LeRobot's annotator stores them: types are those that Arrow infers from the values.
 _SPEECH = [{"type": "function", "function": {"name": "say", "arguments": {"text": "Grüße"}}}]
+_ROW = {"role": "assistant", "content": None, "style": None, "camera": None, "tool_calls": None}
 
 
 def _persistent(episode: int) -> list[dict[str, Any]]:
-    def row(style: str, content: str, timestamp: float) -> dict[str, Any]:
-        return {
-            "role": "assistant",
-            "content": content,
-            "style": style,
-            "timestamp": timestamp,
-            "camera": None,
-            "tool_calls": None,
-        }
-
-    return [row("plan", f"Plan {episode}", 0.0), row("subtask", "Reach für den Würfel", 0.125)]
+    plan = {"style": "plan", "content": f"Plan {episode}", "timestamp": 0.0}
+    reach = {"style": "subtask", "content": "Reach für den Würfel", "timestamp": 0.125}
+    return [_ROW | plan, _ROW | reach]
 
 
 def _events(frame: int) -> list[dict[str, Any]]:
-    question = {
-        "role": "user",
-        "content": "Where is it?",
-        "style": "vqa",
-        "camera": "observation.images.top",
-        "tool_calls": None,
-    }
-    speech = {
-        "role": "assistant",
-        "content": None,
-        "style": None,
-        "camera": None,
-        "tool_calls": _SPEECH,
-    }
-    return [[], [question], [speech], [question, speech]][frame % 4]
+    question = {"role": "user", "content": "Where is it?", "style": "vqa", "camera": "top"}
+    asked, said = _ROW | question, _ROW | {"tool_calls": _SPEECH}
+    return [[], [asked], [said], [asked, said]][frame % 4]
 
 
 def _text_columns(episode: int, length: int) -> dict[str, list[Any]]:
