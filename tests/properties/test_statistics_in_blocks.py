@@ -2,19 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
-from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from tests.episode_records import EpisodeRecord, write_episodes
 
 from leconvert.dataset.formats import StatsBlock, joined, rows_of
-from leconvert.dataset.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
+from leconvert.dataset.formats.v3 import StatsAggregator
 from leconvert.support.errors import SourceError
 
 NUMBERS = st.one_of(
@@ -183,51 +178,4 @@ def test_adding_a_block_up_is_adding_its_episodes_up(drawn: Drawn) -> None:
             results.append(
                 {f: {n: (a.dtype, a.tobytes()) for n, a in s.items()} for f, s in result.items()}
             )
-        assert results[0] == results[1]
-
-
-@SETTINGS
-@given(drawn=BLOCKS)
-def test_columns_of_the_table_are_those_of_rows_that_are_looked_at_one_by_one(
-    drawn: Drawn, tmp_path_factory: Any
-) -> None:
-    for _, rows in with_each_oddity(drawn):
-        results: list[object] = []
-        for one_by_one in (False, True):
-            root: Path = tmp_path_factory.mktemp("written")
-            with pytest.MonkeyPatch.context() as patch:
-                if one_by_one:
-                    patch.setattr(StatsBlock, "columns", None)
-                records = [
-                    EpisodeRecord(i, 0, i, 1, (), {"tasks": []}, row) for i, row in enumerate(rows)
-                ]
-                try:
-                    (path,) = write_episodes(root, lambda: records, fps=Fraction(30))  # noqa: B023
-                except SourceError as error:
-                    results.append(error.message)
-                    continue
-            results.append((pq.read_schema(root / path), (root / path).read_bytes()))
-            if one_by_one:
-                (table,) = EpisodesReader(root).blocks(bool)
-                block = stats_of_rows(table)
-                slowly = [
-                    {
-                        name.removeprefix("stats/"): value
-                        for name, value in row.items()
-                        if name.startswith("stats/") and value is not None
-                    }
-                    for row in table.to_pylist()
-                ]
-                found = [
-                    {
-                        f"{f}/{s}".removeprefix("/"): value
-                        for f, own in (row or {}).items()
-                        for s, value in own.items()
-                    }
-                    for row in block.rows
-                ]
-                assert [*map(sorted, found)] == [*map(sorted, slowly)]
-                assert all(
-                    same(a[name], b[name]) for a, b in zip(found, slowly, strict=True) for name in a
-                )
         assert results[0] == results[1]
