@@ -277,7 +277,11 @@ def _numbers_called_image(root: Path) -> None:
     name = "extra.image_embedding"
     for episode, length in enumerate(LENGTHS):
         zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(length * 3, np.float32)), 3)
-        edit_table(root, episode, lambda table, zeros=zeros: with_column(table, name, zeros))
+
+        def add(table: pa.Table, zeros: pa.Array = zeros) -> pa.Table:
+            return with_column(table, name, zeros)
+
+        edit_table(root, episode, add)
     feature = {"dtype": "float32", "shape": [3], "names": None}
     edit_info(root, lambda info: info["features"].update({name: feature}))
     stats = {key: [0.0] * 3 for key in ("min", "max", "mean", "std")}
