@@ -6,16 +6,14 @@ import contextlib
 import io
 import json
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leconvert.cli import main
 
-__all__ = ["BACKENDS", "Ending", "convert_as_told", "why_it_does_not_load"]
+__all__ = ["Ending", "convert_as_told", "why_it_does_not_load"]
 
-BACKENDS = ("pyav", "torchcodec")
 _MOST_TRIES = 5
 # How a conversion that met something may end: never as a bug (1).
 _CODES = {0, 2, 3, 4, 5}
@@ -79,16 +77,13 @@ def convert_as_told(root: Path, result: Path) -> Ending:
     return ending(f"no end after {_MOST_TRIES} tries", said=said)
 
 
-def why_it_does_not_load(
-    root: Path, num_episodes: int, *, backend: str = "pyav", all_frames: bool = False
-) -> str | None:
+def why_it_does_not_load(root: Path, num_episodes: int, *, backend: str = "pyav") -> str | None:
     """Load items, a batch and the features of a policy through LeRobot; None if it works.
 
     Args:
         root: The result.
         num_episodes: How many it is to have.
         backend: LeRobot's name of the decoder.
-        all_frames: Every item instead of the first, a middle and the last one of each episode.
     """
     from lerobot.datasets import LeRobotDataset
     from lerobot.utils.feature_utils import dataset_to_policy_features
@@ -99,8 +94,7 @@ def why_it_does_not_load(
         dataset = LeRobotDataset("ours/told", root=root, video_backend=backend)
         for episode in dataset.meta.episodes:
             first, stop = episode["dataset_from_index"], episode["dataset_to_index"]
-            wanted: Iterable[int] = {first, (first + stop) // 2, stop - 1}
-            for index in range(first, stop) if all_frames else wanted:
+            for index in {first, (first + stop) // 2, stop - 1}:
                 item = dataset[index]
                 assert int(item["index"]) == index
                 assert int(item["episode_index"]) == episode["episode_index"]

@@ -54,9 +54,10 @@ def record(
     tasks: tuple[str, ...] = TASKS,
     *,
     resume: bool = False,
+    is_still: bool = False,
     **options: Any,
 ) -> Path:
-    """Record episodes with LeRobot; each goes through all tasks."""
+    """Record episodes with LeRobot; each goes through all tasks. Still ones have equal frames."""
     from lerobot.datasets import LeRobotDataset
 
     if resume:
@@ -69,15 +70,19 @@ def record(
     for length in lengths:
         for number in range(length):
             frame: dict[str, Any] = {"task": tasks[number * len(tasks) // length]}
+            random = np.random.default_rng(0) if is_still else random
             for key, feature in features.items():
                 if feature["dtype"] in ("image", "video"):
-                    frame[key] = random.integers(0, 256, feature["shape"], dtype=np.uint8)
+                    shape = (1, 1, 1) if is_still else feature["shape"]
+                    colours = random.integers(0, 256, shape, dtype=np.uint8)
+                    frame[key] = np.broadcast_to(colours, feature["shape"]).copy()
                 elif feature["dtype"] == "string":
                     frame[key] = "a note"
                 elif feature["dtype"] == "bool":
                     frame[key] = np.array([number == length - 1])
                 else:
-                    frame[key] = random.normal(size=feature["shape"]).astype(np.float32)
+                    scale = 10.0 ** random.integers(-4, 4, feature["shape"]) if is_still else 1
+                    frame[key] = (random.normal(size=feature["shape"]) * scale).astype(np.float32)
             dataset.add_frame(frame)
         dataset.save_episode(parallel_encoding=False)
     dataset.finalize()
@@ -135,31 +140,11 @@ def test_videos_encoded_by_default_and_while_recording_have_no_findings(tmp_path
 
 def test_joints_that_never_move_and_pictures_of_one_colour_have_no_findings(tmp_path: Path) -> None:
     """LeRobot's mean of equal values is off, the more the longer an episode is."""
-    from lerobot.datasets import LeRobotDataset
-
-    random = np.random.default_rng(0)
-    still = (random.normal(size=24) * 10.0 ** random.integers(-4, 4, 24)).astype(np.float32)
-    joints = {"dtype": "float32", "shape": (24,), "names": None}
-    features = {"observation.state": joints, "action": {**joints, "shape": (2,)}}
-
-    def recorded(name: str, lengths: Iterable[int], more: dict[str, Any]) -> Path:
-        root = tmp_path / name
-        dataset = LeRobotDataset.create(
-            "check/recorded", fps=30, features=features | more, root=root, rgb_encoder=h264(),
-            use_videos=any(feature["dtype"] == "video" for feature in more.values()),
-        )  # fmt: skip
-        colour = random.integers(0, 256, 3).astype(np.uint8)
-        pictures = {key: np.broadcast_to(colour, (64, 64, 3)).copy() for key in more}
-        for length in lengths:
-            for _ in range(length):
-                frame = {"task": "Wait.", "observation.state": still, "action": still[:2]}
-                dataset.add_frame(frame | pictures)
-            dataset.save_episode(parallel_encoding=False)
-        dataset.finalize()
-        return root
-
-    assert said_of(recorded("long", (5, 1000, 90), {})) == set()
-    assert said_of(recorded("videos", LENGTHS, cameras("video"))) == set()
+    joints = {"observation.state": {"dtype": "float32", "shape": (24,), "names": None}}
+    long = record(tmp_path / "long", joints, (5, 1000, 90), is_still=True, use_videos=False)
+    assert said_of(long) == set()
+    seen = record(tmp_path / "seen", joints | cameras("video"), is_still=True, rgb_encoder=h264())
+    assert said_of(seen) == set()
 
 
 def test_a_mean_that_is_really_below_the_least_value_is_found(with_videos: Path) -> None:
@@ -176,90 +161,71 @@ def test_a_resumed_recording_has_one_remark(resumed: Path) -> None:
     assert said_of(resumed) == {"info streaming-video"}
 
 
-def remove_wrist(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import remove_feature
-
-    remove_feature(opened(root), "observation.images.wrist", output_dir=out, repo_id="check/out")
-
-
-def delete_second(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import delete_episodes
-
-    delete_episodes(opened(root), [1], output_dir=out, repo_id="check/out")
-
-
-def delete_first_day(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import delete_episodes
-
-    delete_episodes(opened(root), [0, 1, 2], output_dir=out, repo_id="check/out")
-
-
-def rename_tasks(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import modify_tasks
-
+def copied(root: Path, out: Path) -> Any:
     shutil.copytree(root, out)
-    modify_tasks(opened(out), new_task="Other.")
+    return opened(out)
 
 
-def compute_stats(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import recompute_stats
-
-    shutil.copytree(root, out)
-    recompute_stats(opened(out))
-
-
-def compute_relative_stats(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import recompute_stats
-
-    shutil.copytree(root, out)
-    recompute_stats(opened(out), relative_action=True, chunk_size=3)
-
-
-def merge_with_itself(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import merge_datasets
-
-    merge_datasets([opened(root), opened(root)], "check/out", output_dir=out)
-
-
-def encode_images(root: Path, out: Path) -> None:
-    from lerobot.datasets.dataset_tools import convert_image_to_video_dataset
-
-    convert_image_to_video_dataset(
-        opened(root), output_dir=out, repo_id="check/out", rgb_encoder=h264()
-    )
-
-
-Edit = Callable[[Path, Path], None]
-
+# LeRobot's tool as it is called, with the dataset's folder and that of the result.
+Edit = Callable[[Any, Path, Path, dict[str, Any]], object]
+WRIST = "observation.images.wrist"
 # These tools write each data file in one row group.
 ONE_GROUP = {"warning row-groups"}
 EDITS: dict[str, tuple[str, Edit, set[str]]] = {
-    "an episode deleted": ("with_videos", delete_second, ONE_GROUP),
-    "the first files deleted": ("resumed", delete_first_day, ONE_GROUP),
-    "a camera removed": ("with_videos", remove_wrist, ONE_GROUP),
-    "tasks renamed": ("with_videos", rename_tasks, ONE_GROUP),
-    "statistics computed again": ("with_videos", compute_stats, set()),
+    "an episode deleted": (
+        "with_videos",
+        lambda tools, root, _, to: tools.delete_episodes(opened(root), [1], **to),
+        ONE_GROUP,
+    ),
+    "the first files deleted": (
+        "resumed",
+        lambda tools, root, _, to: tools.delete_episodes(opened(root), [0, 1, 2], **to),
+        ONE_GROUP,
+    ),
+    "a camera removed": (
+        "with_videos",
+        lambda tools, root, _, to: tools.remove_feature(opened(root), WRIST, **to),
+        ONE_GROUP,
+    ),
+    "tasks renamed": (
+        "with_videos",
+        lambda tools, root, out, _: tools.modify_tasks(copied(root, out), new_task="Other."),
+        ONE_GROUP,
+    ),
+    "statistics computed again": (
+        "with_videos",
+        lambda tools, root, out, _: tools.recompute_stats(copied(root, out)),
+        set(),
+    ),
     "statistics of relative actions": (
-        "with_videos", compute_relative_stats, {"info stats-aggregate"},
+        "with_videos",
+        lambda tools, root, out, _: tools.recompute_stats(
+            copied(root, out), relative_action=True, chunk_size=3
+        ),
+        {"info stats-aggregate"},
     ),
     # The new meta/episodes has neither tasks nor statistics nor its own place, and stats.json
     # nothing of the cameras.
     "images encoded as videos": (
         "with_images",
-        encode_images,
-        ONE_GROUP
-        | {"warning episodes-column", "warning episode-stats", "warning stats-missing"},
+        lambda tools, root, _, to: tools.convert_image_to_video_dataset(
+            opened(root), rgb_encoder=h264(), **to
+        ),
+        ONE_GROUP | {"warning episodes-column", "warning episode-stats", "warning stats-missing"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_lerobots_tools_write_has_no_false_alarm(
     edit: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    from lerobot.datasets import dataset_tools
+
     source, run, expected = EDITS[edit]
     out = tmp_path / "out"
-    run(request.getfixturevalue(source), out)
+    to = {"output_dir": out, "repo_id": "check/out"}
+    run(dataset_tools, request.getfixturevalue(source), out, to)
     # A keyframe where an episode begins is the encoder's choice after an edit.
     assert said_of(out) - {"warning no-keyframe", "info streaming-video"} == expected
 
@@ -267,12 +233,15 @@ def test_what_lerobots_tools_write_has_no_false_alarm(
 def test_a_location_that_is_warned_of_breaks_lerobots_own_tools(
     resumed: Path, tmp_path: Path
 ) -> None:
-    merge_with_itself(resumed, tmp_path / "merged")
+    from lerobot.datasets import dataset_tools as tools
+
+    merged = tmp_path / "merged"
+    tools.merge_datasets([opened(resumed), opened(resumed)], "check/out", output_dir=merged)
     # meta/episodes/file_index counts the files of the first recording, not those of the result.
-    said = said_of(tmp_path / "merged") - {"warning no-keyframe", "info streaming-video"}
+    said = said_of(merged) - {"warning no-keyframe", "info streaming-video"}
     assert said == {"warning episodes-location"}
     with pytest.raises(FileNotFoundError, match="meta/episodes"):
-        delete_second(tmp_path / "merged", tmp_path / "out")
+        tools.delete_episodes(opened(merged), [1], output_dir=tmp_path / "out", repo_id="o/o")
 
 
 def test_a_conversion_by_the_reference_passes(tmp_path: Path) -> None:

@@ -274,15 +274,6 @@ def test_a_joined_dataset_is_cut_and_one_of_episode_files_kept_again(tmp_path: P
     assert verify_pair(tmp_path / "again", root, depth="bytes").differences == ()
 
 
-def test_a_source_in_place_is_kept_whole(tmp_path: Path) -> None:
-    root = make_dataset(tmp_path / "source", _SMALL)
-    report = leconvert.convert(root, layout=KEEP, proof=ProofOptions(verify="bytes"))
-    assert report.kept_files == 15
-    assert report.kept_source == tmp_path / "source_old"
-    old, new = (sorted(tree.rglob("*.mp4")) for tree in (tmp_path / "source_old", root))
-    assert not {path.stat().st_ino for path in old} & {path.stat().st_ino for path in new}
-
-
 # --- LeRobot's tools --------------------------------------------------------------------------
 
 

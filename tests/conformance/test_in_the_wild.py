@@ -256,7 +256,21 @@ OWN: dict[str, tuple[Callable[[Path], None], Told]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*TOLD, *OWN])
+# Others show them: test_loads, test_odd_columns, the test of names below, and units.
+_SHOWN_BY_OTHERS = {
+    "h264 declared, is mpeg4", "float32 declared, is double", "a binary column",
+    "one name for all values, or for two", "no statistics of default columns",
+    "version instead of codebase_version",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in _SHOWN_BY_OTHERS else ())
+        for name in [*TOLD, *OWN]
+    ],
+)
 def test_two_tries_keep_what_can_be_kept_and_lerobot_loads_it(name: str, tmp_path: Path) -> None:
     source, result = tmp_path / "source", tmp_path / "result"
     make, told = OWN[name] if name in OWN else (IN_THE_WILD[name], TOLD[name])

@@ -150,24 +150,3 @@ def test_what_was_pushed_is_found_by_its_tag_and_every_frame_is_the_sources(
     assert {path.read_bytes() for path in out.glob("videos/*/*/*.mp4")} == {
         path.read_bytes() for path in (tmp_path / "downloaded").glob("videos/*/*/*.mp4")
     }
-
-
-@pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])
-def test_codecs_images_and_several_cameras_load(codec: str, tmp_path: Path) -> None:
-    reordered = {"bf": "2"} if codec == "libx264" else {}
-    spec = DatasetSpec(
-        episodes=4,
-        frames=[40, 7, 33, 64],
-        cameras=tuple(
-            CameraSpec(f"observation.images.{name}", 64, 64, codec=codec, options=reordered)
-            for name in ("top", "wrist")
-        ),
-        image_keys=("observation.images.still",),
-        image_size=(16, 16),
-        has_done=True,
-        tasks=("Pick.", "Place."),
-    )
-    source = make_dataset(tmp_path / "source", spec)
-    out = tmp_path / "out"
-    leconvert.convert(source, output=out, layout=V21, proof=ProofOptions(verify="bytes"))
-    assert loaded(out, source, tmp_path)["different"] == []

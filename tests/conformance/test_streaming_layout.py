@@ -128,7 +128,9 @@ def test_lerobots_streaming_class_reads_one_video_file_of_a_camera_and_no_second
     assert said == [True, False]
 
 
-def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:
+def test_frames_that_the_reference_layout_loses_load_and_no_others_are_lost(
+    tmp_path: Path,
+) -> None:
     from lerobot.datasets import LeRobotDataset
     from lerobot.datasets.video_utils import FrameTimestampError
 
@@ -139,9 +141,11 @@ def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:
     root = make_dataset(tmp_path / "source", spec)
     begins = np.array([0, *accumulate(lengths)])[3]
     frames = np.arange(9000)
-    lost = np.flatnonzero(is_out_of_reach(np.full(9000, begins), frames, spec.rate))
+    is_lost = is_out_of_reach(np.full(9000, begins), frames, spec.rate)
+    lost = np.flatnonzero(is_lost)
     assert len(lost) == 688
-    sampled = (begins + lost[::80]).tolist()
+    # Some of them, the frames beside them, and some others.
+    sampled = {*lost[::80], *(lost[::80] - 1), *(lost[40::80] + 1), *frames[4::600]} & {*frames}
 
     results, warnings = {}, {}
     for layout in ("reference", "streaming"):
@@ -157,10 +161,13 @@ def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:
     (warning,) = warnings["reference"]
     assert "688 of 36,000 frames:" in warning
     assert not warnings["streaming"]
-    for frame in sampled:
-        with pytest.raises(FrameTimestampError):
-            results["reference"][frame]
-        item = results["streaming"][frame]
-        assert read_label(item[_LONG.key].permute(1, 2, 0).numpy()).frame == item["frame_index"]
+    for frame in sorted(sampled):
+        loading = ["streaming"] if is_lost[frame] else ["reference", "streaming"]
+        if is_lost[frame]:
+            with pytest.raises(FrameTimestampError):
+                results["reference"][int(begins + frame)]
+        for layout in loading:
+            item = results[layout][int(begins + frame)]
+            assert read_label(item[_LONG.key].permute(1, 2, 0).numpy()).frame == frame
     starts = comparison.episodes_table(tmp_path / "streaming")["data/file_index"].to_pylist()
     assert starts == [0, 0, 1, 1]

@@ -1,6 +1,6 @@
 """A swap that broke, then something else, then the same command: old or new, whole.
 
-After a fault in the swap of a conversion the source changes, the options change, something is
+After a fault in the swap of a conversion the source changes, something is
 damaged or moved by hand, or another conversion of the same target runs. Then the same command
 runs, and what its message says is done, until it succeeds or there is nothing left to do.
 
@@ -38,10 +38,8 @@ from tests.faults.watched_disk import Fault, WatchedDisk
 from tests.trees import digest_of
 
 from leconvert import api
-from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.upkeep import clean_kept_source, clean_work_dir
-from leconvert.testing import edit_info
 
 __all__ = [
     "AFTERWARDS",
@@ -55,7 +53,6 @@ __all__ = [
 ]
 
 CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced", "renewed")
-_OTHER_OPTIONS: dict[str, Any] = {"video_file_size_in_mb": 0.0001}
 _MOST_REMEDIES = 4
 _MOVES = frozenset({"rename", "replace", "rename_no_replace", "exchange", "unlink", "rmdir"})
 _REFUSALS = frozenset({3, 4, 5, 6, 8, 9, 10, 12})
@@ -78,24 +75,18 @@ class Datasets:
         root: A folder that does not exist.
         template: What is planned.
         versions: What else there is, of `CHANGES`.
-        other_options: Whether trials convert with other options, too.
     """
 
-    def __init__(
-        self, root: Path, template: Path, versions: Iterable[str], *, other_options: bool = False
-    ) -> None:
+    def __init__(self, root: Path, template: Path, versions: Iterable[str]) -> None:
         root.mkdir(parents=True)
         self.sources = {"planned": template}
         self.sources |= {version: _made(version, root, template) for version in versions}
         self.digest = {name: digest_of(path) for name, path in self.sources.items()}
-        self.converted: dict[tuple[str, bool], str] = {}
+        self.converted: dict[str, str] = {}
         for name, source in self.sources.items():
-            for is_other in sorted({False, other_options}):
-                output = root / f"{name}-{is_other}"
-                layout = LayoutOptions(**_OTHER_OPTIONS if is_other else {})
-                workers = WorkerOptions(max_workers=1)
-                api.convert(source, output=output, layout=layout, workers=workers)
-                self.converted[name, is_other] = digest_of(output)
+            output = root / f"{name}-converted"
+            api.convert(source, output=output, workers=WorkerOptions(max_workers=1))
+            self.converted[name] = digest_of(output)
         assert len(set(self.converted.values())) == len(self.converted)
 
 
@@ -145,7 +136,7 @@ class Scene:
     @property
     def result(self) -> str:
         """The digest of what a command that succeeds leaves."""
-        return self.datasets.converted[self.version, "video_file_size_in_mb" in self.options]
+        return self.datasets.converted[self.version]
 
     def trees(self) -> dict[Path, str]:
         """Return every dataset's folder, and its digest without a swap's mark."""
@@ -226,11 +217,6 @@ def _changed(scene: Scene, version: str) -> bool:
     return True
 
 
-def _other_options(scene: Scene) -> bool:
-    scene.options |= _OTHER_OPTIONS
-    return True
-
-
 def _new_tree(scene: Scene) -> Path | None:
     """Return where the new tree lies, if it is anywhere and the source is somewhere else."""
     if scene.source() is None:
@@ -274,15 +260,6 @@ def _shard_removed(scene: Scene) -> bool:
     shards = _shards(scene)
     for shard in shards[:1]:
         shard.unlink()
-    return bool(shards)
-
-
-def _shard_damaged(scene: Scene) -> bool:
-    shards = _shards(scene)
-    for shard in shards[:1]:
-        content = shard.read_bytes()
-        shard.unlink()
-        shard.write_bytes(content[: len(content) // 2])
     return bool(shards)
 
 
@@ -343,14 +320,6 @@ def _card(result: Path) -> None:
     (result / "README.md").write_text("# Of the user's own making\n")
 
 
-def _key(result: Path) -> None:
-    edit_info(result, lambda info: info.update(license="the user's"))
-
-
-def _further_file(result: Path) -> None:
-    (result / "meta" / "notes.txt").write_text("the user's")
-
-
 def _cleaned(scene: Scene) -> bool:
     if scene.place.case.in_place or not scene.target.exists():
         return False  # what it removes there is the source, after comparing
@@ -367,19 +336,15 @@ def _second_conversion(scene: Scene) -> bool:
 AFTERWARDS: Mapping[str, Callable[[Scene], bool]] = {
     "episodes added": lambda scene: _changed(scene, "grown"),
     "a file overwritten": lambda scene: _changed(scene, "overwritten"),
-    "other options": _other_options,
     "new tree removed": _tree_removed,
     "new tree damaged": _tree_damaged,
     "shard removed": _shard_removed,
-    "shard damaged": _shard_damaged,
     "old put back": _old_put_back,
     "target moved away": _target_moved_away,
     "foreign at old": _foreign_old,
     "foreign at target": _foreign_target,
     "second conversion": _second_conversion,
     "card edited": lambda scene: _edited(scene, _card),
-    "key added": lambda scene: _edited(scene, _key),
-    "file added": lambda scene: _edited(scene, _further_file),
     "former states cleaned": _cleaned,
 }
 
@@ -456,9 +421,6 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
         return True
     if "or move" in advice:
         _aside(scene.target)
-        return True
-    if "Give the same options as before to finish the run" in advice:
-        scene.options.clear()
         return True
     if "--force-conversion" in advice and not scene.options.get("force_conversion"):
         scene.options["force_conversion"] = True

@@ -117,9 +117,7 @@ def main() -> int:
                 faults = faults[:: options.every]
                 rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
             if _AFTERWARDS in wanted and name in CASES_AFTERWARDS:
-                changed = changed or Datasets(
-                    root / "changed", template, CHANGES, other_options=True
-                )
+                changed = changed or Datasets(root / "changed", template, CHANGES)
                 quiet = quiet_run(case, template, root / f"own-{name}", own_source=True)
                 trials = list(_trials_afterwards(case, quiet, options.kinds, changed, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)

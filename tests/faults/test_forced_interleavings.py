@@ -284,24 +284,6 @@ def test_a_packer_whose_run_was_given_up_while_it_waited_leaves_the_place_to_the
     assert digest_of(out) == quiet_digest
 
 
-def test_a_packer_whose_run_is_given_up_before_its_swap_moves_nothing(
-    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, work = tmp_path / "out", tmp_path / "work"
-    old = plan(small_source, out, work)
-    run_worker(work)
-    check = packing.check_source_unchanged
-
-    def restart_and_check(run: OpenedRun) -> None:
-        plan(small_source, out, work, restart=True)
-        check(run)
-
-    monkeypatch.setattr(packing, "check_source_unchanged", restart_and_check)
-    with pytest.raises(PlanMismatchError, match="discarded"):
-        pack_run(old)
-    assert not out.exists()
-
-
 def test_the_packer_collects_while_workers_work(
     small_source: Path, tmp_path: Path, quiet_digest: str
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.faulty_files import CrashError
 from tests.flat_options import as_objects
 from tests.program import Leconvert
-from tests.trees import digest_of, snapshot
+from tests.trees import digest_of
 
 import leconvert
 from leconvert.api import run_worker
@@ -24,11 +24,9 @@ from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import (
     InterruptedRunError,
     SourceChangedError,
-    TargetError,
 )
 from leconvert.support.progress import SilentProgress, Stage
 from leconvert.workdir.fs import FileSystem
-from leconvert.workdir.records import default_work_dir
 
 
 class StopAfter(SilentProgress):
@@ -169,26 +167,6 @@ def test_restart_between_the_two_renames_of_a_swap_says_where_the_dataset_is(
     assert main([*command, "--restart"]) == 0
     assert (source_copy / "meta/episodes").is_dir()
     assert (old / "meta/episodes.jsonl").is_file()
-
-
-def test_after_a_failed_exchange_a_run_can_be_given_up(
-    source_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = snapshot(source_copy)
-
-    def fail(_fs: FileSystem, one: Path, _other: Path) -> None:
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(one))
-
-    with monkeypatch.context() as patched:
-        patched.setattr("leconvert.run.planner.try_renames", lambda _: None)
-        patched.setattr(FileSystem, "exchange", fail)
-        with pytest.raises(TargetError, match="cannot be renamed"):
-            leconvert.convert(source_copy)
-    assert main(["clean", "--of", str(source_copy), "--give-up"]) == 0
-    work = default_work_dir(source_copy)
-    assert {*source_copy.parent.iterdir()} == {source_copy, work}
-    assert not any(work.iterdir())
-    assert snapshot(source_copy) == before
 
 
 def test_a_bug_says_that_it_is_one(

@@ -318,34 +318,6 @@ def test_a_merge_survives_every_fault_at_every_request(
         here.check_sent_once()
 
 
-def test_a_tag_that_somebody_else_makes_in_the_gap_is_left_alone(
-    scene: Callable[..., Scene],
-) -> None:
-    here = scene()
-    repo = here.hub.repo(here.repo_id)
-    first = repo.tags["v2.1"]
-    steal = Fault(
-        "none", method="POST", path="/tag/", interfere=lambda: repo.tags.update({"v3.0": first})
-    )
-    here.hub.break_requests(steal)
-    with pytest.raises(
-        HubConflictError, match=r"changed during this command: the tag v3.0 was made"
-    ):
-        here.push()
-    assert repo.tags["v3.0"] == first
-
-
-def test_a_tag_that_somebody_else_removes_in_the_gap_is_set(scene: Callable[..., Scene]) -> None:
-    here = scene()
-    repo = here.hub.repo(here.repo_id)
-    remove = Fault(
-        "none", method="DELETE", path="/tag/", interfere=lambda: repo.tags.pop("v3.0", None)
-    )
-    here.hub.break_requests(remove)
-    here.push()
-    assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
-
-
 @pytest.fixture(scope="module")
 def other(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another result of the same source: the same names, other contents."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,10 +23,6 @@ def write_by_path(path: Path) -> None:
     path.write_bytes(b"12345678")
 
 
-def write_by_text(path: Path) -> None:
-    path.write_text("12345678")
-
-
 def write_by_descriptor(path: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     os.write(descriptor, b"12345678")
@@ -40,10 +35,6 @@ def write_by_place(path: Path) -> None:
     os.close(descriptor)
 
 
-def copy_by_shutil(path: Path) -> None:
-    shutil.copyfile(path.parent.parent / "original", path)
-
-
 def copy_in_the_kernel(path: Path) -> None:
     with (path.parent.parent / "original").open("rb") as source, path.open("wb") as target:
         os.copy_file_range(source.fileno(), target.fileno(), 8, 0, 0)
@@ -51,10 +42,8 @@ def copy_in_the_kernel(path: Path) -> None:
 
 WRITERS = [
     write_by_path,
-    write_by_text,
     write_by_descriptor,
     write_by_place,
-    copy_by_shutil,
     copy_in_the_kernel,
 ]
 

@@ -154,13 +154,9 @@ def deep(levels: int) -> bytes:
     "content",
     [
         b"",
-        b"\n\n",
         b"null",
         b"[]",
-        b"0",
-        b'"text"',
         b"{",
-        b"{}",
         b"\xff\xfe{}",
         b"\x00" * 100,
         b'{"episode_index": 0, "task_index": 0}',
@@ -172,7 +168,7 @@ def deep(levels: int) -> bytes:
         b'{"episode_index": 0, "stats": ' + deep(5000) + b', "tasks": [], "length": 3}',
         b'{"task_index": 10000000000000000000000, "task": "x"}',
     ],
-    ids=range(18),
+    ids=range(14),
 )
 def test_a_table_may_hold_anything(pristine: Path, table: str, content: bytes) -> None:
     with replaced(pristine / table, content):
@@ -226,18 +222,13 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(pristine: Path, tabl
     [
         "/etc/{episode_index}",
         "../{episode_index}",
-        "data/../../{episode_index}",
         "data/{episode_index}\0",
         "data/{episode_index}\ud800",
-        "{episode_index.real}",
         "{episode_index[0]}",
         "{episode_index:{episode_chunk}}",
         "{episode_index:{secret}}",
         "{episode_index:99999999999d}",
-        "{episode_index:x}",
-        "{episode_index!r:>9}",
         "{}",
-        "{0}",
         "{episode_index}" * 3000,
         "x" * 100_000 + "{episode_index}",
         "",
