@@ -277,7 +277,7 @@ def _picture_shapes(features: Features, schema: pa.Schema, path: str) -> dict[st
             _is_shape(shape) and len(shape) == len(NAMES_OF_AXES)
         ):
             continue
-        # Of what is no picture, other findings tell.
+        # Other findings tell that a value is not a picture.
         with suppress(ValueError, OSError, pa.ArrowException, UnreadableSourceError):
             found[name] = _image_shape(
                 next(_read(iter([path]), name)), is_depth=is_depth_map(feature)
