@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -53,8 +54,10 @@ def test_a_dataset_of_no_episodes_has_no_video_to_decode(several_files: Path) ->
 
 
 def test_a_file_that_does_not_decode_ends_the_measurement(
-    several_files: Path, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forking = multiprocessing.get_context("fork")  # a server of forks imports torch once more
+    monkeypatch.setattr(verdicts, "get_context", lambda _: forking)
     (tmp_path / "noise.mp4").write_bytes(b"\xff" * 1000)
 
     with pytest.raises(ProbeError, match="A decoding process failed"):

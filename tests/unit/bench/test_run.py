@@ -104,8 +104,9 @@ def test_windows_may_lie_as_far_from_frames_as_the_tolerance_says(
 
 def test_the_check_finds_what_the_released_stream_gets_wrong(several_files: Path) -> None:
     result = run(
-        several_files, loader="stream-lerobot", check=60, episode_pool_size=10, probe_samples=0
-    )
+        several_files, loader="stream-lerobot", check=60, episode_pool_size=10, num_batches=1,
+        probe_samples=0,
+    )  # fmt: skip
 
     assert result["check"]["wrong_frames"] + result["check"]["unreadable_frames"] > 10
     assert result["check"]["wrong_frames_by_camera"]["observation.images.wrist"] == 0

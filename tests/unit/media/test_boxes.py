@@ -11,7 +11,7 @@ from leconvert.media import UnsupportedClipError, boxes
 from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, read_moov, wanted_boxes
 from leconvert.support.errors import UnreadableSourceError
 
-HEAD_BYTES, TAIL_BYTES = 8192, 65536
+HEAD_BYTES = 8192
 DESCRIPTOR = 7
 
 
