@@ -190,23 +190,6 @@ def test_ranks_touch_few_episodes_but_their_own(episodes: int) -> None:
     assert sum(map(len, everything)) == 3 * episodes
 
 
-@pytest.mark.parametrize(
-    ("episodes", "hosts", "ranks", "pool"),
-    [(300, 8, 8, 256), (1000, 6, 1, 162)],
-)
-def test_hosts_together_open_hardly_more_than_every_episode_once(
-    episodes: int, hosts: int, ranks: int, pool: int
-) -> None:
-    lengths = np.random.default_rng(0).integers(150, 350, episodes)
-    order = EpisodeOrder(lengths, pool_size=pool)
-    frames = 0
-    for host in range(hosts):
-        of_host = range(host * ranks, (host + 1) * ranks)
-        opened = [order.episodes(0, rank, hosts * ranks) for rank in of_host]
-        frames += int(lengths[np.unique(np.concatenate(opened))].sum())
-    assert frames < 1.1 * order.num_frames
-
-
 @given(lengths=LENGTHS, pool=POOLS, ranks=st.integers(1, 5), epoch=st.integers(0, 2))
 def test_the_episodes_of_a_rank_are_those_of_its_frames(
     lengths: list[int], pool: int, ranks: int, epoch: int
