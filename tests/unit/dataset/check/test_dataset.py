@@ -810,15 +810,13 @@ BY_HAND = {
 # What else the dataset says is enough for these.
 MENDED = {"a task that only rows have", "tasks out of order"}
 # Where the only file of its kind is gone: what a command leaves out would be everything.
-ALL_LOST = {"data that is gone", "a scalar as text"}
+ALL_LOST = {"a scalar as text"}
 FIRST_OF_EACH_CODE = {wanted.split()[1]: name for name, (wanted, _) in reversed(DEFECTS.items())}
 FIRST_OF_EACH_CODE["feature"] = "a dtype that nobody knows"
 TRIED = sorted(
     {
         *FIRST_OF_EACH_CODE.values(),
-        "data that is gone",
         "truncated statistics",
-        "a default column not declared",
         *MENDED,
     }
 )
@@ -863,6 +861,7 @@ TOGETHER = [
         "episodes without lengths", "no names of axes",
     },
     {"a row too few", "a video without its last frame"},
+    {"a row of nobody", "data of nobody"},
 ]  # fmt: skip
 
 
