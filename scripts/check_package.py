@@ -5,10 +5,10 @@
 The wheel is installed as a user does it, without this project's pins: once with the newest versions
 of what it requires, once with the lowest that it allows and that have wheels. Both do what decodes
 a frame, writes a table or asks the Hub: convert v2.0 and v2.1, with statistics and quantiles, and
-back; trim, merge, split, repair; verify by bytes and by decoding; load; bring a dataset to the
-Hub's stand-in of ``tests/hub`` and back. The loader's torch is the one of this environment, which
-uv has at hand. The command that ``doctor`` prints for a missing extra is run, in the environment
-and under ``uvx``.
+back; trim, merge, split, repair; verify by bytes and by decoding; bring a dataset to the Hub's
+stand-in of ``tests/hub`` and back. The loader is tried on the lowest versions, since the tests load
+with new ones; its torch is the one of this environment, which uv has at hand. The command that
+``doctor`` prints for a missing extra is run, in the environment and under ``uvx``.
 
 ``--extras`` gives each extra that it names an environment of its own, with the newest versions, and
 tries what the extra is for; ``all`` are some 8 GB.
@@ -238,10 +238,8 @@ class _Installation:
 
 
 def _edits(here: _Installation) -> None:
-    """Convert, change and load datasets; whatever decodes a frame is among it."""
+    """Convert and change datasets; whatever decodes a frame is among it."""
     run = here.leconvert
-    # Only now: where torch is, doctor asks it first, which takes seconds.
-    here.install(f"torch=={installed.version('torch')}")
     here.python(_MAKE)
     run("convert", "v20", "of_v20", "--recompute-stats")
     run("verify", "of_v20", "--source", "v20", "--bytes", "--decode", "8")
@@ -256,8 +254,13 @@ def _edits(here: _Installation) -> None:
     run("repair", "parts/a", "--reindex", "--recompute-stats", "--output", "repaired")
     for dataset in ("parts/b", "repaired"):
         run("check", dataset)
+
+
+def _loads(here: _Installation) -> None:
+    """Load what `_edits` made."""
+    here.install(f"torch=={installed.version('torch')}")
     here.python(_LOAD)
-    run("probe", "run", "--root", "repaired", *_SHORT_PROBE)
+    here.leconvert("probe", "run", "--root", "repaired", *_SHORT_PROBE)
 
 
 def _uses(here: _Installation) -> list[str]:
@@ -288,6 +291,8 @@ def _uses(here: _Installation) -> list[str]:
         )
         here.leconvert("verify", "streamed", "--source", source, "--bytes")
     _edits(here)
+    if here.name == "lowest":
+        _loads(here)
     here.shell(_remedy(health, "shtab"))
     here.leconvert("completion", "bash")
     return trouble

@@ -54,7 +54,7 @@ type Facts = dict[str, Any]
 STORM_SECONDS = 1800.0
 WORKERS = 3
 SOUND = [name for name in KINDS if name.startswith("sound")]
-UNSOUND = [name for name in KINDS if not name.startswith(("sound", "v3.0"))]
+UNSOUND = [name for name in KINDS if not name.startswith("sound")]
 
 
 def made(folder: Path, kind: str) -> Path:

@@ -267,42 +267,26 @@ def embed_images(root: Path, name: str) -> None:
         pq.write_table(table.set_column(place, name, pa.array(images)), table_path)
 
 
-# --- many -------------------------------------------------------------------------------------
+# --- how features are called ------------------------------------------------------------------
 
 
 @_oddity
-def _50_features(root: Path) -> None:
+def _numbers_called_image(root: Path) -> None:
+    """LeRobot takes the statistics of whatever has "image" in its name for an image's."""
     make_dataset(root, _SPEC)
-    # LeRobot takes the statistics of whatever has "image" in its name for an image's.
-    names = [f"extra.image_embedding_{number:02d}" for number in range(50)]
+    name = "extra.image_embedding"
     for episode, length in enumerate(LENGTHS):
-        zeros = pa.array(np.zeros(length * 3, np.float32))
-        column = pa.FixedSizeListArray.from_arrays(zeros, 3)
-
-        def add(table: pa.Table, column: pa.Array = column) -> pa.Table:
-            for name in names:
-                table = with_column(table, name, column)
-            return table
-
-        edit_table(root, episode, add)
+        zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(length * 3, np.float32)), 3)
+        edit_table(root, episode, partial(with_column, name=name, values=zeros))
     feature = {"dtype": "float32", "shape": [3], "names": None}
-    edit_info(root, lambda info: info["features"].update(dict.fromkeys(names, feature)))
+    edit_info(root, lambda info: info["features"].update({name: feature}))
     stats = {key: [0.0] * 3 for key in ("min", "max", "mean", "std")}
 
     def add_stats(lines: list[dict[str, Any]]) -> None:
         for line, length in zip(lines, LENGTHS, strict=True):
-            line["stats"].update(dict.fromkeys(names, stats | {"count": [length]}))
+            line["stats"][name] = stats | {"count": [length]}
 
     edit_lines(root, "episodes_stats", add_stats)
-
-
-@_oddity
-def _12_cameras(root: Path) -> None:
-    cameras = (
-        CameraSpec(key=f"observation.images.camera_{number:02d}", width=32, height=32)
-        for number in range(12)
-    )
-    make_dataset(root, replace(_SPEC, frames=(3, 1, 2), cameras=tuple(cameras)))
 
 
 # --- what public datasets have ----------------------------------------------------------------

@@ -31,20 +31,6 @@ def test_a_sound_dataset_is_one_line_and_code_0(
     assert "44 frames, 3 files" in line
 
 
-@pytest.mark.parametrize("columns", [60, 100, 160])
-def test_errors_are_a_table_that_fits_and_code_3(
-    leconvert: Leconvert, broken: Path, columns: int
-) -> None:
-    checked = leconvert("check", broken, env={**os.environ, "COLUMNS": str(columns)}, code=3)
-    *table, last = checked.stdout.splitlines()
-    # A command that is to be copied stays on one line, however long the dataset's path is.
-    assert all(len(line) <= columns or str(broken) in line for line in table)
-    text = " ".join(" ".join(table).split())
-    for said in ("stale-total", "total_frames is 7,", "leconvert repair", "stray-file", "splits"):
-        assert said in text
-    assert "1 error, 2 warnings, 1 info in 5 episodes" in last
-
-
 def test_json_holds_every_finding_and_the_counts(leconvert_here: Leconvert, broken: Path) -> None:
     checked = leconvert_here("check", broken, "--json", code=3)
     report = json.loads(checked.stdout)
@@ -78,20 +64,3 @@ def test_a_v2_dataset_is_checked_too(leconvert_here: Leconvert, source_copy: Pat
     report = json.loads(checked.stdout)
     assert report["version"] == "v2.1"
     assert [found["episode"] for found in report["findings"] if found["severity"] == "error"] == [2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ((), 2, "No dataset is given"),
-        ((".", "--repo-id", "a/b"), 2, "Both DATASET and --repo-id"),
-        (("/nowhere",), 3, "is not a folder"),
-        (("/bin",), 3, "is not a LeRobot dataset"),
-    ],
-)
-def test_what_cannot_be_checked_is_a_sentence(
-    leconvert_here: Leconvert, arguments: tuple[str, ...], code: int, said: str
-) -> None:
-    checked = leconvert_here("check", *arguments, code=code)
-    assert said in checked.stderr
-    assert "Traceback" not in checked.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import Leconvert, run_leconvert, started
+from tests.program import run_leconvert, started
 
 FOLDERS = ["disk", "memory"]
 
@@ -29,14 +29,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=True)
     yield place
     subprocess.run(["umount", str(place)], check=True)
-
-
-def test_one_host_gets_a_table_and_a_verdict(leconvert: Leconvert, folder: Path) -> None:
-    checked = leconvert("check-fs", folder, code=0)
-    assert "link(2) gives a name only once" in checked.stdout
-    assert "Only this host was tested" in checked.stdout
-    assert all(len(line) <= 120 for line in checked.stdout.splitlines())
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 
 from leconvert.cli.main import build_parser, main
 from leconvert.cli.options import push_target, take_arguments
-from leconvert.cli.parser import nearest
 from leconvert.model.values import LayoutOptions
 from leconvert.support.flags import (
     block_align,
@@ -129,26 +128,6 @@ def test_the_folder_above_datasets_is_told_how_many_lie_below(
     found = leconvert_here(*shlex.split(refused.split("`")[1])[1:]).stdout
     assert f"{above}/one" in found
     assert f"{above}/org/two" in found
-
-
-@pytest.mark.parametrize(
-    ("word", "known", "said"),
-    [
-        ("chekc", ["check", "clean"], "; did you mean check?"),
-        ("--verfy", ["--verify", "--version"], "; did you mean --verify?"),
-        ("repor", ["repair", "report"], "; did you mean report?"),
-        ("rep", ["repair", "report", "undo"], "; did you mean repair or report?"),
-        ("start", ["status", "split"], ""),
-        ("list", ["split", "plan"], ""),
-        ("download", ["undo", "demo"], ""),
-    ],
-)
-def test_only_a_word_that_is_close_is_offered(word: str, known: list[str], said: str) -> None:
-    assert nearest(word, known) == said
-
-
-def test_a_dot_is_the_folder_one_is_in(leconvert_here: Leconvert) -> None:
-    assert "is not a LeRobot dataset" in leconvert_here("check", ".").stderr
 
 
 def test_sizes_and_times_are_read_as_they_are_written() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from leconvert.support.machine import allowed_cores
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.program import Leconvert
 from tests.trees import snapshot
 
@@ -132,20 +131,6 @@ def test_several_terminals_share_one_run(
     assert leconvert_here("verify", out, "--source", small_source, "--bytes").returncode == 0
 
 
-def test_a_camera_may_have_the_longest_name_of_a_folder(
-    leconvert_here: Leconvert, tmp_path: Path
-) -> None:
-    options = ["--episodes-per-batch", "1", "--recompute-stats"]
-    cameras = [CameraSpec(key=f"observation.images.{'x' * 235}{end}") for end in "ab"]
-    assert {len(camera.key) for camera in cameras} == {255}
-    spec = DatasetSpec(episodes=2, frames=[3, 2], cameras=tuple(cameras))
-    source, out = make_dataset(tmp_path / "set", spec), tmp_path / "out"
-    assert leconvert_here("convert", source, out, *options, "--verify", "bytes").returncode == 0
-    assert leconvert_here("convert", out, tmp_path / "back", "--to", "v2.1").returncode == 0
-    for camera in cameras:
-        assert (out / "videos" / camera.key / "chunk-000/file-000.mp4").is_file()
-
-
 def test_another_library_version_refuses_unless_allowed(
     leconvert_here: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:
@@ -160,73 +145,19 @@ def test_another_library_version_refuses_unless_allowed(
     assert leconvert_here("work", work, "--allow-mixed-versions").returncode == 0
 
 
-def test_a_dangling_link_at_the_target_is_left_alone(
-    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    out.symlink_to(tmp_path / "nowhere" / "at all")
-    refused = leconvert_here("convert", "--root", small_source, "--output", out, code=5)
-    assert "Traceback" not in refused.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_demo_converts_and_proves_a_dataset_of_two_cameras(
-    leconvert_here: Leconvert, tmp_path: Path
-) -> None:
-    done = leconvert_here("demo", tmp_path / "demo", code=0)
-    assert "Verified: 295 rows and 590 camera frames of 6 episodes" in done.stdout
-    assert leconvert_here("demo", tmp_path / "demo").returncode == 5
-
-
-@pytest.mark.parametrize("how", [("--max-workers=1",), ("--orchestrate", "--num-workers=1")])
 def test_the_peak_of_memory_is_told_of_the_command_and_of_its_workers(
-    small_source: Path, leconvert: Leconvert, tmp_path: Path, how: tuple[str, ...]
+    small_source: Path, leconvert: Leconvert, tmp_path: Path
 ) -> None:
     work, page = tmp_path / "work", tmp_path / "page.html"
     told = leconvert(
-        "convert", "--root", small_source, "--output", tmp_path / "out", "--json", *how,
-        "--work-dir", work, "--report", page, code=0,
+        "convert", "--root", small_source, "--output", tmp_path / "out", "--json",
+        "--orchestrate", "--num-workers=1", "--work-dir", work, "--report", page, code=0,
     )  # fmt: skip
     peak = json.loads(told.stdout)["peak_memory_bytes"]
     assert peak["command"] > 2**24
-    assert (peak["workers"] is None) == (how == ("--max-workers=1",))
-    assert peak["workers"] is None or peak["workers"] > 2**24
+    assert peak["workers"] > 2**24
     status = json.loads(leconvert("status", work, "--json").stdout)
-    assert status["peak_memory_bytes"] == peak["workers"] or peak["workers"] is None
+    assert status["peak_memory_bytes"] == peak["workers"]
     assert 2**24 < status["packer"]["peak_memory_bytes"] <= peak["command"]
     assert "memory   peak of a worker " in leconvert("status", work).stdout
     assert "Peak memory" in page.read_text()
-
-
-def test_a_part_of_a_dataset_is_converted_verified_and_resumed(
-    leconvert_here: Leconvert, source_copy: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    command = ("convert", source_copy, out, "--episodes", "0,3-4", "--exclude-task", "task 9")
-    refused = leconvert_here(*command, code=2)
-    assert "No episode has the task task 9 (--exclude-task)." in refused.stderr
-    for words, said in (
-        (("--episodes", "0-7"), "The dataset has no episode 7 (--episodes)."),
-        (("--exclude-episodes", "0-4"), "The selection contains no episode."),
-        (
-            ("--episodes", "0", "--exclude-episodes", "1"),
-            ("--episodes and --exclude-episodes exclude each other"),
-        ),
-        (("--episodes", "all"), "takes episode numbers and ranges"),
-    ):
-        refused = leconvert_here("convert", source_copy, out, *words)
-        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
-    assert list(tmp_path.iterdir()) == [source_copy]
-
-    work = tmp_path / "work"
-    command = ("convert", source_copy, out, "--work-dir", work, "--episodes", "0,3-4")
-    leconvert_here("plan", *command[1:], code=0)
-    other = leconvert_here(*command[:-1], "0,4")
-    assert other.returncode != 0
-    assert "episodes: 0,3-4 in the plan, 0,4 now" in other.stderr
-    done = leconvert_here(*command[:-1], "3-4,0", code=0)
-    assert "Converted 3 episodes" in done.stdout
-    assert "only episodes 0,3-4 converted, as asked" in done.stdout
-    leconvert_here("verify", out, "--source", source_copy, code=0)
-    again = leconvert_here("convert", source_copy, out)
-    assert again.returncode != 0

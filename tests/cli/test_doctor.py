@@ -13,7 +13,6 @@ from av import __version__ as av_version
 
 from leconvert.cli.doctor import (
     Examination,
-    NoAnswerError,
     Package,
     doctor_lines,
     examine,
@@ -94,32 +93,6 @@ def test_an_engine_that_cannot_start_workers_says_why(
     assert found().engines["slurm"] is None
 
 
-def test_a_driver_that_hangs_is_told_and_stops_nothing(found: Callable[..., Examination]) -> None:
-    def hangs() -> dict[str, Any]:
-        raise NoAnswerError("no answer within 60 s")
-
-    seen = found(probe_diagnosis=hangs)
-    assert seen.lacks == ()
-    assert "torch does not work: no answer within 60 s" in "\n".join(
-        doctor_lines(seen.as_record(), 200)
-    )
-
-
-def test_without_torch_no_process_is_started(found: Callable[..., Examination]) -> None:
-    def never() -> Any:
-        pytest.fail("there is nothing to ask")
-
-    seen = found(
-        package_version=lambda _name: None,
-        probe_diagnosis=never,
-        library_loads=lambda _name: never(),
-    )
-    assert seen.loading["torch"] is None
-    assert "torch is missing; the loader and the probe need it" in "\n".join(
-        doctor_lines(seen.as_record(), 200)
-    )
-
-
 def test_what_does_not_load_is_lacking_and_stops_nothing(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,40 +158,11 @@ def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Exam
     )
 
 
-def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) -> None:
-    said = "torchcodec 0.11 finds no FFmpeg that it is built for: install FFmpeg 4 to 7."
-    without = DIAGNOSIS | {
-        "decoder": {"torchcodec_loads": False, "trouble": "libavutil", "ffmpeg": None},
-        "missing": [said],
-    }
-    seen = found(probe_diagnosis=lambda: without)
-    assert (seen.lacks, seen.broken) == ((), (said,))
-    text = "\n".join(doctor_lines(seen.as_record(), 200))
-    assert f"needs is installed, but other parts do not work:\n{said}" in text
-
-
 def test_an_extra_that_is_too_old_is_broken(found: Callable[..., Examination]) -> None:
     old = Package("ray", ">=2.40", ("ray",), "2.9", False)
     assert found(packages=(*PACKAGES, old)).broken == (
         f"ray>=2.40 is wanted, but 2.9 is installed: run `{command_for_extra('ray')}`.",
     )
-
-
-def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
-    found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    engines = found(package_version={"torch": "2.11.0", "ray": "2.40"}.get).engines
-    assert {"slurm", "ray", "local"} <= set(engines)
-    assert set(engines.values()) == {None}
-
-
-def test_a_package_that_is_needed_and_too_old_is_lacking(found: Callable[..., Examination]) -> None:
-    seen = found(packages=(Package("numpy", ">=2", (), "1.26.4", False), *PACKAGES[1:]))
-    assert seen.lacks == (
-        f"numpy>=2 is needed, but 1.26.4 is installed: run `{install_command('numpy>=2')}`.",
-    )
-    assert seen.as_record()["ok"] is False
 
 
 def test_what_the_packages_say_ends_with_19(
@@ -235,22 +179,6 @@ def test_what_the_packages_say_ends_with_19(
 
 def _nothing(_name: str) -> None:
     """Tell that a package is missing."""
-
-
-def test_the_lines_fit_the_terminal(found: Callable[..., Examination], tmp_path: Path) -> None:
-    record = found(tmp_path).as_record()
-    for width in (20, 40, 60, 200):
-        lines = doctor_lines(record, width)
-        # A path, a version or a command is to be copied: it is not broken.
-        broken = [line for line in lines if not any(len(word) > 27 for word in line.split())]
-        broken = [line for line in broken if "`" not in line and " install " not in line]
-        assert max(map(len, broken)) <= max(width, 40), "\n".join(lines)
-        text = " ".join(" ".join(lines).split())
-        assert "NVIDIA H100; NVDEC is available" in text
-        assert "torchcodec >=0.4 missing" in text
-        # A command is one line, whole, to be copied.
-        assert f"probe  {command_for_extra('probe')}" in lines
-        assert text.endswith("Everything that a conversion needs is installed.")
 
 
 def test_a_token_is_told_of_and_never_shown(

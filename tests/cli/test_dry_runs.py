@@ -78,11 +78,6 @@ def stale_totals(_: list[str], here: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "total_frames": 1}))
 
 
-def stale_totals_and_old(command: list[str], here: Path) -> None:
-    stale_totals(command, here)
-    (here / "v3_old").mkdir()
-
-
 def nothing(*_: object) -> None:
     pass
 
@@ -101,32 +96,23 @@ FULL, HALF = 1000, 30_000
 CASES = {
     "convert": (CONVERT, nothing, None, 0),
     "convert, begun anew in place": (["convert", "A", "--restart"], run_before(), None, 0),
-    "convert, finished in a work dir": ([*CONVERT, "--work-dir", "w"], run_before(), None, 0),
     "convert, damaged": (BYTES, damage("out"), None, 10),
     "convert, other options": ([*CONVERT, "--quantiles"], begin(*CONVERT), None, 5),
-    "convert, more is asked": ([*CONVERT, "--report"], begin(*CONVERT), None, 5),
     "convert, something else there": (CONVERT, occupy("out"), None, 5),
     "convert, old in the way": (["convert", "A"], occupy("A_old"), None, 5),
-    "convert, bad source": (CONVERT, break_source, None, 3),
     "convert, other run": (
         [*CONVERT, "--work-dir", "w", "--quantiles"],
         begin("plan", "A", "out", "--work-dir", "w"), None, 6,
     ),
     "convert, no room": (CONVERT, nothing, FULL, 11),
-    "plan, no room": (["plan", "A", "out", "--work-dir", "w"], nothing, FULL, 11),
     "merge, finished": (MERGE, run_before(), None, 0),
-    "merge, other datasets": (MERGE, begin("merge", "A", "grown", "-o", "out"), None, 5),
     "split": (SPLIT, nothing, None, 0),
     "split, damaged": ([*SPLIT, "--verify", "bytes"], damage("out/a"), None, 10),
     "trim, finished": (TRIM, run_before(), None, 0),
-    "trim, no room": (TRIM, nothing, FULL, 11),
     "repair, nothing": (REPAIR, nothing, None, 0),
     "repair": (REPAIR, stale_totals, None, 0),
-    "repair, old in the way": (REPAIR, stale_totals_and_old, None, 5),
     "repair, no room": (REPAIR, stale_totals, FULL, 11),
     "repair, anew": (ANEW, nothing, None, 0),
-    "repair, anew, something there": (ANEW, occupy("out"), None, 5),
-    "fleet, finished": (FLEET, run_before(), None, 0),
     "fleet, grown": (FLEET, grow, None, 0),
     "fleet, bad source": (FLEET, break_source, None, 8),
     "fleet, room for one alone": (FLEET, nothing, HALF, 8),

@@ -140,20 +140,6 @@ def test_a_source_that_changed_after_a_failed_exchange_is_not_replaced(
     assert beside(dataset) == ["set"]
 
 
-def test_the_same_beside_the_source(
-    dataset: Path, six: Path, tmp_path: Path, leconvert_here: Leconvert
-) -> None:
-    command = ["convert", "--root", dataset, "--output", tmp_path / "out"]
-    with failing(NO_REPLACE):
-        assert leconvert_here(*command).returncode == 11
-    grow(dataset, six)
-    assert leconvert_here(*command).returncode == 4
-    assert not (tmp_path / "out").exists()
-    assert leconvert_here(*command, "--restart").returncode == 0
-    assert episodes_of(tmp_path / "out") == ("v3.0", 6)
-    assert beside(dataset) == ["out", "set"]
-
-
 def test_after_a_failed_exchange_all_is_compared_again(
     dataset: Path, four: Path, leconvert_here: Leconvert, compared: list[Any]
 ) -> None:
@@ -173,44 +159,6 @@ def test_after_a_failed_exchange_all_is_compared_again(
     assert snapshot(dataset) == snapshot(four) | {}
     assert leconvert_here(*command, "--restart").returncode == 0
     assert beside(dataset) == ["set"]
-
-
-def test_options_that_changed_after_a_failed_exchange_are_not_ignored(
-    dataset: Path, leconvert_here: Leconvert
-) -> None:
-    with failing(EXCHANGE):
-        assert leconvert_here("convert", "--root", dataset).returncode == 11
-    other = ["convert", "--root", dataset, "--layout", "streaming"]
-    done = leconvert_here(*other, code=6)
-    assert "layout: not given in the plan, streaming now" in done.stderr
-    assert episodes_of(dataset)[0] == "v2.1"
-    assert leconvert_here(*other, "--restart").returncode == 0
-    assert beside(dataset) == ["set", "set_old"]
-
-
-def test_after_a_failed_exchange_workers_do_what_is_lost(
-    dataset: Path, leconvert_here: Leconvert
-) -> None:
-    with failing(EXCHANGE):
-        assert leconvert_here("convert", "--root", dataset).returncode == 11
-    [tree] = dataset.parent.glob(".set.leconvert-*.1")
-    shutil.rmtree(tree)
-    next((dataset.parent / ".set.leconvert-work").rglob("attempts/**/*.mp4")).unlink()
-    assert leconvert_here("convert", "--root", dataset).returncode == 9
-    assert leconvert_here("convert", "--root", dataset).returncode == 0
-    assert beside(dataset) == ["set", "set_old"]
-
-
-def test_a_source_that_vanished_after_a_failed_exchange_is_not_replaced(
-    dataset: Path, leconvert_here: Leconvert
-) -> None:
-    with failing(EXCHANGE):
-        assert leconvert_here("convert", "--root", dataset).returncode == 11
-    dataset.rename(dataset.with_name("mine"))
-    assert leconvert_here("convert", "--root", dataset).returncode in {3, 5}
-    assert not dataset.exists()
-    dataset.with_name("mine").rename(dataset)
-    assert leconvert_here("convert", "--root", dataset).returncode == 0
 
 
 # --- a process that died when the exchange had happened -------------------------------------------
@@ -251,30 +199,6 @@ def test_a_source_that_changed_after_the_exchange_is_never_deleted(
     leconvert_here(*command, code=0)
     assert episodes_of(dataset) == ("v3.0", 6)
     assert episodes_of(dataset.with_name("set_v30")) == ("v3.0", 4)
-
-
-def test_a_file_that_somebody_put_into_the_old_tree_is_not_deleted_with_it(
-    dataset: Path, leconvert_here: Leconvert
-) -> None:
-    (exchanged(dataset) / "notes.txt").write_text("mine")
-    done = leconvert_here("convert", "--root", dataset, "--delete-source", code=4)
-    assert "notes.txt: new since the plan" in done.stderr
-    assert (dataset.with_name("set_old") / "notes.txt").read_text() == "mine"
-    subprocess.run(remedy(done), shell=True, check=True)
-    leconvert_here("convert", "--root", dataset, "--delete-source", code=0)
-    assert (dataset / "notes.txt").read_text() == "mine"
-
-
-def test_other_options_after_the_exchange_are_refused_and_nothing_is_removed(
-    dataset: Path, leconvert_here: Leconvert
-) -> None:
-    exchanged(dataset)
-    done = leconvert_here("convert", "--root", dataset, "--layout", "streaming", "--delete-source")
-    assert done.returncode == 6, done.stderr
-    assert str(dataset.with_name("set_old")) in done.stderr
-    assert episodes_of(dataset.with_name("set_old"))[0] == "v2.1"
-    assert leconvert_here("convert", "--root", dataset).returncode == 0
-    assert beside(dataset) == ["set", "set_old"]
 
 
 def test_a_damaged_result_after_the_exchange_keeps_the_source_and_says_how_to_begin_anew(
@@ -473,23 +397,6 @@ def test_a_source_that_was_put_back_is_converted_again(
 
 
 # --- two runs of one dataset ----------------------------------------------------------------------
-
-
-def test_the_second_of_two_runs_of_one_dataset_is_told_that_all_is_done(
-    dataset: Path, four: Path, tmp_path: Path, leconvert_here: Leconvert
-) -> None:
-    for name in ("one", "two"):
-        work = tmp_path / name
-        assert leconvert_here("plan", "--root", dataset, "--work-dir", work).returncode == 0
-        assert leconvert_here("work", work).returncode == 0
-    assert leconvert_here("pack", tmp_path / "one").returncode == 0
-    done = leconvert_here("pack", tmp_path / "two", code=5)
-    assert "Another run converted" in done.stderr
-    assert f"the source is kept as {dataset}_old" in done.stderr
-    assert leconvert_here("clean", tmp_path / "two", "--give-up").returncode == 0
-    assert beside(dataset) == ["one", "set", "set_old", "two"]
-    assert list((tmp_path / "two").iterdir()) == []
-    assert snapshot(dataset.with_name("set_old")).keys() == snapshot(four).keys()
 
 
 def test_while_one_run_swaps_another_one_of_the_same_dataset_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -29,47 +28,35 @@ echo "7_1|COMPLETED|None"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> dict[str, str]:
-    """An environment with such a cluster."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of such a cluster's commands, by which they are found."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, script in (("sbatch", _SBATCH), ("squeue", _SQUEUE)):
         (folder / name).write_text(script)
         (folder / name).chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
 
 
-def test_every_engine_gives_the_same_bytes(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path, cluster: dict[str, str]
-) -> None:
-    program = f"--program={sys.executable} -m leconvert"
-    for engine, options in (
-        ("inline", ["--max-workers", "2"]),
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
         ("local", ["--num-workers", "2"]),
-        ("slurm", ["--workers-per-node", "2", "--partition", "cpu", program]),
-    ):
-        leconvert(
-            "convert", "--root", small_source, "--output", tmp_path / engine,
-            "--engine", engine, *options, "--episodes-per-batch", "1",
-            env=cluster, code=0,
-        )  # fmt: skip
-    words = (tmp_path / "bin/words").read_text().split()
-    assert {"--array=0-1", "--partition=cpu"} <= set(words)
-    did = [(tmp_path / f"bin/element-{n}.log").read_text().splitlines()[-1] for n in (0, 1)]
-    assert did[0].startswith("This worker finished 5 batches")
-    assert did[1].startswith("This worker finished 0 batches")
-    digests = {digest_of(tmp_path / engine) for engine in ("inline", "local", "slurm")}
-    assert len(digests) == 1
-
-
-def test_a_cluster_that_is_not_there_leaves_a_run_that_goes_on(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    place = ("--root", small_source, "--output", tmp_path / "out")
-    empty = {**os.environ, "PATH": str(tmp_path)}
-    refused = leconvert("convert", *place, "--engine", "slurm", "--json", env=empty, code=18)
-    assert (
-        "This machine has no sbatch, the command of SLURM that submits jobs."
-        in json.loads(refused.stdout)["message"]
-    )
-    assert leconvert("convert", *place, "--engine", "inline").returncode == 0
+        ("slurm", ["--workers-per-node", "2", f"--program={sys.executable} -m leconvert"]),
+    ],
+)
+def test_every_engine_gives_the_same_bytes(
+    leconvert_here: Leconvert, small_source: Path, small_result: Path, tmp_path: Path,
+    cluster: Path, engine: str, options: list[str],
+) -> None:  # fmt: skip
+    leconvert_here(
+        "convert", "--root", small_source, "--output", tmp_path / "out", "--engine", engine,
+        *options, "--episodes-per-batch", "1", code=0,
+    )  # fmt: skip
+    assert digest_of(tmp_path / "out") == digest_of(small_result)
+    if engine == "slurm":
+        assert "--array=0-1" in (cluster / "words").read_text().split()
+        did = [(cluster / f"element-{n}.log").read_text().splitlines()[-1] for n in (0, 1)]
+        assert did[0].startswith("This worker finished 5 batches")
+        assert did[1].startswith("This worker finished 0 batches")

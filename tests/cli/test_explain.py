@@ -39,17 +39,6 @@ def test_every_finding_is_explained_with_what_helps() -> None:
         assert all(remedy["does"] for one in found for remedy in one["remedies"])
 
 
-def test_a_finding_of_both_kinds_of_dataset_is_told_for_both(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["explain", "missing-file"]) == 0
-    said = capsys.readouterr().out
-    assert "missing-file (error) in a source" in said
-    assert "→ --drop-feature: leave" in said
-    assert "→ --on-bad-episode drop: leave damaged episodes out\n" in said
-    assert "missing-file (error) in a v3.0 dataset" in said
-
-
 def test_a_finding_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "timestamps", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)

@@ -76,18 +76,6 @@ def test_a_source_that_was_mended_at_its_url_is_fetched_again(
     assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0
 
 
-def test_a_file_that_went_or_was_cut_here_is_fetched_again(
-    broken: Path, small_source: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    assert convert(broken, out) == 3
-    shutil.copy(small_source / BROKEN, broken / BROKEN)
-    (source_dir(out) / "README.md").unlink()
-    (source_dir(out) / "meta/modality.json").write_bytes(b"{")
-    assert convert(broken, out) == 0
-    assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0
-
-
 @pytest.mark.parametrize("by_hand", ["a folder", "a link", "records of version 1"])
 def test_a_folder_that_was_not_fetched_is_neither_used_nor_removed(
     small_source: Path,

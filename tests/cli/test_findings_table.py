@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from leconvert.cli.output import findings_lines
 from leconvert.model.values import Finding
 from tests.program import Leconvert
-from tests.trees import snapshot
 
 LOST = Finding(
     "missing-file",
@@ -24,10 +22,6 @@ LOST = Finding(
     remedy="--on-bad-episode drop",
 )
 STALE = Finding("stale-total", "warning", "info.json says total_frames 9, the episodes have 12.")
-
-
-def test_no_findings_need_no_table() -> None:
-    assert findings_lines([], 80) == []
 
 
 def test_the_gravest_come_first_with_what_helps_and_first_what_loses_nothing() -> None:
@@ -42,33 +36,11 @@ def test_the_gravest_come_first_with_what_helps_and_first_what_loses_nothing() -
     ]
 
 
-def test_a_narrow_terminal_gets_lines_instead_of_columns() -> None:
-    assert findings_lines([LOST], 60) == [
-        "error: missing-file, episode 3, videos/top",
-        "  videos/top/episode_000003.mp4 is missing.",
-        "  → Get the file again from where it came: `git lfs pull`,",
-        "  the Hub, or another copy.",
-        "  → or --on-bad-episode drop",
-    ]
-
-
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     lines = findings_lines([LOST, STALE], width)
     words = max(len(word) for line in lines for word in line.split())
     assert max(map(len, lines)) <= max(width, words + 45)
-
-
-def test_many_alike_are_counted() -> None:
-    lines = findings_lines([LOST] * 8, 120)
-    assert sum("is missing" in line for line in lines) == 1
-    assert "The same holds for 8 findings in all." in " ".join(" ".join(lines).split())
-    others = [replace(LOST, message=f"file_{n} is missing.", path=f"file_{n}") for n in range(4)]
-    several = [replace(LOST, code=f"kind-{n % 2}", message=f"It is {'so' * n}.") for n in range(20)]
-    assert sum("file_" in line for line in findings_lines(others, 120)) == 1
-    lines = [line.strip() for line in findings_lines(several, 120)]
-    told = next(line for line in lines if "more of this kind" in line)
-    assert told.endswith("5 more of this kind")
 
 
 def test_a_check_counts_every_error(
@@ -92,30 +64,3 @@ def test_an_empty_description_is_called_empty(leconvert_here: Leconvert, tmp_pat
         refused = leconvert_here(command, tmp_path / "source")
         assert refused.returncode == 3
         assert f"{tmp_path}/source/meta/info.json is empty." in refused.stderr
-
-
-def test_a_conversion_that_stops_lists_every_finding(
-    small_source: Path, leconvert_here: Leconvert, tmp_path: Path
-) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(small_source, source)
-    clip = next(source.glob("videos/chunk-000/*top/episode_000002.mp4"))
-    clip.unlink()
-    before = snapshot(tmp_path)
-    stopped = leconvert_here(
-        "convert", "--root", source, "--output", tmp_path / "out", "--json", code=3
-    )
-    record = json.loads(stopped.stdout)
-    assert [(f["code"], f["episode"]) for f in record["findings"] if f["severity"] == "error"] == [
-        ("missing-file", 2)
-    ]
-    assert "--on-bad-episode drop" in stopped.stderr
-    assert "Traceback" not in stopped.stderr
-    assert snapshot(tmp_path) == before
-    done = leconvert_here(
-        "convert", "--root", source, "--output", tmp_path / "out", "--on-bad-episode", "drop",
-        "--json", code=0,
-    )  # fmt: skip
-    record = json.loads(done.stdout)
-    assert record["episodes"] == 4
-    assert record["repairs"]["dropped_episodes"] == [{"episode": 2, "code": "missing-file"}]

@@ -285,7 +285,7 @@ def _kill_with_workers(fleet: subprocess.Popen[bytes]) -> None:
 
 
 def test_workers_join_a_fleet_and_share_a_large_dataset(
-    leconvert: Leconvert, lab: Lab, tmp_path: Path
+    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
     source = make_dataset(lab.root / "large", DatasetSpec(episodes=16, frames=6))
     layout = LayoutOptions(episodes_per_batch=1)
@@ -297,15 +297,15 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
     folder = WorkDir(lab.work).dataset("large")
     lab.out.mkdir()
     run = open_or_plan(source, lab.out / "large", folder.root, Conversion(layout=layout))
-    joined = leconvert("work", lab.work, "--max-idle-seconds", 0, code=0)
+    joined = leconvert_here("work", lab.work, "--max-idle-seconds", 0, code=0)
     assert "converted 0 datasets" in joined.stdout
     assert re.search(r"helped with others [1-9]", joined.stdout)
     assert len(list_batches(run.paths.done_dir)) == 16
     lease.hand_back("the test goes on")
-    done = leconvert("work", lab.work)
+    done = leconvert_here("work", lab.work)
     assert "converted 1 dataset," in done.stdout
     alone = tmp_path / "alone"
-    assert leconvert("convert", source, alone, "-q").returncode == 0
+    assert leconvert_here("convert", source, alone, "-q").returncode == 0
     assert digest_of(lab.out / "large") == digest_of(alone)
 
 
@@ -375,30 +375,6 @@ def test_a_run_under_way_is_gone_on_with_or_given_up_where_that_is_asked_for(
     assert WorkDir(lab.work).dataset("good").current_run_id() != runs["good"]
 
 
-def test_what_is_alike_is_told_once_and_a_missing_file_by_its_episode(
-    leconvert_here: Leconvert, lab: Lab, tmp_path: Path
-) -> None:
-    for name in ("one", "two"):
-        lost = shutil.copytree(lab.root / "good", lab.root / name)
-        min(lost.rglob("*.mp4")).unlink()
-    shutil.copytree(lab.root / "late", lab.root / "slow")
-    lab.list.write_text("in/one\nin/two\nin/late\nin/slow\n")
-    dry = leconvert_here(*lab.command("--dry-run"))
-    assert "\n  late, slow: episode 1: " in dry.stderr
-    assert dry.stderr.count("after these datasets in LIST_FILE") == 2
-    assert leconvert_here(*lab.command("-q", *ALONE)).returncode == 8
-    told = leconvert_here("status", lab.work).stdout
-    path = "videos/chunk-000/observation.images.top/episode_000000.mp4"
-    words = " ".join(told.split())
-    assert f"one, two: the video of episode 0, camera top, is missing: {path}. → " in words
-    assert (
-        "Or write `--drop-feature observation.images.top` after these datasets in LIST_FILE."
-        in words
-    )
-    assert "late, slow: episode 1: " in words
-    assert told.count("set aside") == 1, "the head"
-
-
 def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
     leconvert_here: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
@@ -437,12 +413,6 @@ def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
     told = json.loads(leconvert_here("fleet", "suggest", lab.work, "--json").stdout)
     assert (told["rules"], told["converts"]) == ([], [])
     assert [one["rule"]["flags"] for one in told["lossy"]] == [["--drop-feature {camera}"]]
-    suggested = leconvert_here("fleet", "suggest", lab.work)
-    allowed = re.sub(r"(?m)^#(?=\[\[rule|\w+ = )", "", suggested.stdout)
-    policy.write_text(allowed)
-    last = leconvert_here(*lab.command("--json", *ALONE, "--policy", policy))
-    assert states(last.stdout)["lossy"] == "converted"
-    assert states(last.stdout)["good"] == "finished before"
 
 
 def test_a_list_counts_every_finding(leconvert_here: Leconvert, tmp_path: Path) -> None:

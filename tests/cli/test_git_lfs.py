@@ -21,8 +21,6 @@ POINTER = (
     [
         ("meta/info.json", True),
         ("meta/episodes_stats.jsonl", False),
-        ("data/*/*.parquet", False),
-        ("videos/*/*/*.mp4", True),
         ("videos/*/*/episode_000004.mp4", False),
     ],
 )

@@ -7,27 +7,22 @@ must lead to the table, and never to the files.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import leconvert as library
 from leconvert.dataset.findings import DROP, SOURCE_CATALOGUE, V3_CATALOGUE
 from leconvert.model.values import LayoutOptions
 from leconvert.support.text import GET_AGAIN
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.program import Leconvert
-from tests.trees import snapshot
 
 ROOT = Path(__file__).parents[2]
 TOP = "observation.images.top"
-EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 RESTORE = "Restore meta/episodes from another copy of the dataset"
 
 
@@ -45,72 +40,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def broken(sound: Path, tmp_path: Path) -> Path:
     """A copy that a test may break."""
     return Path(shutil.copytree(sound, tmp_path / "v30"))
-
-
-def name_first_file(root: Path, stream: str) -> bytes:
-    """Let all episodes name the first file of a stream; return the table as it was."""
-    path = root / EPISODES
-    before, table = path.read_bytes(), pq.read_table(path)
-    numbers = pa.array([0] * len(table), pa.int64())
-    pq.write_table(with_column(table, f"{stream}/file_index", numbers), path)
-    return before
-
-
-def test_episodes_on_the_same_frames_are_an_error_that_leads_to_their_table(
-    leconvert_here: Leconvert, broken: Path, tmp_path: Path
-) -> None:
-    table = name_first_file(broken, f"videos/{TOP}")
-    planned = leconvert_here("check", broken, "--plan-repairs", code=0)
-    assert planned.stdout.startswith(f"leconvert repair {broken}\n  keeps everything\n")
-    last = broken / f"videos/{TOP}/chunk-000/file-005.mp4"  # without it nobody can tell
-    content = last.read_bytes()
-    last.unlink()
-    before = snapshot(broken)
-    checked = leconvert_here("check", broken, "--json", code=3)
-    found = json.loads(checked.stdout)["findings"]
-    assert [(one["severity"], one["code"], one["count"]) for one in found] == [
-        ("error", "shared-frames", 1), ("warning", "stray-file", 4),
-    ]  # fmt: skip
-    assert "episodes 0 and 1 share 5 frames (5 such places)" in found[0]["message"]
-    assert RESTORE in found[0]["remedy"]
-    assert found[0]["remedy"].index(RESTORE) < found[0]["remedy"].index(DROP)
-    assert all("restore meta/episodes from another copy" in one["remedy"] for one in found[1:])
-    for to in ("v3.0", "v2.1"):
-        refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", to)
-        assert refused.returncode == 3
-        assert "6 errors" in refused.stderr
-        _tells_first(refused.stderr, RESTORE, "--drop-feature")
-    planned = leconvert_here("check", broken, "--plan-repairs", code=0)
-    assert RESTORE in planned.stderr
-    assert snapshot(broken) == before
-    (broken / EPISODES).write_bytes(table)
-    last.write_bytes(content)
-    assert leconvert_here("check", broken).returncode == 0
-
-
-def test_episodes_on_the_same_rows_are_an_error_that_leads_to_their_table(
-    leconvert_here: Leconvert, broken: Path, tmp_path: Path
-) -> None:
-    table = name_first_file(broken, "data")
-    planned = leconvert_here("check", broken, "--plan-repairs", code=0)
-    assert planned.stdout.startswith(f"leconvert repair {broken}\n  keeps everything\n")
-    last = broken / "data/chunk-000/file-005.parquet"
-    content = last.read_bytes()
-    last.unlink()
-    checked = leconvert_here("check", broken, "--json", code=3)
-    found = json.loads(checked.stdout)["findings"]
-    grave = [(one["code"], one["count"]) for one in found if one["severity"] == "error"]
-    assert grave == [("row-count", 5), ("stray-data", 4)]
-    assert "has 0 rows of episode 1, but meta/episodes says 5" in found[0]["message"]
-    assert found[0]["remedy"].startswith(f"{GET_AGAIN}. Get the table of episodes again, too.")
-    assert all("restore meta/episodes from another copy" in one["remedy"] for one in found[1:2])
-    refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", "v2.1")
-    assert refused.returncode == 3
-    assert "The same holds for 5 findings in all." in " ".join(refused.stderr.split())
-    _tells_first(refused.stderr, f"{GET_AGAIN}. Get the table of episodes again, too.", DROP)
-    (broken / EPISODES).write_bytes(table)
-    last.write_bytes(content)
-    assert leconvert_here("check", broken).returncode == 0
 
 
 def _tells_first(said: str, first: str, then: str) -> None:

@@ -46,22 +46,22 @@ def merged(two: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_a_merge_is_priced_made_and_given_again(
-    leconvert: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path
+    leconvert_here: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path
 ) -> None:
     out, before = tmp_path / "out", [snapshot(root) for root in two]
     command = ("merge", *two, "--output", out)
-    dry = leconvert(*command, "--dry-run", code=0)
+    dry = leconvert_here(*command, "--dry-run", code=0)
     assert "5 episodes" in dry.stdout
     assert "Nothing was written." in dry.stdout
     assert list(tmp_path.iterdir()) == []
-    done = leconvert(*command, "-j", "2", code=0)
+    done = leconvert_here(*command, "-j", "2", code=0)
     assert "Converted 5 episodes" in done.stdout
     assert digest_of(out) == merged
     names = [word for root in two for word in ("--source", root)]
-    leconvert("verify", out, *names, "--bytes", code=0)
-    again = leconvert(*command, "--json", code=0)
+    leconvert_here("verify", out, *names, "--bytes", code=0)
+    again = leconvert_here(*command, "--json", code=0)
     assert json.loads(again.stdout) == {"already_converted": str(out), "verified": "structure"}
-    leconvert("merge", *reversed(two), "--output", out, code=5)
+    leconvert_here("merge", *reversed(two), "--output", out, code=5)
     assert digest_of(out) == merged
     assert [snapshot(root) for root in two] == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -89,40 +89,18 @@ def halting(call: str, *command: object) -> Iterator[None]:
             process.kill()
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "leconvert.run.planner.write_plan",
-        "leconvert.run.packer.run.swap_into_place",
-    ],
-)
 def test_a_merge_that_is_killed_is_finished_by_the_same_command(
-    leconvert: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path, call: str
+    leconvert_here: Leconvert, two: tuple[Path, Path], merged: str, tmp_path: Path
 ) -> None:
     out, before = tmp_path / "out", [snapshot(root) for root in two]
     command = ("merge", *two, "--output", out)
-    with halting(call, *command):
+    with halting("leconvert.run.packer.run.swap_into_place", *command):
         assert not out.exists()
     assert [snapshot(root) for root in two] == before
-    leconvert(*command, code=0)
+    leconvert_here(*command, code=0)
     assert digest_of(out) == merged
     assert [snapshot(root) for root in two] == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_lock_of_a_planner_that_died_before_its_plan_is_cleaned(
-    leconvert: Leconvert, two: tuple[Path, Path], tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    command = ("merge", *two, "-o", tmp_path / "out", "--work-dir", work)
-    with halting("leconvert.run.planner._write", *command):
-        assert (work / "planner.lock").exists()
-        leconvert("clean", work, code=0)
-        assert (work / "planner.lock").exists()
-    assert leconvert("clean", work, "--dry-run").returncode == 0
-    assert (work / "planner.lock").exists()
-    assert leconvert("clean", work).returncode == 0
-    assert list(work.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------------
@@ -316,20 +294,6 @@ def test_a_merge_is_pushed_with_a_card_that_names_what_it_is_made_of(
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["push"]["tag"] == "kept"
     assert [path for path in written(logged_in) if "validate" not in path] == []
-
-
-def test_a_merge_to_v21_is_pushed_to_a_branch_or_with_its_own_tag(
-    logged_in: StandIn, two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    command = ["merge", *map(str, two), "--to", "v2.1", "--output", str(out)]
-    command += ["--push-repo-id", NEW]
-    assert main([*command, "--branch", "trial"]) == 0
-    assert "tag v2.1      not set: the tag is for main" in capsys.readouterr().out
-    assert logged_in.repo(NEW).tags == {}
-    assert main(command) == 0
-    assert "tag v2.1      set" in capsys.readouterr().out
-    assert published(loaded(tmp_path / "there", "v2.1")) == published(out)
 
 
 def test_what_is_made_of_a_private_dataset_is_not_made_public_by_the_way(

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import pty
 import pwd
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
 
 import leconvert
-from leconvert.cli.doctor import check_lines
 from leconvert.cli.output import folded
 from leconvert.support.errors import UsageError
-from leconvert.support.extras import command_for_extra
-from leconvert.support.file_calls import Mount
-from leconvert.workdir.fscheck import CheckReport, probe_folder
 from tests.program import Leconvert
 
 PROGRAM = [sys.executable, "-m", "leconvert"]
@@ -157,9 +148,7 @@ def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
     ("place", "mode", "arguments", "code", "lacking"),
     [
         ("set", 0o000, ("check", "set"), 11, "enter the folder"),
-        ("set/data", 0o000, ("check", "set"), 3, "list the folder"),
         ("set/data/chunk-000/episode_000000.parquet", 0o000, ("check", "set"), 3, "read"),
-        ("set/README.md", 0o000, ("convert", "set", "out", "--dry-run"), 3, "read"),
         ("there", 0o555, ("convert", "set", "there/out"), 5, "write in the folder"),
     ],
 )
@@ -194,32 +183,6 @@ def test_a_right_that_is_missing_is_named_and_the_command_that_gives_it_helps(
         (tmp_path / place).chmod(0o755)
 
 
-def test_a_command_that_is_suggested_can_be_copied(
-    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    work_dir = tmp_path / "my runs" / "it's one"
-    work_dir.parent.mkdir()
-    told = leconvert_here(
-        "plan", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work_dir
-    )
-    assert told.returncode == 0, told.stderr
-    command = told.stdout.splitlines()[-1].partition("leconvert ")[2]
-    read = subprocess.run(
-        ["/bin/sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
-    )
-    assert read.stdout.splitlines() == ["pack", str(work_dir)]
-    assert "One worker needs about a second" in told.stdout
-
-
-@pytest.mark.parametrize("width", [40, 60, 120])
-def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> None:
-    report = CheckReport("/shared", Mount("/", "ext4"), tuple(probe_folder(tmp_path)))
-    lines = check_lines(report.as_record(), width)
-    # A command to copy is not broken.
-    assert max(map(len, lines[:-1])) <= max(width, 42), "\n".join(lines)
-    assert [line.split()[-1] for line in lines if line.startswith("flock")] == ["yes"]
-
-
 def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     refused = subprocess.run(
@@ -234,61 +197,8 @@ def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) ->
     ]
 
 
-def test_the_probe_without_torch_says_what_to_install(tmp_path: Path) -> None:
-    code = (
-        "import importlib.util, sys\n"
-        "sys.modules['torch'], find = None, importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *more: None if name == 'torch' else "
-        "find(name, *more)\n"
-        "from leconvert.cli.main import main\n"
-        "for command in ('run', 'limit', 'train', 'resample'):\n"
-        "    print(main(['probe', command, *sys.argv[1:]]))\n"
-    )
-    refused = subprocess.run(
-        [sys.executable, "-c", code, "--root", str(tmp_path)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert refused.stdout.split() == ["19"] * 4, refused.stderr
-    said = refused.stderr.splitlines()
-    assert all(line.endswith(" needs torch, which is not installed.") for line in said[::2])
-    assert all(command_for_extra("probe") in line for line in said[1::2])
-
-
 # ------------------------------------------------------------------------------------------------
 # Sentences fit a terminal between words, and are one line each for `grep`.
-
-
-LONG_MISTAKE = ["convert", "--output", "s3://bucket/name"]
-
-
-def _on_a_terminal(columns: int, *arguments: str) -> list[str]:
-    """Return what the program says on a terminal of this width."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    subprocess.run(
-        [*PROGRAM, *arguments], stdout=follower, stderr=follower, env=environment, check=False
-    )
-    os.close(follower)
-    said = b""
-    with contextlib.suppress(OSError):  # nobody else has the other side open
-        while block := os.read(leader, 65536):
-            said += block
-    os.close(leader)
-    return said.decode().splitlines()
-
-
-def test_a_mistake_is_broken_between_words_on_a_terminal() -> None:
-    columns = 60
-    piped = subprocess.run([*PROGRAM, *LONG_MISTAKE], capture_output=True, text=True, check=False)
-    lines = piped.stderr.splitlines()
-    assert len(lines) == 2
-    assert len(lines[0]) > 80
-    shown = _on_a_terminal(columns, *LONG_MISTAKE)
-    assert max(map(len, shown)) <= columns
-    assert len(shown) > 2
-    assert " ".join(line.strip() for line in shown) == " ".join(line.strip() for line in lines)
-    assert all(line.startswith(("leconvert: ", "  ")) for line in shown)
 
 
 def test_a_command_to_copy_is_not_broken() -> None:
@@ -299,8 +209,3 @@ def test_a_command_to_copy_is_not_broken() -> None:
         f"    {command}",
         "    is enough, and nothing else is left.",
     ]
-
-
-def test_a_single_backtick_is_a_letter_like_others() -> None:
-    assert folded("one `two three four", 10, "  ") == ["one `two", "  three", "  four"]
-    assert folded("short", 10, "  ") == ["short"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -56,42 +55,6 @@ def test_an_output_that_is_the_source_is_refused(
     assert "--output is the source itself" in said
     assert "The source is then kept as small_old." in said
     assert snapshot(tmp_path) == before
-
-
-@pytest.mark.parametrize("command", ["plan", "plan --dry-run"])
-def test_a_plan_that_decodes_says_so_and_guesses_no_time(
-    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    command += " --recompute-stats"
-    assert plan(command, small_source, tmp_path / "out") == 0
-    said = capsys.readouterr().out
-    assert "The bytes will be copied.\n" in said
-    assert "Pictures of 2 cameras will be decoded to compute statistics. This takes longer." in said
-    assert plan(f"{command} --json", small_source, tmp_path / "out") == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["decoded_cameras"] == ["observation.images.top", "observation.images.wrist"]
-    assert record["estimated_worker_seconds"] is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "is_said"), [("", True), ("--quantiles", False), ("--to v2.1", False)]
-)
-def test_a_plan_says_whether_recording_can_be_resumed_on_its_result(
-    small_source: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    flags: str,
-    is_said: bool,
-) -> None:
-    command = f"plan --dry-run {flags}"
-    assert plan(command, small_source, tmp_path / "out") == 0
-    said = (
-        "The result will be ready for training. To record more episodes into it, convert "
-        "with --quantiles (slower).\n"
-    )
-    assert (said in capsys.readouterr().out) == is_said
-    assert plan(f"{command} --json", small_source, tmp_path / "out") == 0
-    assert json.loads(capsys.readouterr().out)["quantiles"] == ("quantiles" in flags)
 
 
 def plan(command: str, source: Path, target: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -97,38 +96,3 @@ def test_nodes_share_the_episodes_of_a_dataset_of_one_file(
     assert (document["read_from"], document["options"]["source"]) == ("local", "hub")
     assert none.returncode == json.loads(none.stdout)["exit_code"] == 2
     assert "Partition 98 of 99 would have no episodes" in none.stderr
-
-
-def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
-    leconvert_anew: Leconvert, small_result: Path, tmp_path: Path
-) -> None:
-    without = {k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH"}}
-    linked = without | {"XDG_CACHE_HOME": str(tmp_path)}
-
-    again = leconvert_anew("probe", "diagnose", "--root", small_result, "--json", env=linked)
-
-    decoder = json.loads(again.stdout)["decoder"]
-    assert decoder["torchcodec_loads"], again.stderr
-    assert decoder["ffmpeg"]["origin"] in ("PyAV's wheel", "system")
-
-
-def test_help_lists_the_commands_and_imports_nothing_heavy(leconvert: Leconvert) -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import sys; sys.argv = ['leconvert', 'probe', 'run', '--help']\n"
-        "from leconvert.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules)), file=sys.stderr)"
-    )
-
-    listed = leconvert("probe", "--help").stdout
-    imported = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-
-    assert all(name in listed for name in ("run", "limit", "diagnose", "summarize", "submit"))
-    assert "--episode-pool-size" in imported.stdout
-    assert imported.stderr == "[]\n"

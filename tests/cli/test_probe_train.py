@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -138,32 +136,3 @@ def test_it_becomes_torchrun_with_a_process_for_each_gpu(
         monkeypatch.setenv(name, value)
     assert main([*command, "--gpus", "2"]) == 2
     assert "this process is already one of several ranks" in capsys.readouterr().err
-
-
-# `tests.conformance.test_probe_train` trains with the ranks that a launcher names.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        ("torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-        (
-            "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
-            "--mixed_precision=no", "--dynamo_backend=no",
-        ),
-    ],
-    ids=["torchrun", "accelerate"],
-)  # fmt: skip
-def test_launchers_start_ranks_that_train_together(
-    small_result: Path, tmp_path: Path, launcher: tuple[str, ...]
-) -> None:
-    words = ["probe", "train", "--root", str(small_result), "--out-dir", str(tmp_path / "run")]
-    words += ["--steps", "3", "--save-every", "3", "--batch-size", "2", "--num-workers", "0"]
-    ran = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "leconvert", *words, "--json"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)  # of rank 0 alone
-    assert (told["world_size"], told["steps"]) == (2, 3)
-    assert (tmp_path / "run/checkpoints/step-00000003/dataset_state.pt").is_file()

@@ -20,12 +20,10 @@ from typing import Any
 import pytest
 
 from leconvert import convert
-from leconvert.cli.output import table
-from leconvert.cli.progress import BarProgress, LineProgress, progress_for
+from leconvert.cli.progress import LineProgress
 from leconvert.dataset import statistics
 from leconvert.model.repairs import RepairOptions
 from leconvert.run.conversion import WorkerOptions
-from leconvert.support.text import amount
 from leconvert.testing import CameraSpec, DatasetSpec, edit_lines, make_dataset
 
 
@@ -56,24 +54,6 @@ def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path
     assert "B/s" in text
 
 
-def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "leconvert", "convert", "--root", str(small_source),
-         "--output", str(tmp_path / "out")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = done.stderr.splitlines()
-    assert [line.split(":")[0] for line in lines] == [
-        "scan",
-        f"The work dir is {tmp_path}/.out.leconvert-work. Watch the progress with",
-        "work",
-        "pack",
-        "verify",
-    ]
-    assert lines[0].startswith("scan: 15 files (")
-    assert "\r" not in done.stderr
-
-
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the progress, which a test sets; no clock ticks beside it."""
@@ -92,38 +72,12 @@ def told(now: list[float], name: str, unit: str, steps: dict[float, int]) -> lis
     return stream.getvalue().splitlines()
 
 
-def test_no_time_left_is_guessed_from_the_first_files(now: list[float]) -> None:
-    steps = {6.0: 100, 12.0: 100, 31.0: 100, 40.0: 9_700}
-    assert told(now, "scan", "files", steps) == [
-        "scan: 100 files of 10,000 files (6.0 s, 17 files/s)",
-        "scan: 200 files of 10,000 files (12.0 s, 17 files/s)",
-        "scan: 300 files of 10,000 files, about 16 min 42 s left (31.0 s, 9.7 files/s)",
-        "scan: 10,000 files (40.0 s, 250 files/s)",
-    ]
-
-
 def test_a_long_stage_says_how_long_it_takes(now: list[float]) -> None:
     steps = {2.0: 1024**2, 8.0: 3 * 1024**2, 20.0: 6 * 1024**2}
     assert told(now, "work", "B", steps) == [
         "work: 4.0 MiB of 10.0 MiB, about 12 s left (8.0 s, 512.0 KiB/s)",
         "work: 10.0 MiB (20.0 s, 512.0 KiB/s)",
     ]
-
-
-@pytest.mark.parametrize(
-    ("unit", "amounts", "said"),
-    [
-        ("batches", (0, 3), ["(8.0 s)", "(20.0 s, 0.15 batches/s)"]),
-        ("batches", (50, 30), ["(8.0 s, 6.2 batches/s)", "(20.0 s, 4 batches/s)"]),
-        ("batches", (400, 400), ["(8.0 s, 50 batches/s)", "(20.0 s, 40 batches/s)"]),
-        ("s", (8, 12), ["(8.0 s)", "(20.0 s)"]),
-    ],
-)
-def test_a_rate_is_neither_zero_nor_seconds_a_second(
-    now: list[float], unit: str, amounts: tuple[int, int], said: list[str]
-) -> None:
-    lines = told(now, "timing", unit, dict(zip((8.0, 20.0), amounts, strict=True)))
-    assert [line[line.index("(") :] for line in lines] == said
 
 
 def slowly(now: list[float], real: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,18 +103,12 @@ def converted(source: Path, out: Path, **repairs: bool) -> str:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("pictures", ["clips", "images"])
 def test_the_time_left_shrinks_while_pictures_are_decoded_for_their_statistics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: list[float], pictures: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: list[float]
 ) -> None:
+    monkeypatch.setattr(statistics, "table_stats", slowly(now, statistics.table_stats))
     key = "observation.images.top"
-    camera = CameraSpec(key=key, width=320, height=240, options={"crf": "0"})
-    if pictures == "clips":
-        spec = DatasetSpec(episodes=6, frames=8, cameras=(camera,), distinct_clips=1)
-        monkeypatch.setattr(statistics, "clip_stats", slowly(now, statistics.clip_stats))
-    else:
-        spec = DatasetSpec(episodes=6, frames=4, cameras=(), image_keys=(key,))
-        monkeypatch.setattr(statistics, "table_stats", slowly(now, statistics.table_stats))
+    spec = DatasetSpec(episodes=6, frames=4, cameras=(), image_keys=(key,))
     source = make_dataset(tmp_path / "source", spec)
     lines = converted(source, tmp_path / "out", recompute_stats=True)
     left = [int(found) for found in re.findall(r"work: .* ([0-9]+) s left", lines)]
@@ -209,29 +157,3 @@ def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(
     with LineProgress(stream).stage("work", 1024, "B"):
         assert told.wait(30)
         assert stream.getvalue().startswith("work: 0 B of 1.0 KiB (")
-
-
-def test_a_bar_whose_stage_does_not_move_has_a_clock_that_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    refreshed = threading.Event()
-    monkeypatch.setattr("leconvert.cli.progress._SHOW_EVERY_SECONDS", 0.001)
-    monkeypatch.setattr("tqdm.tqdm.refresh", lambda *_, **__: refreshed.set())
-    with BarProgress(io.StringIO()).stage("work", 1024, "B"):
-        assert refreshed.wait(30)
-
-
-def test_json_output_comes_alone() -> None:
-    assert type(progress_for(quiet=True)).__name__ == "SilentProgress"
-    assert isinstance(progress_for(io.StringIO()), LineProgress)
-
-
-def test_sizes_and_tables_are_readable() -> None:
-    assert [amount(n) for n in (0, 1023, 1536, 3 * 1024**3)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "3.0 GiB",
-    ]
-    assert table([["name", "n"], ["a", 10], ["bcdef", 7]]) == "name   n\na      10\nbcdef   7"
-    assert table([]) == ""

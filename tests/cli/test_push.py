@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import HfApi, snapshot_download
 
 from leconvert.api import convert
 from leconvert.cli.main import main
@@ -28,7 +26,6 @@ from tests.hub.fixtures import api_of, hub, lone_client, pauses
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
-Client = Callable[..., HfApi]
 
 
 @pytest.fixture(scope="module")
@@ -46,40 +43,6 @@ def logged_in(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def _writes(hub: StandIn) -> list[str]:
     return [r.path for r in hub.log if r.method not in ("GET", "HEAD")]
-
-
-def test_push_says_what_it_did(
-    logged_in: StandIn, small_source: Path, result: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logged_in.add_repo(REPO, small_source)
-    before = logged_in.add_commit(REPO, {"notes.txt": b"mine"})
-    assert main(["push", str(result), "--push-repo-id", REPO, "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"Nothing was written. A push to {logged_in.endpoint}/datasets/{REPO}")
-    assert main(["push", str(result), "--push-repo-id", REPO]) == 0
-    said = capsys.readouterr()
-    head = logged_in.repo(REPO).branches["main"]
-    there = ("README.md", "meta/modality.json")
-    new = [p for p in result.rglob("*") if p.is_file() and not p.as_posix().endswith(there)]
-    size = sum(path.stat().st_size for path in new)
-    assert said.out.splitlines() == [
-        f"Pushed to {logged_in.endpoint}/datasets/{REPO}",
-        f"  added         {len(new)} files, {size / 1024:.1f} KiB; 1 files were there already",
-        "  deleted       18 files of the old dataset",
-        f"  before        commit {before[:12]} still has the old dataset",
-        "  not touched   .gitattributes, notes.txt",
-        "  card          written",
-        f"  commit        {head[:12]}, branch main",
-        "  tag v3.0      set",
-    ]
-    assert "Traceback" not in said.err
-
-
-def test_push_as_json(logged_in: StandIn, result: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["push", str(result), "--push-repo-id", "tester/new", "--private", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["created"], report["tag"], report["added"]) == (True, "set", 8)
-    assert logged_in.repo("tester/new").private
 
 
 @pytest.mark.parametrize(
@@ -183,26 +146,6 @@ def test_a_push_that_failed_is_done_by_the_same_command(
     assert [path for path in _writes(logged_in) if "validate" not in path] == []
 
 
-def test_the_same_command_closes_a_gap_between_two_tags(
-    logged_in: StandIn, source_copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    repo = logged_in.add_repo(REPO, source_copy, tags=("v2.1", "v3.0"))
-    old = repo.tags["v2.1"]
-    command = ["convert", f"--root={source_copy}", "--push-repo-id", REPO]
-    logged_in.break_requests(Fault("status", method="POST", path="/tag/", status=500, times=None))
-    assert main(command) == 15
-    assert repo.tags == {"v2.1": old}
-    assert f"`leconvert push {source_copy} --push-repo-id {REPO}`" in capsys.readouterr().err
-    logged_in.break_requests()
-    logged_in.log.clear()
-    assert main(command) == 0
-    assert repo.tags == {"v2.1": old, "v3.0": repo.branches["main"]}
-    known = read_provenance(source_copy)
-    assert known is not None
-    assert known.pushed
-    assert _writes(logged_in) == [f"/api/datasets/{REPO}/tag/{repo.branches['main']}"]
-
-
 def test_a_dataset_from_the_hub_is_pushed_back_by_the_same_command(
     logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,34 +195,6 @@ def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
     assert is_converted(home / "arm")
 
 
-def test_what_the_hub_has_in_v21_is_downloaded_and_v30_is_not_planned_from_afar(
-    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = _dataset(tmp_path / "set", 2)
-    assert main(["convert", str(source), str(tmp_path / "v30")]) == 0
-    repo = logged_in.add_repo(REPO, tmp_path / "v30", tags=("v3.0",))
-    command = ["convert", "--repo-id", REPO, "--to", "v2.1", "--no-push"]
-    assert main([*command, "--orchestrate", "--output", str(tmp_path / "out")]) == 3
-    said = capsys.readouterr().err
-    assert "Only v2.x datasets can be planned without downloading them first" in said
-    assert f"`hf download --repo-type dataset {REPO} --revision v3.0 --local-dir DIR`" in said
-    there = snapshot_download(
-        REPO, repo_type="dataset", revision="v3.0", local_dir=tmp_path / "there"
-    )
-    assert main(["convert", there, str(tmp_path / "out"), "--to", "v2.1", "--orchestrate"]) == 0
-    picked = ["--episodes", "1", "--output", str(tmp_path / "one"), "--revision", "v3.0"]
-    assert main(["convert", "--repo-id", REPO, "--no-push", *picked]) == 0
-    assert is_converted(tmp_path / "one")
-    repo.tags["v2.1"] = logged_in.add_commit(
-        REPO, {path.relative_to(source).as_posix(): path.read_bytes()
-               for path in source.rglob("*") if path.is_file()}
-    )  # fmt: skip
-    shutil.rmtree(tmp_path / "hf_home/lerobot")
-    capsys.readouterr()
-    assert main(command) == 0
-    assert f"{REPO} is already v2.1 on the Hub" in capsys.readouterr().out
-
-
 def _dataset(folder: Path, episodes: int, seed: int = 0) -> Path:
     camera = CameraSpec(key="observation.images.top")
     spec = DatasetSpec(episodes=episodes, frames=[5] * episodes, cameras=(camera,), seed=seed)
@@ -324,21 +239,6 @@ def test_a_result_of_another_repo_is_never_pushed(
     assert _episodes(logged_in, "tester/b") == ("v3.0", 3)
 
 
-def test_a_result_of_another_folder_is_never_pushed(
-    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = _dataset(tmp_path / "first", 2, 1), _dataset(tmp_path / "second", 3, 2)
-    out = tmp_path / "out"
-    assert main(["convert", f"--root={first}", f"--output={out}"]) == 0
-    command = ["convert", f"--root={second}", f"--output={out}", "--push-repo-id=tester/b"]
-    for _ in range(2):
-        assert main(command) == 5
-    assert logged_in.find("datasets", "tester/b") is None
-    assert main([*command, "--force-conversion"]) == 0
-    assert _episodes(logged_in, "tester/b") == ("v3.0", 3)
-    assert "force-conversion" in capsys.readouterr().err
-
-
 def test_a_record_of_what_was_there_before_does_not_outlive_the_next_conversion(
     logged_in: StandIn, tmp_path: Path
 ) -> None:
@@ -374,16 +274,6 @@ def test_a_result_of_other_options_is_not_what_the_command_would_have_made(
     assert main([*_advised(said)[:-1], "tester/new"]) == 0
     assert main([*unpushed, "--episodes-per-batch=1"]) == 0, "which decides nothing"
     assert "Only the push is left" in capsys.readouterr().out
-
-
-def test_a_result_of_a_source_that_changed_is_not_what_the_command_would_have_made(
-    unpushed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "source/meta/notes.json").write_text("{}")
-    assert main(unpushed) == 5
-    assert " changed since " in capsys.readouterr().err
-    assert main([*unpushed, "--force-conversion"]) == 0
-    assert (tmp_path / "out/meta/notes.json").exists()
 
 
 def _rewrite_rows(out: Path) -> None:
@@ -524,25 +414,6 @@ def test_a_colleagues_episode_is_not_replaced_by_a_copy_that_lacks_it(
     advice[advice.index("FOLDER")] = str(tmp_path / "newer")
     assert main(advice) == 0
     assert _episodes(logged_in, REPO) == ("v3.0", 3)
-
-
-def test_nothing_is_replaced_that_nobody_knows_the_result_to_be_made_of(
-    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few, many = _dataset(tmp_path / "few", 2, 1), _dataset(tmp_path / "many", 9, 2)
-    repo = logged_in.add_repo(REPO, many)
-    head = repo.branches["main"]
-    out = tmp_path / "out"
-    assert main(["convert", f"--root={few}", f"--output={out}"]) == 0
-    for dry in ([], ["--dry-run"]):
-        capsys.readouterr()
-        assert main(["push", str(out), "--push-repo-id", REPO, *dry]) == 17
-        said = capsys.readouterr().err
-        assert f"{REPO} holds a dataset, and no record says that {out} was made from it." in said
-        assert "in the repo: 9 episodes" in said
-    assert repo.branches["main"] == head
-    assert main(["push", str(out), "--push-repo-id", REPO, "--force-push"]) == 0
-    assert _episodes(logged_in, REPO) == ("v3.0", 2)
 
 
 def test_a_result_without_a_record_is_pushed_once_it_was_compared_with_what_is_there(

@@ -11,24 +11,24 @@ from tests.program import Leconvert
 
 
 def test_a_failed_batch_is_released_done_and_packed(
-    leconvert: Leconvert, planned: OpenedRun
+    leconvert_here: Leconvert, planned: OpenedRun
 ) -> None:
     work = planned.work_dir.root
     identity = WorkerIdentity("far-1-00000000", "far", 1)
     store = LeaseStore(planned.paths, planned.manifest.run_id, identity, max_attempts=1)
     lease = store.claim(3)
     lease.fail(UnreadableSourceError("the mount was away."))
-    assert leconvert("work", work).returncode == 0
-    stopped = leconvert("pack", work, code=8)
+    assert leconvert_here("work", work).returncode == 0
+    stopped = leconvert_here("pack", work, code=8)
     assert "release" in stopped.stderr
-    shown = leconvert("release", work, "--failed", "--dry-run")
+    shown = leconvert_here("release", work, "--failed", "--dry-run")
     assert "Nothing was written" in shown.stdout
-    released = leconvert("release", work, "--failed", code=0)
+    released = leconvert_here("release", work, "--failed", code=0)
     assert "released" in released.stdout
     assert f"leconvert work {work}" in released.stdout
-    assert leconvert("work", work).returncode == 0
-    assert leconvert("pack", work).returncode == 0
-    assert "nothing to release" in leconvert("release", work, "--failed").stdout
+    assert leconvert_here("work", work).returncode == 0
+    assert leconvert_here("pack", work).returncode == 0
+    assert "nothing to release" in leconvert_here("release", work, "--failed").stdout
 
 
 def test_a_living_holder_is_a_refusal_with_a_code(leconvert: Leconvert, planned: OpenedRun) -> None:
@@ -38,12 +38,3 @@ def test_a_living_holder_is_a_refusal_with_a_code(leconvert: Leconvert, planned:
     refused = leconvert("release", work, 3, "--force", "--json", code=12)
     [row] = json.loads(refused.stdout)["batches"]
     assert (row["verdict"], row["pid"]) == ("refused", identity.pid)
-
-
-def test_silence_is_watched_for_and_that_is_said(leconvert: Leconvert, planned: OpenedRun) -> None:
-    identity = WorkerIdentity("far-1-00000000", "far", 1)
-    assert LeaseStore(planned.paths, planned.manifest.run_id, identity).claim(3) is not None
-    released = leconvert("release", planned.work_dir.root, "--stuck", "--lease-seconds", 0.4)
-    assert released.returncode == 0, released.stderr
-    assert "Watching 1 batch of workers" in released.stderr
-    assert "released" in released.stdout

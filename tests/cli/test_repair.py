@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,38 +70,6 @@ def test_rows_are_put_in_order_before_a_repair_that_writes_anew(
     ]
     assert pq.read_table(f"{drifted}_ordered/meta/tasks.parquet") == right
     assert leconvert_here("repair", f"{drifted}_ordered", "--quantiles").returncode == 0
-
-
-def test_what_stays_wrong_is_said_and_ends_with_3(leconvert_here: Leconvert, drifted: Path) -> None:
-    shutil.rmtree(drifted / "videos/observation.images.wrist")
-    done = leconvert_here("repair", drifted, "--output", f"{drifted}_repaired", code=3)
-    assert "1 error left; the table above says what helps." in done.stdout
-    assert "missing-file" in done.stderr
-    nothing = leconvert_here("repair", f"{drifted}_repaired", code=3)
-    assert "has no error that `leconvert repair` can repair without an option" in nothing.stdout
-
-
-def test_json_says_what_was_done(leconvert_here: Leconvert, drifted: Path, tmp_path: Path) -> None:
-    done = leconvert_here("repair", drifted, "--output", tmp_path / "out", "--json", code=0)
-    record = json.loads(done.stdout)
-    assert record["target"] == str(tmp_path / "out")
-    assert record["kept"] is None
-    assert {video["how"] for video in record["videos"]} == {"join"}
-    assert {finding["code"] for finding in record["mended"]} == {"frame-times"}
-    assert record["left"] == []
-    size = sum(path.stat().st_size for path in drifted.rglob("*") if path.is_file())
-    moved = record["copied_bytes"] + record["cloned_bytes"] + record["written_bytes"]
-    assert 0.9 * size <= moved <= 1.2 * size  # the new index is shorter
-
-
-def test_a_repair_elsewhere_can_be_given_again(leconvert_here: Leconvert, drifted: Path) -> None:
-    command = ("repair", drifted, "--output", f"{drifted}_repaired")
-    assert leconvert_here(*command).returncode == 0
-    again = leconvert_here(*command, code=0)
-    assert again.stdout == (
-        f"{drifted}_repaired is already the result of the same repair of {drifted}. "
-        "There is nothing to do.\n"
-    )
 
 
 def test_links_keep_their_text_and_an_undo_knows_them_again(

@@ -91,29 +91,6 @@ def test_no_secret_of_a_command_or_of_the_environment_is_written_anywhere(
         assert secret not in commands
 
 
-def test_a_page_in_the_result_is_refused_before_any_work(
-    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    inside = tmp_path / "out" / "report.html"
-    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
-    assert main([*arguments, "--report", str(inside)]) == 2
-    assert "which must contain only files of the dataset" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_source_that_is_refused_for_its_findings_has_no_plan_and_so_no_page(
-    source_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    next(source_copy.glob("data/*/episode_000001.parquet")).unlink()
-    page = tmp_path / "page.html"
-    arguments = ["convert", "--root", str(source_copy), "--output", str(tmp_path / "out")]
-    assert main([*arguments, "--report", str(page)]) == 3
-    assert "missing-file" in capsys.readouterr().err
-    assert not page.exists()
-    assert main(["convert", "--help"]) == 0
-    assert "also if the run fails after planning" in " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize("place", ["nothing", "."])
 def test_a_place_that_holds_nothing_is_refused(
     tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -54,7 +54,6 @@ COMMANDS = {
     "convert": (["convert", "A", "out"], "out"),
     "overlay": (["convert", "A", "--layout", "overlay"], "A"),
     "to v2.1": (["convert", "A", "out", "--to", "v2.1", "--quantiles"], "out"),
-    "append": (["convert", "A", "out", "--append"], "out"),
     "merge": (["merge", "A", "B", "--output", "out"], "out"),
     "split": (["split", "A", "--output-dir", "parts", "--into", "a=0,b=1-2"], "parts/a"),
     "trim in place": (["trim", "A", "--episode", "1", "--frames", ":4"], "A"),

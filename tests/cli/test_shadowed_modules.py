@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import pickle
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from leconvert import convert
-from leconvert.bench import probe_result
-from leconvert.cli.doctor import library_loads, probe_diagnosis
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
-from leconvert.run.engines.options import Site, SlurmOptions
-from leconvert.run.engines.slurm import worker_job
-from leconvert.support.errors import IncompleteError, ProbeError
+from leconvert.support.errors import IncompleteError
 from leconvert.support.forkserver import start_python
 from tests.program import Leconvert
 
@@ -52,14 +47,6 @@ def test_python_m_does_not_see_it(
     leconvert_anew("check", small_source, cwd=folder, code=0)
 
 
-def test_python_m_works_in_a_folder_that_is_gone(small_source: Path, tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    words = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m leconvert check {small_source}"
-    gone.mkdir()
-    checked = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-
-
 def test_processes_that_share_a_scan_do_not_see_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,33 +59,6 @@ def test_processes_that_share_a_scan_do_not_see_it(
         ours.shutdown(socket.SHUT_WR)
         assert process.wait(30) == 0
         assert pickle.loads(ours.recv(100)) == len("three")
-
-
-def test_what_the_doctor_and_the_probe_start_does_not_see_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    assert library_loads("libc.so.6")
-    with pytest.raises(ProbeError, match="is not a folder"):
-        probe_result(folder / "nowhere", duration_s=0.1)
-    asked: list[str] = []
-
-    def answer(words: list[str]) -> str:
-        asked.extend(words)
-        return '{"decoder": {}}'
-
-    monkeypatch.setattr("leconvert.cli.doctor.ask", answer)
-    probe_diagnosis()  # the same program, which takes seconds to start
-    assert asked[:5] == [sys.executable, "-P", "-m", "leconvert", "probe"]
-
-
-def test_a_job_of_slurm_does_not_see_it(folder: Path) -> None:
-    site = Site(program=f"{sys.executable} -m leconvert")
-    job = worker_job(SlurmOptions(site=site), 1, ["--help"], log_dir="logs")
-    ran = subprocess.run(
-        ["bash"], input=job.script, cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_workers_that_die_at_their_start_are_told_with_their_last_lines_and_their_logs(

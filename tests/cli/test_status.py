@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,56 +78,12 @@ def status_of(workers: Sequence[WorkerStatus], failures: Sequence[Failure] = ())
     )
 
 
-def test_sixty_four_workers_on_eight_hosts_are_a_line_a_host() -> None:
-    workers = [worker(f"node{n % 8:02d}", n) for n in range(64)]
-    lines = status_lines(status_of(workers), Path("/work"))
-    assert max(map(len, lines)) <= WIDTH
-    assert len(lines) < 25
-    [node] = [line for line in lines if line.startswith("node03")]
-    assert node.split()[1:4] == ["8", "8", "0"]
-
-
-def test_silent_and_ended_workers_of_many_are_named_one_by_one() -> None:
-    workers = [worker("node", n) for n in range(64)]
-    workers[17] = worker("node", 17, liveness=Liveness.SILENT, silent_seconds=130.0)
-    workers[18] = worker("node", 18, liveness=Liveness.ENDED)
-    lines = status_lines(status_of(workers), Path("/work"))
-    [silent] = [line for line in lines if "40017" in line]
-    assert "silent" in silent
-    assert "19017" in silent
-    assert "2 min 10 s" in silent
-    assert any("40018" in line and "ended" in line for line in lines)
-    assert not any("40019" in line for line in lines)
-
-
 def test_a_thousand_hosts_still_fit_on_a_page() -> None:
     workers = [worker(f"host-{n:04d}-with-a-long-name.example.org", n) for n in range(1000)]
     lines = status_lines(status_of(workers), Path("/work"))
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) < 40
     assert any(line.startswith("and 980 more hosts") for line in lines)
-
-
-def test_a_few_workers_are_shown_each_with_attempts_and_silence() -> None:
-    workers = [worker("a-host-whose-name-is-very-long-indeed", 1), worker("b", 2, batch_id=None)]
-    lines = status_lines(status_of(workers), Path("/work"))
-    assert max(map(len, lines)) <= WIDTH
-    [first] = [line for line in lines if "40001" in line]
-    assert "2/1" in first
-    assert "19001" in first
-    assert "12 s" in first
-
-
-def test_a_failure_shows_its_reason_and_the_command_that_gives_it_back() -> None:
-    failures = [
-        Failure(n, 3, 0, "node", "UnreadableSourceError", "clip is torn, " * 30, None)
-        for n in range(12)
-    ]
-    lines = status_lines(status_of([], failures), Path("/work"))
-    assert max(map(len, lines)) <= WIDTH
-    assert any("clip is torn" in line for line in lines)
-    assert any("and 2 more" in line for line in lines)
-    assert "leconvert release /work --failed" in lines[-2]
 
 
 def test_the_command_that_gives_batches_back_is_whole_wherever_the_run_is() -> None:
@@ -141,62 +98,42 @@ def test_the_command_that_gives_batches_back_is_whole_wherever_the_run_is() -> N
     ]
 
 
-def next_step(status: RunStatus) -> list[str]:
-    """The commands that are suggested."""
-    lines = status_lines(status, Path("/w"))
-    return [line.split(": leconvert ")[1] for line in lines if ": leconvert " in line]
+def job(states: dict[str, int] | None) -> dict[str, object]:
+    return {"jobs": [JobStatus("slurm", "12", "workers", 3, states, None)]}
 
 
-def job(states: dict[str, int] | None) -> JobStatus:
-    return JobStatus("slurm", "12", "workers", 3, states, None)
-
-
-def test_where_nobody_works_the_next_command_is_named() -> None:
-    idle = status_of([])
-    assert next_step(idle) == ["work /w"]
-    assert next_step(replace(idle, workers=[worker("n", 1, liveness=Liveness.ENDED)])) == [
-        "work /w"
-    ]
-    failed = [Failure(1, 3, 0, "node", "UnreadableSourceError", "torn", None)]
-    assert next_step(replace(idle, failures=failed)) == ["release /w --failed", "work /w"]
-    only_failed = replace(idle, failures=failed, failed=1, pending=0, done=idle.batches - 1)
-    assert next_step(only_failed) == ["release /w --failed"]
-    all_done = replace(idle, done=idle.batches, pending=0)
-    assert next_step(all_done) == ["pack /w"]
-    assert next_step(replace(all_done, packed=True)) == []
-
-
-@pytest.mark.parametrize("liveness", [Liveness.RUNNING, Liveness.SILENT, Liveness.UNKNOWN])
-def test_where_somebody_may_be_at_work_nobody_is_told_to_begin(liveness: Liveness) -> None:
-    assert next_step(status_of([worker("n", 1, liveness=liveness)])) == []
-
-
-def test_where_the_packer_runs_nobody_is_told_to_pack() -> None:
-    idle = status_of([])
-    packer = replace(idle.packer, liveness=Liveness.RUNNING)
-    assert next_step(replace(idle, done=idle.batches, pending=0, packer=packer)) == []
+FAILURES = [Failure(1, 3, 0, "node", "UnreadableSourceError", "torn", None)]
+DONE = {"done": 20_000, "pending": 0}
 
 
 @pytest.mark.parametrize(
-    ("states", "steps"),
+    ("changes", "steps"),
     [
-        (None, []),  # the scheduler does not answer
-        ({"PENDING": 1, "COMPLETED": 2}, []),
-        ({"COMPLETED": 2, "TIMEOUT": 1}, ["work /w"]),
         ({}, ["work /w"]),
+        ({"workers": [worker("n", 1, liveness=Liveness.ENDED)]}, ["work /w"]),
+        *(
+            ({"workers": [worker("n", 1, liveness=liveness)]}, [])
+            for liveness in (Liveness.RUNNING, Liveness.SILENT, Liveness.UNKNOWN)
+        ),
+        ({"failures": FAILURES}, ["release /w --failed", "work /w"]),
+        (
+            {"failures": FAILURES, "failed": 1, "pending": 0, "done": 19_999},
+            ["release /w --failed"],
+        ),
+        (DONE, ["pack /w"]),
+        (DONE | {"packed": True}, []),
+        (DONE | {"packer": PackerStatus(2, "packing", "n", 7, liveness=Liveness.RUNNING)}, []),
+        (job(None), []),  # the scheduler does not answer
+        (job({"PENDING": 1, "COMPLETED": 2}), []),
+        (job({"COMPLETED": 2, "TIMEOUT": 1}), ["work /w"]),
+        (job({}), ["work /w"]),
     ],
 )
-def test_jobs_that_may_still_run_are_waited_for(
-    states: dict[str, int] | None, steps: list[str]
+def test_the_next_command_is_named_where_nobody_may_be_at_work(
+    changes: dict[str, Any], steps: list[str]
 ) -> None:
-    assert next_step(replace(status_of([]), jobs=[job(states)])) == steps
-
-
-def test_one_look_says_what_it_cannot_know() -> None:
-    once = replace(status_of([worker("node", 1)]), observed_seconds=0.0)
-    assert "--watch shows present rates" in status_lines(once, Path("/w"))[-1]
-    watched = status_lines(status_of([worker("node", 1)]), Path("/w"))
-    assert not any("--watch" in line for line in watched)
+    lines = status_lines(replace(status_of([]), **changes), Path("/w"))
+    assert [line.split(": leconvert ")[1] for line in lines if ": leconvert " in line] == steps
 
 
 @pytest.fixture
@@ -235,29 +172,3 @@ def test_a_watch_that_is_interrupted_says_130_and_no_traceback(work_dir: Path) -
         _, said = watch.communicate(timeout=60)
     assert watch.returncode == 130
     assert said == ""
-
-
-def test_a_status_fits_the_page_before_during_and_after(
-    leconvert_here: Leconvert, work_dir: Path
-) -> None:
-    before = leconvert_here("status", work_dir)
-    assert "0 done, 0 in work, 5 pending, 0 failed of 5" in before.stdout
-    assert "No worker is working on a batch." in before.stdout
-    assert before.stdout.splitlines()[-1] == f"To continue: leconvert work {work_dir}"
-    leconvert_here("work", work_dir)
-    worked = leconvert_here("status", work_dir).stdout.splitlines()
-    assert worked[-1] == (
-        f"All batches are done. Unless a packer runs already, run: leconvert pack {work_dir}"
-    )
-    leconvert_here("pack", work_dir)
-    after = leconvert_here("status", work_dir)
-    assert "the result is in place" in after.stdout
-    assert ": leconvert" not in after.stdout
-    shown = [*before.stdout.splitlines()[:-1], *worked[:-1], *after.stdout.splitlines()]
-    assert all(len(line) <= WIDTH for line in shown)
-
-
-def test_a_folder_without_a_run_is_a_sentence(leconvert_here: Leconvert, tmp_path: Path) -> None:
-    refused = leconvert_here("status", tmp_path, "--watch", "1", code=7)
-    assert "contains no work dir of a conversion of" in refused.stderr
-    assert leconvert_here("status", tmp_path, "--watch", "0").returncode == 2

@@ -103,8 +103,6 @@ def test_a_table_of_floats_among_tables_of_whole_numbers_is_no_other(
     ("column", "values"),
     [
         ("frame_index", [0.0, float("nan"), 2.0, 3.0]),
-        ("frame_index", [0.0, 1.0, None, 3.0]),
-        ("index", [5.0, 6.0, 7.0, 1e300]),
         ("episode_index", [1.0, 1.0, 1.5, 1.0]),
     ],
 )
@@ -228,13 +226,12 @@ def test_computed_statistics_of_floats_are_proven_in_every_width(
             edit_table(source, number, lambda table, n=name, c=column: with_column(table, n, c))
         declared = {"dtype": width, "shape": list(shape) or [1], "names": None}
         edit_info(source, lambda info, n=name, d=declared: info["features"].update({n: d}))
-    for flags in (["--fill-stats"], ["--quantiles"]):
-        out = tmp_path / flags[0]
-        assert run("convert", source, "--output", out, "--verify", "bytes", "--quiet", *flags) == 0
-        assert run("verify", out, "--source", source, "--bytes") == 0
-        back = tmp_path / f"{flags[0]} back"
-        assert run("convert", out, "--output", back, "--to", "v2.1", "--verify", "bytes") == 0
-        assert run("verify", back, "--source", out, "--bytes") == 0
+    out, back = tmp_path / "out", tmp_path / "back"
+    command = ["--output", out, "--verify", "bytes", "--quiet", "--quantiles"]
+    assert run("convert", source, *command) == 0
+    assert run("verify", out, "--source", source, "--bytes") == 0
+    assert run("convert", out, "--output", back, "--to", "v2.1", "--verify", "bytes") == 0
+    assert run("verify", back, "--source", out, "--bytes") == 0
 
 
 def test_a_footer_that_is_too_narrow_for_float16_is_found(source: Path, tmp_path: Path) -> None:

@@ -97,15 +97,6 @@ def test_what_a_packer_cannot_be_told_is_refused(planned: OpenedRun) -> None:
         submit_run(planned.work_dir.root, proof=ProofOptions(keep_as_former=True), dry_run=True)
 
 
-def test_a_finished_run_needs_nothing(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    convert(small_source, output=tmp_path / "out", work_dir=tmp_path / "work")
-    said = leconvert("submit", tmp_path / "work", env=with_sbatch(tmp_path), code=0)
-    assert said.stdout == "The result is in place. There is nothing to submit.\n"
-    assert not (tmp_path / "bin/calls").exists()
-
-
 def test_what_cannot_be_submitted_has_a_code_and_a_next_step(
     leconvert: Leconvert, planned: OpenedRun, tmp_path: Path
 ) -> None:
@@ -123,21 +114,21 @@ def test_ray_has_no_queue_to_submit_to(leconvert: Leconvert, planned: OpenedRun)
 
 
 def test_of_a_fleet_workers_alone_are_submitted(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They plan and pack, too; there can be more of them than datasets."""
     (tmp_path / "list.txt").write_text(f"{small_source} --name small\n")
     work = tmp_path / "work"
     words = ("fleet", tmp_path / "list.txt", "-o", tmp_path / "out", "--work-dir", work)
-    leconvert(*words, "--plan-only", "-q", code=0)
+    leconvert_here(*words, "--plan-only", "-q", code=0)
     assert not (tmp_path / "out").exists()
 
-    env = with_sbatch(tmp_path)
-    shown = leconvert("submit", work, "--dry-run", env=env, code=0)
+    monkeypatch.setenv("PATH", with_sbatch(tmp_path)["PATH"])
+    shown = leconvert_here("submit", work, "--dry-run", code=0)
     (start,) = (line for line in shown.stdout.splitlines() if line.startswith("exec "))
     assert start.startswith(f"exec leconvert work {work} ")
     assert not (tmp_path / "bin/calls").exists()
-    sent = leconvert("submit", work, "--json", "--nodes", "3", env=env, code=0)
+    sent = leconvert_here("submit", work, "--json", "--nodes", "3", code=0)
     told = json.loads(sent.stdout)
     assert (told["workers"], told["worker_job"], told["packer_job"]) == (12, "1", None)
     (call,) = (tmp_path / "bin/calls").read_text().splitlines()
@@ -147,12 +138,12 @@ def test_of_a_fleet_workers_alone_are_submitted(
         (("--verify", "bytes"), "--force-conversion or --delete-source for a fleet"),
         (("--engine", "ray"), "Give the `leconvert fleet` command again with --engine ray"),
     ):
-        refused = leconvert("submit", work, *more, env=env, code=2)
+        refused = leconvert_here("submit", work, *more, code=2)
         assert said in " ".join(refused.stderr.split())
 
     # What a job runs, here; then nothing is left to submit.
-    assert leconvert(*shlex.split(start)[2:]).returncode == 0
+    assert leconvert_here(*shlex.split(start)[2:]).returncode == 0
     assert (tmp_path / "out/small/meta/info.json").is_file()
-    sent = leconvert("submit", work, env=env)
+    sent = leconvert_here("submit", work)
     assert "There is nothing to submit" in sent.stdout
-    assert leconvert(*words, "-q").returncode == 0
+    assert leconvert_here(*words, "-q").returncode == 0

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import leconvert
 from leconvert.cli.main import main
-from leconvert.model.selection import EpisodeSelection
 
 TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
 
@@ -26,23 +24,6 @@ def damaged(small_result: Path, tmp_path: Path) -> Path:
 
 def verify(result: Path, source: Path, *options: str) -> int:
     return main(["verify", str(result), "--source", str(source), *options])
-
-
-def test_a_proven_result_is_told_in_one_line(
-    small_result: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert verify(small_result, small_source, "--bytes", "--decode", "3") == 0
-    assert capsys.readouterr().out == (
-        f"{small_result} matches its source {small_source}. Compared: bytes, 5 episodes, 44 "
-        "rows, 88 camera frames in 3 files; 3 pictures decoded on both sides.\n"
-    )
-
-
-def test_a_sample_is_called_one(
-    small_result: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert verify(small_result, small_source, "--sample", "0.4", "--max-workers", "2") == 0
-    assert ": structure, a sample of 40%, 2 episodes, " in capsys.readouterr().out
 
 
 def test_differences_are_listed_and_exit_with_10(
@@ -91,58 +72,7 @@ def test_a_folder_without_a_dataset_is_no_difference(
     assert f"{tmp_path} is not a dataset: it has no meta/." in capsys.readouterr().err
 
 
-def test_a_source_that_is_another_one_is_named(
-    small_result: Path, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    part, merged = tmp_path / "part", tmp_path / "merged"
-    leconvert.convert(small_source, output=part, selection=EpisodeSelection(episodes="1-2"))
-    leconvert.merge([small_source, part], output=merged)
-    sources = ["--source", str(small_source), "--source"]
-    assert main(["verify", str(merged), *sources, str(small_result)]) == 10
-    (said,) = [
-        line
-        for line in capsys.readouterr().out.splitlines()
-        if ("The result was made from") in line
-    ]
-    assert said == (
-        "The result was made from part. No --source has the same tables as part had at the time "
-        "of the conversion."
-    )
-    moved = part.rename(tmp_path / "moved")
-    assert main(["verify", str(merged), *sources, str(moved)]) == 0
-    assert "The result was made from" not in capsys.readouterr().out
-
-
 def test_result_and_source_in_each_others_places_differ(
     small_result: Path, small_source: Path
 ) -> None:
     assert verify(small_source, small_result) == 10
-
-
-def test_a_result_given_as_the_source_names_the_source_that_was_kept(
-    small_result: Path, source_copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leconvert.convert(source_copy)
-    assert verify(source_copy, source_copy) == 3
-    kept = source_copy.with_name(f"{source_copy.name}_old")
-    assert f"The conversion kept its source as {kept}." in capsys.readouterr().err
-    assert verify(small_result, small_result) == 3
-    assert "--source is the dataset that it was made from" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("lost", ["meta/info.json", "meta/episodes"])
-def test_a_result_that_lost_metadata_differs(
-    small_result: Path, small_source: Path, tmp_path: Path, lost: str
-) -> None:
-    root = Path(shutil.copytree(small_result, tmp_path / "out"))
-    (root / lost).rename(tmp_path / "lost")
-    assert verify(root, small_source) == 10
-
-
-def test_a_result_that_calls_itself_v21_differs(
-    small_result: Path, small_source: Path, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(small_result, tmp_path / "out"))
-    info = root / "meta/info.json"
-    info.write_text(info.read_text().replace("v3.0", "v2.1"))
-    assert verify(root, small_source) == 10

@@ -77,11 +77,15 @@ def test_a_signal_ends_a_worker_that_waits(planned: OpenedRun, number: signal.Si
     assert worker.returncode == 130, said
 
 
-def test_a_worker_stops_after_waiting_for_so_long(leconvert: Leconvert, planned: OpenedRun) -> None:
+def test_a_worker_stops_after_waiting_for_so_long(
+    leconvert_here: Leconvert, planned: OpenedRun
+) -> None:
     others = store_of_another_host(planned)
     assert all(others.claim(batch_id) for batch_id in range(5))
     began = time.monotonic()
-    done = leconvert("work", planned.work_dir.root, "--max-idle-seconds", 0.5, "--json", code=0)
+    done = leconvert_here(
+        "work", planned.work_dir.root, "--max-idle-seconds", 0.5, "--json", code=0
+    )
     assert json.loads(done.stdout)["batches_done"] == 0
     assert time.monotonic() - began >= 0.5
 
@@ -104,27 +108,10 @@ def test_a_worker_sets_a_batch_aside_after_so_many_errors(planned: OpenedRun) ->
     ] * 5
 
 
-def test_a_disk_that_stays_broken_ends_a_worker_after_the_time_it_was_given(
-    planned: OpenedRun,
-) -> None:
-    code = (
-        "import errno\n"
-        "from leconvert.run.leasing import Board\n"
-        "def broken(self):\n"
-        "    raise OSError(errno.ESTALE, 'Stale file handle', 'the work dir')\n"
-        "Board.next_lease = broken\n"
-    )
-    with working(code, planned.work_dir.root, "--max-trouble-seconds", 0.2) as worker:
-        _, said = worker.communicate(timeout=60)
-    assert worker.returncode == 11
-    assert "stale handle" in said
-    assert "Traceback" not in said
-
-
 def test_a_worker_that_comes_when_the_result_is_in_the_source_s_place_has_nothing_to_do(
-    leconvert: Leconvert, source_copy: Path, tmp_path: Path
+    leconvert_here: Leconvert, source_copy: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
-    leconvert("convert", "--root", source_copy, "--work-dir", work, code=0)
-    late = leconvert("work", work, "--json", code=0)
+    leconvert_here("convert", "--root", source_copy, "--work-dir", work, code=0)
+    late = leconvert_here("work", work, "--json", code=0)
     assert json.loads(late.stdout)["batches_done"] == 0

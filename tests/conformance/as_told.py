@@ -82,7 +82,7 @@ def convert_as_told(root: Path, result: Path) -> Ending:
 def why_it_does_not_load(
     root: Path, num_episodes: int, *, backend: str = "pyav", all_frames: bool = False
 ) -> str | None:
-    """Load items through LeRobot, and make a batch of them as a training does; None if it works.
+    """Load items, a batch and the features of a policy through LeRobot; None if it works.
 
     Args:
         root: The result.
@@ -91,6 +91,7 @@ def why_it_does_not_load(
         all_frames: Every item instead of the first, a middle and the last one of each episode.
     """
     from lerobot.datasets import LeRobotDataset
+    from lerobot.utils.feature_utils import dataset_to_policy_features
     from torch.utils.data import default_collate
 
     try:
@@ -107,6 +108,9 @@ def why_it_does_not_load(
                 items.append(item)
         assert dataset.meta.total_episodes == num_episodes
         default_collate(items)
+        dataset_to_policy_features(dataset.meta.features)
+        lacking = {*dataset.meta.camera_keys} - {*dataset.meta.stats}
+        assert not lacking, f"no statistics of {lacking}, which ImageNet's may replace"
     except Exception as error:  # noqa: BLE001 - whatever LeRobot says to it
         return f"LeRobot: {type(error).__name__}: {str(error)[:300]}"
     return None

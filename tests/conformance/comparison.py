@@ -8,7 +8,7 @@ know. Each of these is compared by what is right instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, batched
@@ -311,26 +311,9 @@ def assert_same_packets(ours: Path, reference: Path) -> None:
         assert found == expected, mine
 
 
-def some_of(places: Sequence[int], every: int) -> list[int]:
-    """Return every so-manieth of several, and the last one."""
-    return sorted({*places[::every], places[-1]})
-
-
-def windows_of(length: int, window: int, every: int) -> list[int]:
-    """Return the first frame of every so-manieth window of an episode, and of its last one."""
-    return some_of(range(0, length, window), every)
-
-
-def frames_in_windows(lengths: Sequence[int], window: int, every: int) -> int:
-    """Return how many frames `loaded_windows` loads of episodes of these lengths."""
-    return sum(
-        min(window, lengths[episode] - first)
-        for episode in some_of(range(len(lengths)), every)
-        for first in windows_of(lengths[episode], window, every)
-    )
-
-
-def source_windows(path: Path, backend: str, window: int, firsts: list[int]) -> Iterator[Pixels]:
+def source_windows(
+    path: Path, backend: str, window: int, firsts: Iterable[int]
+) -> Iterator[Pixels]:
     """Decode a clip with the library that a backend uses, in presentation order.
 
     Yields:
@@ -353,11 +336,9 @@ def source_windows(path: Path, backend: str, window: int, firsts: list[int]) -> 
 
 
 def loaded_windows(
-    root: Path, source: V21Source, backend: str, window: int, every: int
+    root: Path, source: V21Source, backend: str, window: int
 ) -> Iterator[tuple[int, int, dict[str, Pixels]]]:
     """Load frames through ``LeRobotDataset``, ``window`` frames of an episode at a time.
-
-    Of every so-manieth episode, and of the last one, every so-manieth window and the last one.
 
     Yields:
         Episode, its first frame in the window, and each camera's frames of shape
@@ -375,9 +356,8 @@ def loaded_windows(
     )
     assert len(dataset) == sum(source.lengths)
     starts = [0, *accumulate(source.lengths)]
-    for episode in some_of(range(len(source.lengths)), every):
-        length = source.lengths[episode]
-        for first in windows_of(length, window, every):
+    for episode, length in enumerate(source.lengths):
+        for first in range(0, length, window):
             item = dataset[starts[episode] + first]
             assert int(item["episode_index"]) == episode
             assert int(item["frame_index"]) == first
@@ -389,28 +369,21 @@ def loaded_windows(
 
 
 def assert_every_frame_is_the_sources(
-    root: Path, source: V21Source, backend: str, *, window: int = 1, every: int = 1
+    root: Path, source: V21Source, backend: str, *, window: int = 1
 ) -> int:
     """Load every frame of every camera; each must equal the source's frame of the same index.
-
-    Args:
-        root: The result.
-        source: Where it came from.
-        backend: LeRobot's name of the decoder.
-        window: Frames that one item loads.
-        every: Load only every so-manieth episode and window, and the last ones.
 
     Returns:
         The number of frames compared.
     """
     compared = 0
     clips: dict[str, Iterator[Pixels]] = {}
-    for episode, first, frames in loaded_windows(root, source, backend, window, every):
+    for episode, first, frames in loaded_windows(root, source, backend, window):
         for key, images in frames.items():
             if first == 0:
                 assert next(clips.get(key, iter(())), None) is None, "the source has more frames"
                 clip = source.clip_path(key, source.indices[episode])
-                wanted = windows_of(source.lengths[episode], window, every)
+                wanted = range(0, source.lengths[episode], window)
                 clips[key] = source_windows(clip, backend, window, wanted)
             expected = next(clips[key])
             assert np.array_equal(images, expected), (backend, key, episode, first)

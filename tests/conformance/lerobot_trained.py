@@ -1,9 +1,8 @@
-"""Run ``leconvert probe train-lerobot``, and note its samples.
+"""Run ``leconvert probe train-lerobot``, and note its samples and losses.
 
-    python lerobot_trained.py FOLDER WORK OPTIONS -- ARGUMENTS OF lerobot-train
+    python lerobot_trained.py FOLDER OPTIONS -- ARGUMENTS OF lerobot-train
 
-Each rank writes the numbers of the frames of every step, and what a picture holds, to a file. With
-WORK ``none`` the policy's own work is left out, with ``all`` it is done, and its loss is noted too.
+Each rank writes the numbers of the frames of every step, and its loss, to a file.
 """
 
 from __future__ import annotations
@@ -20,28 +19,14 @@ from leconvert.cli.main import main
 seen: list[dict[str, Any]] = []
 update_policy = lerobot_train.update_policy
 # Later the arguments are LeRobot's.
-folder, work, *arguments = sys.argv[1:]
+folder, *arguments = sys.argv[1:]
 
 
-def note(
-    tracker: Any, policy: Any, batch: Any, *others: Any, **options: Any
-) -> tuple[Any, dict[str, Any]]:
+def note(tracker: Any, policy: Any, batch: Any, *others: Any, **options: Any) -> Any:
     """Stand where the policy is updated."""
-    pictures = batch["observation.images.top"]
-    seen.append(
-        {
-            "index": batch["index"].tolist(),
-            "dtype": str(pictures.dtype),
-            "mean": float(pictures.mean()),
-            "action": list(batch["action"].shape),
-        }
-    )
-    if work == "all":
-        result = update_policy(tracker, policy, batch, *others, **options)
-        seen[-1]["loss"] = float(tracker.loss.val)
-        return result
-    tracker.loss = 0.0
-    return tracker, {}
+    result = update_policy(tracker, policy, batch, *others, **options)
+    seen.append({"index": batch["index"].tolist(), "loss": float(tracker.loss.val)})
+    return result
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from tests.trees import digest_of
 
 from leconvert import LayoutOptions, RepairOptions, convert
 from leconvert.dataset.check import check_dataset
-from leconvert.run.upkeep import undo_conversion
 from leconvert.support.errors import TargetError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.former import former_states
@@ -73,10 +72,6 @@ def test_every_frame_is_that_of_a_fresh_conversion_and_recording_is_resumed(tmp_
     assert check_dataset(result).count("error") == 0
     assert digest_of(newest) == former
 
-    undo_conversion(result)
-    assert_equal(frames_of(result), after[: sum(LENGTHS[:3])])
-    record_one_more(result)
-    assert len(frames_of(result)) == sum(LENGTHS[:3]) + 6
     # What was recorded into the result is not the source's: it stays, and nothing is added.
-    with pytest.raises(TargetError, match=r"already has all 4 episodes|episode 3 has 6 frames"):
+    with pytest.raises(TargetError, match="it has 5 episodes"):
         convert(source, output=result, layout=APPEND, repairs=QUANTILES)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from reference import convert_with_reference
 
-import leconvert
 from leconvert.dataset.check import check_dataset, check_feature_stats
 from leconvert.dataset.formats.v2 import read_info
 from leconvert.dataset.formats.v3 import declaration
@@ -134,14 +133,11 @@ def test_videos_encoded_by_default_and_while_recording_have_no_findings(tmp_path
     assert said_of(streamed) == set()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
-def test_joints_that_never_move_and_pictures_of_one_colour_have_no_findings(
-    seed: int, tmp_path: Path
-) -> None:
+def test_joints_that_never_move_and_pictures_of_one_colour_have_no_findings(tmp_path: Path) -> None:
     """LeRobot's mean of equal values is off, the more the longer an episode is."""
     from lerobot.datasets import LeRobotDataset
 
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     still = (random.normal(size=24) * 10.0 ** random.integers(-4, 4, 24)).astype(np.float32)
     joints = {"dtype": "float32", "shape": (24,), "names": None}
     features = {"observation.state": joints, "action": {**joints, "shape": (2,)}}
@@ -162,9 +158,8 @@ def test_joints_that_never_move_and_pictures_of_one_colour_have_no_findings(
         dataset.finalize()
         return root
 
-    assert said_of(recorded("long", (5, 4000 if seed else 2000, 90), {})) == set()
-    for dtype in ("image", "video") if seed else ("video",):
-        assert said_of(recorded(dtype, LENGTHS, cameras(dtype))) == set()
+    assert said_of(recorded("long", (5, 1000, 90), {})) == set()
+    assert said_of(recorded("videos", LENGTHS, cameras("video"))) == set()
 
 
 def test_a_mean_that_is_really_below_the_least_value_is_found(with_videos: Path) -> None:
@@ -240,7 +235,6 @@ Edit = Callable[[Path, Path], None]
 ONE_GROUP = {"warning row-groups"}
 EDITS: dict[str, tuple[str, Edit, set[str]]] = {
     "an episode deleted": ("with_videos", delete_second, ONE_GROUP),
-    "an episode of images deleted": ("with_images", delete_second, ONE_GROUP),
     "the first files deleted": ("resumed", delete_first_day, ONE_GROUP),
     "a camera removed": ("with_videos", remove_wrist, ONE_GROUP),
     "tasks renamed": ("with_videos", rename_tasks, ONE_GROUP),
@@ -248,8 +242,6 @@ EDITS: dict[str, tuple[str, Edit, set[str]]] = {
     "statistics of relative actions": (
         "with_videos", compute_relative_stats, {"info stats-aggregate"},
     ),
-    "two merged": ("with_videos", merge_with_itself, set()),
-    "two with images merged": ("with_images", merge_with_itself, set()),
     # The new meta/episodes has neither tasks nor statistics nor its own place, and stats.json
     # nothing of the cameras.
     "images encoded as videos": (
@@ -261,17 +253,7 @@ EDITS: dict[str, tuple[str, Edit, set[str]]] = {
 }  # fmt: skip
 
 
-# Other edits show these tools, and these pictures, in CI.
-SHOWN_BY_OTHERS = {"an episode of images deleted", "two with images merged"}
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in SHOWN_BY_OTHERS else ())
-        for name in EDITS
-    ],
-)
+@pytest.mark.parametrize("edit", EDITS)
 def test_what_lerobots_tools_write_has_no_false_alarm(
     edit: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -280,14 +262,6 @@ def test_what_lerobots_tools_write_has_no_false_alarm(
     run(request.getfixturevalue(source), out)
     # A keyframe where an episode begins is the encoder's choice after an edit.
     assert said_of(out) - {"warning no-keyframe", "info streaming-video"} == expected
-
-
-def test_both_parts_of_a_split_dataset_pass(with_videos: Path, tmp_path: Path) -> None:
-    from lerobot.datasets.dataset_tools import split_dataset
-
-    split_dataset(opened(with_videos), {"train": [0, 2], "val": [1]}, output_dir=tmp_path)
-    assert said_of(tmp_path / "train") - {"warning no-keyframe"} == ONE_GROUP
-    assert said_of(tmp_path / "val") - {"warning no-keyframe"} == set()
 
 
 def test_a_location_that_is_warned_of_breaks_lerobots_own_tools(
@@ -301,13 +275,11 @@ def test_a_location_that_is_warned_of_breaks_lerobots_own_tools(
         delete_second(tmp_path / "merged", tmp_path / "out")
 
 
-def test_conversions_of_one_dataset_by_either_converter_pass(tmp_path: Path) -> None:
+def test_a_conversion_by_the_reference_passes(tmp_path: Path) -> None:
     spec = DatasetSpec(
-        episodes=4, frames=(12, 7, 9, 15), image_keys=("observation.images.still",),
+        episodes=2, frames=(12, 7), image_keys=("observation.images.still",),
         tasks_per_episode=2, quantiles=True,
     )  # fmt: skip
     source = make_dataset(tmp_path / "source", spec)
-    leconvert.convert(source, output=tmp_path / "ours")
-    assert said_of(tmp_path / "ours") == set()
     convert_with_reference(source, tmp_path / "reference")
     assert said_of(tmp_path / "reference") == ONE_GROUP

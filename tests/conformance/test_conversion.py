@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import comparison
+import datasets
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
 from reference import convert_with_reference
-from tests.recordings import marks_of, twins
+from tests.recordings import marks_of
 
 import leconvert
 from leconvert.dataset.formats.v3 import USUAL_NAMES
-from leconvert.model.values import LayoutOptions
+from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.proof import verify_pair
+from leconvert.tables import join_tables, output_schema, read_data_schema
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 
@@ -38,10 +40,7 @@ class Case:
         extra_files: Files that ours takes along.
         min_files: At least so many data files, and files a camera, must come out.
         window: Frames that one item loads; more than one where there are very many.
-        every: Every so-manieth episode is loaded and the last one, and of each every so-manieth
-            window and its last one; all of them in the slow tests, by all decoders.
-        decoder: The one that loads its frames; the others do in the slow tests. All where None.
-        slow: Whether it takes a minute, and so runs with the slow tests alone, as recordings do.
+        decoder: The one that loads its frames; all where None.
     """
 
     source: DatasetSpec | str
@@ -49,15 +48,11 @@ class Case:
     extra_files: frozenset[str] = frozenset()
     min_files: tuple[int, int] = (1, 1)
     window: int = 1
-    every: int = 1
     decoder: str | None = "torchcodec"
-    slow: bool = False
 
 
 CASES: dict[str, Case] = {
-    # AV1 and nested names, as of three cameras below.
-    **{name: Case(name, window=60, every=3, slow=True) for name in twins("g1_inspire_12ep")},
-    **{name: Case(name, window=60, every=4, decoder="pyav") for name in twins("cr5_5ep")},
+    "cr5_5ep": Case("cr5_5ep", window=60, decoder="pyav"),
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "three_cameras": Case(
         DatasetSpec(
@@ -75,7 +70,14 @@ CASES: dict[str, Case] = {
             quantiles=True,
             tasks=("one", "two", "three", "drei Würfel", "five"),
             tasks_per_episode=3,
-            extra_episode_keys={"operator": ["ann", "bob", "eve"], "score": [1, 2, 3, 4]},
+            extra_episode_keys={
+                "operator": ["ann", "bob", "eve"],
+                "score": [1, 2.5, 3, 4],
+                "success": [True, False],
+                "note": [None],
+                "trial": [{"id": 1, "tags": ["x"], "weight": 1.5}],
+                "nested": [[[1, 2], [3]]],
+            },
             extra_info={"license": "mit", "total_videos": 21},
             extra_files={"README.md": "# About", "meta/modality.json": "{}"},
             chunks_size=3,
@@ -95,7 +97,8 @@ CASES: dict[str, Case] = {
     "data_and_videos_roll_over": Case(
         DatasetSpec(
             episodes=20,
-            frames=RandomLengths(4, 10, 20),
+            frames=RandomLengths(4, 5, 10),
+            distinct_clips=4,
             cameras=(
                 CameraSpec(
                     key="observation.images.large",
@@ -103,22 +106,21 @@ CASES: dict[str, Case] = {
                     height=128,
                     options={"preset": "ultrafast"},
                     noise_amplitude=100,
-                    target_clip_bytes=300_000,
+                    target_clip_bytes=150_000,
                 ),
                 CameraSpec(
                     key="observation.images.small",
                     options={"preset": "ultrafast"},
                     noise_amplitude=100,
-                    target_clip_bytes=110_000,
+                    target_clip_bytes=55_000,
                 ),
             ),
             state_dim=1700,
             action_dim=1100,
         ),
-        limits=(1, 1),
+        limits=(0.5, 0.5),
         min_files=(5, 3),
         window=5,
-        every=3,
     ),
     "one_file_larger_than_the_limit": Case(
         DatasetSpec(
@@ -132,21 +134,6 @@ CASES: dict[str, Case] = {
         limits=(1, 1),
         min_files=(3, 1),
     ),
-    "more_than_a_thousand_files": Case(
-        DatasetSpec(
-            episodes=1003,
-            frames=RandomLengths(5, 1, 3),
-            cameras=(_TINY,),
-            state_dim=1,
-            action_dim=2,
-            distinct_clips=7,
-            chunks_size=250,
-        ),
-        limits=(1e-6, 1e-6),
-        min_files=(1003, 1003),
-        window=3,
-        slow=True,
-    ),
     "one_episode_of_one_frame": Case(
         DatasetSpec(episodes=1, frames=1, cameras=(_TINY,), tasks=("only",))
     ),
@@ -156,84 +143,45 @@ CASES: dict[str, Case] = {
     "a_fractional_rate": Case(
         DatasetSpec(episodes=5, frames=RandomLengths(6, 20, 30), fps="29.97")
     ),
-    "many_short_episodes_late_in_a_file": Case(
-        DatasetSpec(
-            episodes=120,
-            frames=RandomLengths(7, 8, 11),
-            cameras=(_TINY,),
-            distinct_clips=5,
-            fps=15,
-        ),
-        window=4,
-        every=6,
-    ),
 }
 
 
-@dataclass(frozen=True)
-class Converted:
-    """One case after both converters."""
-
-    case: Case
-    source: V21Source
-    reference: Path
-    ours: Path
-    report: Any
-
-
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param(
-            case,
-            id=name,
-            marks=[pytest.mark.slow] * case.slow
-            + (marks_of(case.source, pytest.mark.slow) if isinstance(case.source, str) else []),
-        )
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=marks_of(name, pytest.mark.slow) if name == case.source else ())
         for name, case in CASES.items()
     ],
 )
-def converted(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    recordings: Callable[[str], Path],
-) -> Converted:
-    case: Case = request.param
-    folder = tmp_path_factory.mktemp("conversion")
+def test_the_result_is_the_references_and_each_frame_the_sources(
+    name: str, recordings: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """But for what the reference loses; verification, which reads bytes, raises no false alarm."""
+    case, ours = CASES[name], tmp_path / "ours"
     if isinstance(case.source, str):
         root = recordings(case.source)
     else:
-        root = make_dataset(folder / "source", case.source)
-    limits = {}
-    if case.limits is not None:
-        limits = {
-            "data_file_size_in_mb": case.limits[0],
-            "video_file_size_in_mb": case.limits[1],
-        }
-    reference = convert_with_reference(root, folder / "reference", **limits)
-    report = leconvert.convert(root, output=folder / "ours", layout=LayoutOptions(**limits))
-    return Converted(case, V21Source.open(root), reference, folder / "ours", report)
-
-
-def test_the_result_is_the_references_and_the_sources(converted: Converted) -> None:
-    """But for what the reference loses; verification, which reads bytes, raises no false alarm."""
-    case, source, ours = converted.case, converted.source, converted.ours
-    assert Path(converted.report.output) == ours
+        root = make_dataset(tmp_path / "source", case.source)
+    names = ("data_file_size_in_mb", "video_file_size_in_mb")
+    limits = dict(zip(names, case.limits, strict=True)) if case.limits else {}
+    reference = convert_with_reference(root, tmp_path / "reference", **limits)
+    leconvert.convert(root, output=ours, layout=LayoutOptions(**limits))
+    source = V21Source.open(root)
     data, videos = case.min_files
     assert len(comparison.data_files(ours)) >= data
     for key in source.camera_keys:
         assert len(list((ours / "videos" / key).glob("*/*.mp4"))) >= videos
-    comparison.assert_same_files(ours, converted.reference, set(case.extra_files))
-    comparison.assert_same_info(ours, converted.reference, source)
-    comparison.assert_same_tasks(ours, converted.reference)
-    comparison.assert_same_stats(ours, converted.reference)
-    comparison.assert_same_episodes(ours, converted.reference, source)
-    comparison.assert_same_rows(ours, converted.reference)
-    comparison.assert_same_packets(ours, converted.reference)
+    comparison.assert_same_files(ours, reference, set(case.extra_files))
+    comparison.assert_same_info(ours, reference, source)
+    comparison.assert_same_tasks(ours, reference)
+    comparison.assert_same_stats(ours, reference)
+    comparison.assert_same_episodes(ours, reference, source)
+    comparison.assert_same_rows(ours, reference)
+    comparison.assert_same_packets(ours, reference)
     comparison.assert_rows_are_the_sources(ours, source)
     comparison.assert_packets_are_the_sources(ours, source)
-    for name in case.extra_files:
-        assert (ours / name).read_bytes() == (source.root / name).read_bytes()
+    for extra in case.extra_files:
+        assert (ours / extra).read_bytes() == (source.root / extra).read_bytes()
     for path in comparison.data_files(ours):
         metadata = pq.read_metadata(path)
         for group in range(metadata.num_row_groups):
@@ -245,20 +193,11 @@ def test_the_result_is_the_references_and_the_sources(converted: Converted) -> N
     assert report.differences == ()
     frames = sum(source.lengths)
     assert (report.rows, report.video_frames) == (frames, frames * len(source.camera_keys))
-
-
-@pytest.mark.parametrize("decoders", ["usual", pytest.param("all", marks=pytest.mark.slow)])
-def test_frames_load_and_are_the_sources_frames(converted: Converted, decoders: str) -> None:
-    source, case = converted.source, converted.case
-    every = 1 if decoders == "all" else case.every
-    expected = comparison.frames_in_windows(source.lengths, case.window, every)
-    for backend in comparison.DECODERS:
-        if decoders == "all" or case.decoder in (None, backend):
-            compared = comparison.assert_every_frame_is_the_sources(
-                converted.ours, source, backend, window=case.window, every=every
-            )
-            assert compared == expected * len(source.camera_keys), backend
-    assert every > 1 or expected == sum(source.lengths)
+    for backend in comparison.DECODERS if case.decoder is None else [case.decoder]:
+        compared = comparison.assert_every_frame_is_the_sources(
+            ours, source, backend, window=case.window
+        )
+        assert compared == frames * len(source.camera_keys), backend
 
 
 def test_files_are_numbered_as_the_reference_numbers_them() -> None:
@@ -269,3 +208,17 @@ def test_files_are_numbered_as_the_reference_numbers_them() -> None:
         path = f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
         assert USUAL_NAMES.path("data", number) == path
         chunk, file = update_chunk_file_indices(chunk, file, DEFAULT_CHUNK_SIZE)
+
+
+def test_images_that_pandas_wrote_are_images_to_datasets(tmp_path: Path) -> None:
+    """It types a path that is always None as null, which is no image for `datasets`."""
+    path, joined = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    images = [{"bytes": b"png", "path": None}] * 3
+    pd.DataFrame({"still": images, "index": [0, 1, 2]}).to_parquet(path)
+    features = {"still": {"dtype": "image"}, "index": {"dtype": "int64", "shape": [1]}}
+    schema = output_schema(read_data_schema(path), features)
+    join_tables([Slice(str(path), frames=3)], joined, schema=schema)
+    seen = datasets.Features.from_arrow_schema(pq.read_schema(joined))
+    assert seen == {"still": datasets.Image(), "index": datasets.Value("int64")}
+    assert pq.read_table(joined)["still"].to_pylist() == images
+    assert b"pandas" not in pq.read_schema(joined).metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from comparison import V21Source
 from tests.drift import drifted
 from tests.mp4_boxes import Box, changed, edit_list
 from tests.oddities import ODDITIES
-from tests.recordings import marks_of, twins
 from tests.trees import snapshot
 
 import leconvert
@@ -30,113 +29,49 @@ from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import FindingsError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.dataset import RandomLengths
 from leconvert.testing.defects import edit_table, with_column
 
 KEEP = LayoutOptions(layout="episode-files")
 _TOP = CameraSpec(key="observation.images.top", width=32, height=32)
 _SIDE = CameraSpec(key="observation.images.side", codec="libsvtav1", width=64, height=64)
-_MANY = DatasetSpec(
-    episodes=1010,
-    frames=RandomLengths(seed=1, minimum=1, maximum=4),
-    cameras=(CameraSpec(width=16, height=16),),
-    distinct_clips=8,
-    state_dim=2,
-)
 _SMALL = DatasetSpec(
     episodes=5, frames=(9, 4, 7, 12, 6), cameras=(_TOP, _SIDE), tasks=("one", "two")
 )
 
 
-@dataclass(frozen=True)
-class Case:
-    """One input, and how much of it is kept.
-
-    Attributes:
-        source: A spec to generate, or a name in `tests.recordings`.
-        repairs: Those that it needs.
-        rewritten: Streams of which no file can be kept.
-        window: Frames that one item loads.
-        every: Every so-manieth episode is loaded and the last one, and of each every so-manieth
-            window and its last one.
-        decoder: The one that loads its frames; the others do in the slow tests. All where None.
-        slow: Whether it runs with the slow tests alone, as recordings do.
-    """
-
-    source: DatasetSpec | str
-    repairs: RepairOptions = field(default_factory=RepairOptions)
-    rewritten: frozenset[str] = frozenset()
-    window: int = 1
-    every: int = 1
-    decoder: str | None = None
-    slow: bool = False
+def shifted(root: Path) -> Path:
+    make_dataset(root, _SMALL)
+    for episode, frames in enumerate(_SMALL.lengths()):
+        times = pa.array(np.arange(frames) / 30 + 0.05, pa.float32())
+        edit_table(root, episode, lambda table, t=times: with_column(table, "timestamp", t))
+    return root
 
 
-CASES: dict[str, Case] = {
-    **{name: Case(name, window=60, every=2, decoder="pyav") for name in twins("cr5_5ep")},
-    # Its tables have no frame_index, and their first timestamp is 0.05 s.
-    **{
-        name: Case(
-            name,
-            RepairOptions(drop_features=("observation.images.egoview",), retime=True),
-            frozenset({"data"}),
-            window=60,
-            every=2,
-            decoder="torchcodec",
-        )
-        for name in twins("robot_sim_picknplace_v20")
-    },
-    "two_cameras": Case(_SMALL, window=3),
-    "more_than_a_chunk": Case(_MANY, window=4, every=90, decoder="torchcodec", slow=True),
+# What makes the source; the repairs that it needs; streams of which no file can be kept.
+CASES: dict[str, tuple[Callable[[Path], Path], RepairOptions, frozenset[str]]] = {
+    "sound": (lambda root: make_dataset(root, _SMALL), RepairOptions(), frozenset()),
+    "computed times": (shifted, RepairOptions(retime=True), frozenset({"data"})),
 }
+Kept = tuple[str, V21Source, Path]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(
-            name,
-            marks=[pytest.mark.slow] * case.slow
-            + (marks_of(name, pytest.mark.slow) if isinstance(case.source, str) else []),
-        )
-        for name, case in CASES.items()
-    ],
-)
-def converted(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    recordings: Callable[[str], Path],
-) -> tuple[Case, V21Source, Path]:
-    case = CASES[request.param]
+@pytest.fixture(scope="module", params=CASES)
+def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    make, repairs, _ = CASES[request.param]
     folder = tmp_path_factory.mktemp("episode-files")
-    if isinstance(case.source, str):
-        root = recordings(case.source)
-    else:
-        root = make_dataset(folder / "source", case.source)
-    leconvert.convert(
-        root,
-        output=folder / "ours",
-        layout=KEEP,
-        repairs=case.repairs,
-        proof=ProofOptions(verify="bytes"),
-    )
-    return case, V21Source.open(root, dropped_features=case.repairs.drop_features), folder / "ours"
+    root = make(folder / "source")
+    proof = ProofOptions(verify="bytes")
+    leconvert.convert(root, output=folder / "ours", layout=KEEP, repairs=repairs, proof=proof)
+    return request.param, V21Source.open(root), folder / "ours"
 
 
-@pytest.mark.parametrize("decoders", ["usual", pytest.param("all", marks=pytest.mark.slow)])
-def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(
-    converted: tuple[Case, V21Source, Path], decoders: str
-) -> None:
+def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(converted: Kept) -> None:
     from lerobot.datasets import LeRobotDataset
 
     case, source, ours = converted
-    frames = comparison.frames_in_windows(source.lengths, case.window, case.every)
-    for backend in comparison.DECODERS:
-        if decoders == "all" or case.decoder in (None, backend):
-            compared = comparison.assert_every_frame_is_the_sources(
-                ours, source, backend, window=case.window, every=case.every
-            )
-            assert compared == frames * len(source.camera_keys), backend
+    for backend in comparison.DECODERS if case == "sound" else ["torchcodec"]:
+        compared = comparison.assert_every_frame_is_the_sources(ours, source, backend, window=3)
+        assert compared == 2 * sum(source.lengths)
     some = [1, len(source.lengths) - 1]
     dataset = LeRobotDataset("ours/dataset", root=ours, episodes=some, video_backend="torchcodec")
     assert len(dataset) == sum(source.lengths[episode] for episode in some)
@@ -151,9 +86,7 @@ def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(
         assert np.array_equal(found, expected[0])
 
 
-def test_files_are_the_sources_bytes_but_never_its_inodes(
-    converted: tuple[Case, V21Source, Path],
-) -> None:
+def test_files_are_the_sources_bytes_but_never_its_inodes(converted: Kept) -> None:
     case, source, ours = converted
     pairs = {"data": list(map(source.data_path, source.indices))}
     for key in source.camera_keys:
@@ -164,7 +97,7 @@ def test_files_are_the_sources_bytes_but_never_its_inodes(
             mine = ours / stream / f"chunk-{chunk:03d}/file-{file:03d}{theirs.suffix}"
             assert not mine.samefile(theirs)
             is_kept = mine.read_bytes() == theirs.read_bytes()
-            assert is_kept == (stream not in case.rewritten), mine
+            assert is_kept == (stream not in CASES[case][2]), mine
 
 
 # --- what cannot be kept ----------------------------------------------------------------------
@@ -262,56 +195,45 @@ def test_an_unfit_file_is_no_overlays_but_is_written_anew_and_loads(
     assert all(reason in text for reason, text in zip(reasons, said, strict=True)), said
     assert report.kept_files == kept
     source = V21Source.open(root)
-    usual = 8 if max(source.lengths) > 100 else 1
-    for backend, every in (("pyav", usual), ("torchcodec", 4 * usual)):
+    for backend in ("pyav", "torchcodec"):
         # torchcodec cannot show what the source itself has late or uneven: PyAV by order can.
-        loaded = comparison.loaded_windows(tmp_path / "ours", source, backend, 1, every)
+        window = 1 if max(source.lengths) < 100 else 20
+        loaded = comparison.loaded_windows(tmp_path / "ours", source, backend, window)
         for episode, first, frames in loaded:
             for key, images in frames.items():
                 clip = source.clip_path(key, source.indices[episode])
-                (expected,) = comparison.source_windows(clip, "pyav", 1, [first])
+                (expected,) = comparison.source_windows(clip, "pyav", window, [first])
                 if backend == "pyav":
                     assert np.array_equal(images, expected), (key, episode, first)
                 else:
                     assert np.abs(images.astype(int) - expected.astype(int)).mean() < 3
 
 
-def test_rows_of_other_places_are_written_anew_and_their_clips_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"selection": EpisodeSelection(episodes="0,2-3")}, 7),
+        # --reindex counts frame_index of all rows, too.
+        ({"repairs": RepairOptions(reindex=True)}, 10),
+    ],
+    ids=["selected", "counted anew"],
+)
+def test_rows_of_other_places_are_written_anew_and_their_clips_kept(
+    tmp_path: Path, options: dict[str, Any], kept: int
+) -> None:
     root = make_dataset(tmp_path / "source", _SMALL)
-    report = leconvert.convert(
-        root,
-        output=tmp_path / "ours",
-        layout=KEEP,
-        selection=EpisodeSelection(episodes="0,2-3"),
-        proof=ProofOptions(verify="bytes"),
-    )
-    (said,) = [found.message for found in report.findings if found.code == "rewritten-file"]
-    assert "has another index or episode_index than the result" in said
-    assert "1 other" in said
-    assert report.kept_files == 7
-    index = np.concatenate(
-        [
-            pq.read_table(path)["index"].to_numpy()
-            for path in comparison.data_files(tmp_path / "ours")
-        ]
-    )
-    assert index.tolist() == list(range(9 + 7 + 12))
-
-
-def test_rows_that_count_otherwise_are_written_anew_and_every_clip_kept(tmp_path: Path) -> None:
-    root = make_dataset(tmp_path / "source", _SMALL)
-    edit_table(root, 2, lambda table: with_column(table, "index", pa.array(range(7))))
-    with pytest.raises(FindingsError) as refused:
-        leconvert.convert(root, output=tmp_path / "ours", layout=KEEP)
-    assert "--reindex" in str(refused.value.next_step)
-    reindex = RepairOptions(reindex=True)
-    report = leconvert.convert(root, output=tmp_path / "ours", layout=KEEP, repairs=reindex)
-    said = [found.message for found in report.findings if found.code == "rewritten-file"]
-    assert any("episode_000002.parquet has another index" in text for text in said)
-    assert report.kept_files == 10, "--reindex counts frame_index of all rows, too"
+    if "repairs" in options:
+        edit_table(root, 2, lambda table: with_column(table, "index", pa.array(range(7))))
+        with pytest.raises(FindingsError) as refused:
+            leconvert.convert(root, output=tmp_path / "ours", layout=KEEP)
+        assert "--reindex" in str(refused.value.next_step)
+    proof = ProofOptions(verify="bytes")
+    report = leconvert.convert(root, output=tmp_path / "ours", layout=KEEP, proof=proof, **options)
+    assert [found for found in report.findings if found.code == "rewritten-file"]
+    assert report.kept_files == kept
     files = comparison.data_files(tmp_path / "ours")
-    found = np.concatenate([pq.read_table(path)["index"].to_numpy() for path in files])
-    assert found.tolist() == list(range(38))
+    index = np.concatenate([pq.read_table(path)["index"].to_numpy() for path in files])
+    assert index.tolist() == list(range(report.frames))
 
 
 def hiding_the_last_frame(data: bytes) -> bytes:
@@ -328,15 +250,12 @@ def hiding_the_last_frame(data: bytes) -> bytes:
     return changed(data, change)
 
 
-@pytest.mark.parametrize("change", [bytes, hiding_the_last_frame])
-def test_a_clip_with_more_frames_than_rows_is_refused_before_any_work(
-    tmp_path: Path, change: Callable[[bytes], bytes]
-) -> None:
+def test_a_clip_with_more_frames_than_rows_is_refused_before_any_work(tmp_path: Path) -> None:
     camera = replace(_TOP, options={"x264-params": "bframes=0"})
     spec = DatasetSpec(episodes=2, frames=(5, 6), cameras=(camera,))
     root = make_dataset(tmp_path / "source", spec)
     first, second = clips_of(root)
-    first.write_bytes(change(second.read_bytes()))
+    first.write_bytes(hiding_the_last_frame(second.read_bytes()))
     for layout in ("episode-files", "overlay"):
         with pytest.raises(FindingsError) as refused:
             leconvert.convert(root, layout=LayoutOptions(layout=layout))
@@ -345,23 +264,14 @@ def test_a_clip_with_more_frames_than_rows_is_refused_before_any_work(
 
 
 def test_a_joined_dataset_is_cut_and_one_of_episode_files_kept_again(tmp_path: Path) -> None:
-    root = make_dataset(tmp_path / "source", _SMALL)
+    spec = DatasetSpec(episodes=3, frames=(4, 2, 3), cameras=(_TOP,), tasks=("one", "two"))
+    root, proof = make_dataset(tmp_path / "source", spec), ProofOptions(verify="bytes")
     leconvert.convert(root, output=tmp_path / "joined")
-    cut = leconvert.convert(
-        tmp_path / "joined",
-        output=tmp_path / "cut",
-        layout=KEEP,
-        proof=ProofOptions(verify="bytes"),
-    )
+    cut = leconvert.convert(tmp_path / "joined", output=tmp_path / "cut", layout=KEEP, proof=proof)
     assert cut.kept_files == 0
-    again = leconvert.convert(
-        tmp_path / "cut", output=tmp_path / "again", layout=KEEP, proof=ProofOptions(verify="bytes")
-    )
-    assert again.kept_files == again.files == 15
+    again = leconvert.convert(tmp_path / "cut", output=tmp_path / "again", layout=KEEP, proof=proof)
+    assert again.kept_files == again.files == 6
     assert verify_pair(tmp_path / "again", root, depth="bytes").differences == ()
-    comparison.assert_every_frame_is_the_sources(
-        tmp_path / "again", V21Source.open(root), "torchcodec"
-    )
 
 
 def test_a_source_in_place_is_kept_whole(tmp_path: Path) -> None:
@@ -376,9 +286,13 @@ def test_a_source_in_place_is_kept_whole(tmp_path: Path) -> None:
 # --- LeRobot's tools --------------------------------------------------------------------------
 
 
+LENGTHS = (4, 2, 3)
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    root = make_dataset(tmp_path / "source", replace(_SMALL, cameras=(_TOP,)))
+    spec = DatasetSpec(episodes=3, frames=LENGTHS, cameras=(_TOP,), tasks=("one", "two"))
+    root = make_dataset(tmp_path / "source", spec)
     leconvert.convert(root, output=tmp_path / "ours", layout=KEEP)
     shutil.rmtree(root)
     return tmp_path / "ours"
@@ -397,28 +311,20 @@ def frames_of(root: Path) -> int:
     return len(dataset)
 
 
-def test_lerobot_deletes_splits_and_merges(small: Path, tmp_path: Path) -> None:
-    from lerobot.datasets.dataset_tools import delete_episodes, merge_datasets, split_dataset
+def test_lerobots_tools_work(small: Path, tmp_path: Path) -> None:
+    from lerobot.datasets import dataset_tools as tools
 
-    delete_episodes(opened(small), [1], output_dir=tmp_path / "deleted", repo_id="ours/out")
-    assert frames_of(tmp_path / "deleted") == 9 + 7 + 12 + 6
-    split_dataset(opened(small), {"a": [0, 1], "b": [2, 3, 4]}, output_dir=tmp_path)
-    assert [frames_of(tmp_path / name) for name in "ab"] == [9 + 4, 7 + 12 + 6]
-    merge_datasets([opened(small), opened(small)], "ours/out", output_dir=tmp_path / "merged")
-    assert frames_of(tmp_path / "merged") == 2 * 38
-
-
-def test_lerobot_adds_and_removes_features(small: Path, tmp_path: Path) -> None:
-    from lerobot.datasets.dataset_tools import add_features, remove_feature
-
+    tools.split_dataset(opened(small), {"a": [0, 2], "b": [1]}, output_dir=tmp_path)
+    assert [frames_of(tmp_path / name) for name in "ab"] == [4 + 3, 2]
+    tools.merge_datasets([opened(small), opened(small)], "o/o", output_dir=tmp_path / "merged")
+    assert frames_of(tmp_path / "merged") == 2 * 9
     declared = {"dtype": "float32", "shape": (1,), "names": None}
-    values = np.arange(38, dtype=np.float32)[:, None]
-    add_features(
-        opened(small), {"reward": (values, declared)}, output_dir=tmp_path / "added", repo_id="o/o"
-    )
-    assert float(opened(tmp_path / "added")[37]["reward"]) == 37
-    remove_feature(
-        opened(small), "observation.state", output_dir=tmp_path / "removed", repo_id="o/o"
-    )
-    assert "observation.state" not in opened(tmp_path / "removed")[0]
-    assert frames_of(tmp_path / "removed") == 38
+    values = np.arange(9, dtype=np.float32)[:, None]
+    more = {"reward": (values, declared)}
+    tools.add_features(opened(small), more, output_dir=tmp_path / "added", repo_id="o/o")
+    assert float(opened(tmp_path / "added")[8]["reward"]) == 8
+    tools.remove_feature(opened(small), "action", output_dir=tmp_path / "less", repo_id="o/o")
+    assert "action" not in opened(tmp_path / "less")[0]
+    assert frames_of(tmp_path / "less") == 9
+    tools.modify_tasks(opened(small), new_task="another")
+    assert frames_of(small) == 9

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ STATS = {name: {"mean": [0.0]} for name in ("observation.state", "action", "effo
 RELATIVE = {name: {"max": [[1.0]]} for name in ("arm", "force")}
 # Gaps and a repetition: "valid" is 4 and 6.
 TASKS = [(1, "Pick the pear."), (4, "valid"), (6, "valid"), (9, "Pick the cup.")]
+FORCE = pa.list_(pa.float32(), 3)
 FILES = ("modality.json", "stats_gr00t.json", "relative_stats_16.json")
 
 
@@ -69,43 +71,28 @@ def source(tmp_path: Path) -> Path:
     )
     root = make_dataset(tmp_path / "source", spec)
     for episode, length in enumerate(LENGTHS):
-
-        def change(table: pa.Table, episode: int = episode, length: int = length) -> pa.Table:
-            whole = [9 if episode else 1] * length
-            table = with_column(table, "task_index", pa.array(whole, pa.int64()))
-            table = with_column(table, "annotation.human.task", pa.array(whole, pa.int64()))
-            valid = [4 + 2 * (row % 2) for row in range(length)]
-            table = with_column(table, "annotation.valid", pa.array(valid, pa.int32()))
-            effort = [[float(row), 1.0, 2.0] for row in range(length)]
-            return with_column(table, "effort", pa.array(effort, pa.list_(pa.float32(), 3)))
-
-        edit_table(root, episode, change)
+        task = pa.array([9 if episode else 1] * length, pa.int64())
+        columns = {
+            "task_index": task,
+            "annotation.human.task": task,
+            "annotation.valid": pa.array([4 + 2 * (row % 2) for row in range(length)], pa.int32()),
+            "effort": pa.array([[float(row), 1, 2] for row in range(length)], FORCE),
+        }
+        for name, values in columns.items():
+            edit_table(root, episode, lambda table, n=name, v=values: with_column(table, n, v))
     one = {"shape": [1], "names": None}
-    edit_info(
-        root,
-        lambda info: info["features"].update(
-            {
-                "annotation.human.task": {"dtype": "int64", **one},
-                "annotation.valid": {"dtype": "int32", **one},
-                "effort": {"dtype": "float32", "shape": [3], "names": None},
-            }
-        ),
-    )
+    declared = {
+        "annotation.human.task": {"dtype": "int64", **one},
+        "annotation.valid": {"dtype": "int32", **one},
+        "effort": {"dtype": "float32", "shape": [3], "names": None},
+    }
+    edit_info(root, lambda info: info["features"].update(declared))
+    tasks = [{"task_index": index, "task": text} for index, text in TASKS]
+    (root / "meta/tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in tasks))
     edit_lines(
-        root,
-        "tasks",
-        lambda lines: lines.__setitem__(
-            slice(None), [{"task_index": index, "task": text} for index, text in TASKS]
-        ),
+        root, "episodes", lambda lines: [one.update(tasks=["Pick the cup."]) for one in lines]
     )
-    edit_lines(
-        root,
-        "episodes",
-        lambda lines: [
-            line.update(tasks=["Pick the cup." if line["episode_index"] else "Pick the pear."])
-            for line in lines
-        ],
-    )
+    edit_lines(root, "episodes", lambda lines: lines[0].update(tasks=["Pick the pear."]))
     return root
 
 
@@ -142,24 +129,29 @@ def load(root: Path) -> dict[str, list[Any]]:
     return found
 
 
+REPAIRS = ("--remap-tasks", "--quantiles")
+
+
+@pytest.fixture
+def converted(source: Path, tmp_path: Path, leconvert_here: Leconvert) -> Callable[..., Any]:
+    """Convert with some flags, and return the report."""
+
+    def convert(*flags: str, code: int = 0) -> Any:
+        words = ("convert", source, tmp_path / "result", "--json", *flags)
+        return json.loads(leconvert_here(*words, code=code).stdout)
+
+    return convert
+
+
 def test_annotations_are_numbered_anew_with_the_tasks(
-    source: Path, tmp_path: Path, leconvert_here: Leconvert
+    source: Path, tmp_path: Path, leconvert_here: Leconvert, converted: Callable[..., Any]
 ) -> None:
-    before = load(source)
-    result = tmp_path / "result"
-    convert = ["convert", "--root", source, "--output", result, "--json"]
-    refused = leconvert_here(*convert)
-    assert refused.returncode == 3
-    flags = {
-        e["remedy"] for e in json.loads(refused.stdout)["findings"] if e["severity"] == "error"
-    }
+    before, result = load(source), tmp_path / "result"
+    refused = converted(code=3)["findings"]
+    flags = {found["remedy"] for found in refused if found["severity"] == "error"}
     assert flags == {"--remap-tasks", "--fill-stats"}
-    done = leconvert_here(*convert, "--remap-tasks", "--quantiles")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["repairs"]["task_columns"] == [
-        "annotation.human.task",
-        "annotation.valid",
-    ]
+    named = ["annotation.human.task", "annotation.valid"]
+    assert converted(*REPAIRS)["repairs"]["task_columns"] == named
     after = load(result)
     assert after.keys() == before.keys()
     for name, values in before.items():
@@ -168,82 +160,63 @@ def test_annotations_are_numbered_anew_with_the_tasks(
     assert after["annotation.human.validity"] == ["valid"] * sum(LENGTHS)
     assert after["annotation.human.task"][-1] == "Pick the cup."
     verify = ["verify", result, "--source", source, "--bytes"]
-    assert leconvert_here(*verify).returncode == 0
+    leconvert_here(*verify, code=0)
     path = result / "data/chunk-000/file-000.parquet"
     sound = path.read_bytes()
     table = pq.read_table(path)
     for values in ([0] * len(table), [4, 6] * 7 + [4]):
         wrong = with_column(table, "annotation.valid", pa.array(values, pa.int32()))
         pq.write_table(wrong, path)
-        assert leconvert_here(*verify).returncode == 10
+        leconvert_here(*verify, code=10)
     path.write_bytes(sound)
     record = json.loads((result / "meta/repairs.json").read_bytes())
     record["task_columns"] = ["annotation.valid"]
     (result / "meta/repairs.json").write_text(json.dumps(record))
-    assert leconvert_here(*verify).returncode == 10
+    leconvert_here(*verify, code=10)
 
 
 def test_an_annotation_that_nobody_names_stays_and_is_told(
-    source: Path, tmp_path: Path, leconvert_here: Leconvert
+    source: Path, converted: Callable[..., Any]
 ) -> None:
     (source / "meta/modality.json").unlink()
-    done = leconvert_here(
-        "convert", "--root", source, "--output", tmp_path / "result", "--json",
-        "--remap-tasks", "--quantiles",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = converted(*REPAIRS)
     told = [f["message"] for f in report["findings"] if f["code"] == "annotation-tasks"]
-    assert [message.split(" ")[0] for message in told] == [
-        "annotation.human.task",
-        "annotation.valid",
-    ]
+    named = ["annotation.human.task", "annotation.valid"]
+    assert [message.split(" ")[0] for message in told] == named
     assert report["repairs"]["task_columns"] == []
 
 
 def test_what_is_left_out_goes_from_the_files_of_gr00t_too(
-    source: Path, tmp_path: Path, leconvert_here: Leconvert
+    source: Path, tmp_path: Path, leconvert_here: Leconvert, converted: Callable[..., Any]
 ) -> None:
-    result = tmp_path / "result"
-    done = leconvert_here(
-        "convert", "--root", source, "--output", result, "--json", "--remap-tasks", "--quantiles",
-        "--drop-feature", "effort", "--drop-feature", "observation.images.wrist",
-        "--drop-feature", "annotation.valid",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    said = {f["severity"] for f in json.loads(done.stdout)["findings"] if f["code"] == "modality"}
-    assert said == {"repaired"}
-    found = load(result)
-    assert sorted(found) == [
+    gone, result = ("effort", "observation.images.wrist", "annotation.valid"), tmp_path / "result"
+    report = converted(*REPAIRS, *(f"--drop-feature={name}" for name in gone))
+    assert {f["severity"] for f in report["findings"] if f["code"] == "modality"} == {"repaired"}
+    assert sorted(load(result)) == [
         "action.arm", "action.hand", "annotation.human.task", "state.arm", "state.hand",
         "video.ego",
     ]  # fmt: skip
     kept = [json.loads((result / "meta" / name).read_bytes()).keys() for name in FILES]
     assert [set(keys) for keys in kept[1:]] == [{"observation.state", "action"}, {"arm"}]
     verify = ["verify", result, "--source", source, "--bytes"]
-    assert leconvert_here(*verify).returncode == 0
+    leconvert_here(*verify, code=0)
     for name in FILES:
         path = result / "meta" / name
         sound = path.read_bytes()
         shutil.copy(source / "meta" / name, path)
-        assert leconvert_here(*verify).returncode == 10, name
+        leconvert_here(*verify, code=10)
         path.write_bytes(sound)
 
 
 def test_what_gr00t_could_not_read_in_the_result_is_told(
-    source: Path, tmp_path: Path, leconvert_here: Leconvert
+    source: Path, converted: Callable[..., Any]
 ) -> None:
     modality = json.loads(json.dumps(MODALITY))
     modality["video"]["left"] = {}
     modality["state"]["arm"]["end"] = 40
     (source / "meta/modality.json").write_text(json.dumps(modality))
     (source / "videos/chunk-000/observation.images.top/episode_000001.mp4").unlink()
-    done = leconvert_here(
-        "convert", "--root", source, "--output", tmp_path / "result", "--json",
-        "--remap-tasks", "--quantiles", "--on-bad-episode", "drop",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    findings = json.loads(done.stdout)["findings"]
+    findings = converted(*REPAIRS, "--on-bad-episode", "drop")["findings"]
     told = " ".join(f["message"] for f in findings if f["code"] == "modality")
     assert "names observation.images.left for video left, which the dataset does not have" in told
     assert "for state arm as its values up to 40, of which there are 6" in told

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from reference import record_with_reference
@@ -73,3 +74,38 @@ def test_every_saved_episode_of_an_interrupted_recording_loads_after_a_repair(
     repair_dataset(root)
     undo_conversion(root)
     assert {path: path.read_bytes() for path in root.rglob("*.parquet")} == before
+
+
+@pytest.mark.parametrize("resumed", [1, 10], ids=["no line of them", "ten lines without a footer"])
+def test_episodes_of_a_resumed_session_load_after_a_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: int
+) -> None:
+    from lerobot.datasets import LeRobotDataset
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    record_with_reference(whole, TASKS[:2], use_videos=False)
+    dataset = LeRobotDataset.resume("test/resumed", root=whole)
+    for episode in range(resumed):
+        for frame in range(2):
+            item: dict[str, Any] = {"task": "resumed"}
+            for name, feature in dataset.meta.features.items():
+                if name in ("observation.state", "action"):
+                    item[name] = np.full(feature["shape"], episode + frame, np.float32)
+                elif feature["dtype"] == "image":
+                    item[name] = np.full(feature["shape"], 9 * episode + frame, np.uint8)
+            dataset.add_frame(item)
+        dataset.save_episode()
+    shutil.copytree(whole, cut)
+    dataset.finalize()
+    errors = [found for found in check_dataset(cut).findings if found.severity == "error"]
+    assert {found.code for found in errors} == {"derivable"}
+    repair_dataset(cut)
+    assert [f for f in check_dataset(cut).findings if f.severity == "error"] == []
+    found, wanted = (LeRobotDataset("test/resumed", root=root) for root in (cut, whole))
+    assert len(found) == len(wanted) == sum(map(len, TASKS[:2])) + 2 * resumed
+    for index in range(len(found)):
+        item, other = found[index], wanted[index]
+        assert item.keys() == other.keys()
+        assert item.pop("task") == other.pop("task")
+        assert all(torch.equal(item[key], other[key]) for key in item)
+    undo_conversion(cut)

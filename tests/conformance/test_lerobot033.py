@@ -12,7 +12,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from reference import record_with_reference
@@ -21,13 +20,12 @@ from tests.hub.fixtures import hub, lone_client, pauses
 from tests.recordings import each
 
 import leconvert
-from leconvert.cli.main import main
 from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import DATA_STREAM, LayoutOptions, camera_of
 from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import ProofOptions
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = ["hub", "lone_client", "pauses"]
 
@@ -127,18 +125,6 @@ def test_recordings_load_and_every_frame_is_the_sources(
     assert "action" in found["stats"]
 
 
-@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
-def test_the_way_back_from_v30_loads_and_every_frame_is_the_sources(
-    recording: Path, tmp_path: Path
-) -> None:
-    repairs, out = RepairOptions(retime=True, fill_stats=True), tmp_path / "out"
-    leconvert.convert(recording, output=tmp_path / "v30", repairs=repairs)
-    proof = ProofOptions(verify="bytes")
-    leconvert.convert(tmp_path / "v30", output=out, layout=V21, proof=proof)
-    for origin in (recording, tmp_path / "v30"):
-        assert loaded(out, origin, tmp_path)["different"] == []
-
-
 @pytest.mark.parametrize("how", [{}, {"streaming_encoding": True}, {"use_videos": False}])
 def test_what_lerobot_061_recorded_loads_in_033(how: dict[str, Any], tmp_path: Path) -> None:
     tasks = [["Pick up the cube." if n % 2 else "Put it down."] * n for n in (12, 7, 30, 9, 15)]
@@ -164,37 +150,6 @@ def test_what_was_pushed_is_found_by_its_tag_and_every_frame_is_the_sources(
     assert {path.read_bytes() for path in out.glob("videos/*/*/*.mp4")} == {
         path.read_bytes() for path in (tmp_path / "downloaded").glob("videos/*/*/*.mp4")
     }
-
-
-@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
-@pytest.mark.parametrize("layout", ["episode-files", "overlay"])
-def test_the_old_tag_of_a_dataset_that_became_v30_on_the_hub_still_loads(
-    hub: StandIn, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "lerobot"))
-    source = tmp_path / "source"  # 0.3.3 refuses cr5's own times
-    repairs = RepairOptions(retime=True, fill_stats=True)
-    leconvert.convert(recording, output=source, layout=V21, repairs=repairs)
-    repo = hub.add_repo(REPO, source)
-    assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
-    assert repo.tags.keys() == {"v2.1", "v3.0"}
-    assert loaded(source, source, tmp_path, hub.endpoint)["different"] == []
-
-
-def test_indices_that_are_stored_as_floats_load(tmp_path: Path) -> None:
-    spec = DatasetSpec(episodes=3, frames=[5, 4, 6], cameras=(CameraSpec(),), tasks=("A.", "B."))
-    source = make_dataset(tmp_path / "source", spec)
-    leconvert.convert(source, output=tmp_path / "v30")
-    for path in [*source.glob("data/*/*.parquet"), *(tmp_path / "v30").glob("data/*/*.parquet")]:
-        table = pq.read_table(path)
-        for name in ("frame_index", "episode_index", "index", "task_index"):
-            table = with_column(table, name, table[name].cast(pa.float64()))
-        pq.write_table(table, path)
-    for stored in (source, tmp_path / "v30"):
-        out = tmp_path / f"{stored.name} as v2.1"
-        leconvert.convert(stored, output=out, layout=V21, proof=ProofOptions(verify="bytes"))
-        assert loaded(out, stored, tmp_path)["different"] == []
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])

@@ -12,17 +12,15 @@ import pytest
 from lerobot.datasets import LeRobotDataset
 
 import leconvert
-from leconvert import media
 from leconvert.dataset.check import check_dataset
 from leconvert.model.repairs import RepairOptions
-from leconvert.run.conversion import ProofOptions, WorkerOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import FindingsError
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,
     edit_info,
-    edit_lines,
     edit_table,
     make_dataset,
     with_column,
@@ -111,16 +109,15 @@ TOP = "observation.images.top"
 @pytest.mark.parametrize(
     ("place", "codec", "facts", "shape", "expected"),
     [
-        ("info", "mpeg4", {"video.codec": "h264"}, [32, 48, 3], {"video.codec": "mpeg4"}),
-        ("video_info", "h264", {"video.pix_fmt": "yuv444p"}, [32, 48, 3],
-         {"video.pix_fmt": "yuv420p"}),
-        ("info", "h264", {"video.fps": 25}, [32, 48, 3], {"video.fps": 30}),
-        ("video_info", "h264", {"video.height": 48, "video.width": 32, "video.channels": 1},
-         [48, 32, 3], {"video.height": 32, "video.width": 48, "video.channels": 3}),
-        ("info", "h264", {}, [3, 32, 48], {}),
-        ("video_info", "h264", {}, [32, 48, 4], {}),
-        ("info", "h264", {"has_audio": True, "audio.codec": "aac"}, [32, 48, 3],
+        ("info", "mpeg4", {"video.codec": "h264", "video.fps": 25}, [32, 48, 3],
+         {"video.codec": "mpeg4", "video.fps": 30}),
+        ("video_info", "h264",
+         {"video.pix_fmt": "yuv444p", "video.height": 48, "video.width": 32, "video.channels": 1},
+         [48, 32, 3],
+         {"video.pix_fmt": "yuv420p", "video.height": 32, "video.width": 48, "video.channels": 3}),
+        ("info", "h264", {"has_audio": True, "audio.codec": "aac"}, [3, 32, 48],
          {"has_audio": False}),
+        ("video_info", "h264", {}, [32, 48, 4], {}),
     ],
 )  # fmt: skip
 def test_the_result_declares_what_the_clips_are(
@@ -191,53 +188,3 @@ def test_a_result_that_lerobot_refuses_does_not_take_its_place(
     pq.write_table(table.set_column(at, "x", wrapped), path)
     said = [difference.what for difference in verify_pair(out, source).differences]
     assert "column 'x' that LeRobot reads" in said
-
-
-def test_pictures_are_decoded_only_where_their_statistics_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cameras = [CameraSpec(key=f"observation.images.{name}") for name in ("left", "right")]
-    spec = DatasetSpec(episodes=4, frames=6, cameras=cameras)
-    source = make_dataset(tmp_path / "source", spec)
-    before = [
-        json.loads(line) for line in (source / "meta/episodes_stats.jsonl").read_text().splitlines()
-    ]
-    right = cameras[1].key
-
-    def break_some(lines: list[dict[str, Any]]) -> None:
-        del lines[2]["stats"][right]
-        for line in lines:
-            del line["stats"]["index"]
-
-    edit_lines(source, "episodes_stats", break_some)
-    decoded: list[str] = []
-    real = media.decode_shown
-
-    def counted(path: str, frames: Any, **options: Any) -> Any:
-        for number, picture in real(path, frames, **options):
-            decoded.append(str(path))
-            yield number, picture
-
-    monkeypatch.setattr(media, "decode_shown", counted)
-    report = leconvert.convert(
-        source,
-        output=tmp_path / "out",
-        repairs=RepairOptions(fill_stats=True),
-        proof=ProofOptions(verify="bytes"),
-        workers=WorkerOptions(orchestrate=False),
-    )
-    assert len(decoded) == 6
-    assert {Path(path).name for path in decoded} == {"episode_000002.mp4"}
-    assert all(right in path for path in decoded)
-    assert report.repairs["computed_stats"] == ["index", right]
-    assert report.repairs["stats_episodes"] == {right: [2]}
-    assert check_dataset(tmp_path / "out").findings == ()
-    rows = pq.read_table(tmp_path / "out/meta/episodes").to_pylist()
-    for row, line in zip(rows, before, strict=True):
-        for name in (cameras[0].key, right, "action", "index"):
-            kept = name != "index" and (name, row["episode_index"]) != (right, 2)
-            values = row[f"stats/{name}/mean"]
-            if kept:
-                assert values == line["stats"][name]["mean"]
-            else:
-                assert str(values).count("[") == str(line["stats"][name]["mean"]).count("[")

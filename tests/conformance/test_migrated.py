@@ -1,6 +1,6 @@
-"""A dataset that was made v3.0 on the Hub: LeRobot downloads it and loads each frame of the source.
+"""An overlay that was pushed: LeRobot downloads it and loads each frame of the source.
 
-At the tag v2.1 readers find the old dataset as it was.
+`tests/faults/test_migration_requests.py` holds what is migrated on the Hub against conversions.
 """
 
 from __future__ import annotations
@@ -11,72 +11,35 @@ from pathlib import Path
 import comparison
 import pytest
 from comparison import V21Source
-from huggingface_hub import snapshot_download
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
-from tests.recordings import each
 from tests.trees import digest_of
 
 from leconvert.cli.main import main
 from leconvert.run.proof import verify_pair
+from leconvert.testing import DatasetSpec, make_dataset
 
 __all__ = ["hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
 
 
-@pytest.mark.parametrize(
-    ("recording", "layout"),
-    each(
-        ("cr5_5ep", "episode-files"),
-        ("cr5_5ep", "overlay"),
-        slow=True,
-    ),
-    indirect=["recording"],
-)
-def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
-    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Path, layout: str
-) -> None:
-    from lerobot.datasets import LeRobotDataset
-
-    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
-    source = recording
-    repo = hub.add_repo(REPO, source)
-    size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-    assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
-    moved = sum(r.body_bytes + r.answer_bytes * (r.method != "HEAD") for r in hub.log)
-    assert moved < size / 4, "clips of this recording are small, and its tables are large"
-    assert len([*repo.history(repo.branches["main"])]) == 3
-
-    root = tmp_path / "downloaded"
-    opened = LeRobotDataset(REPO, root=root, video_backend="pyav")
-    assert (opened.revision, len(opened)) == ("v3.0", sum(V21Source.open(source).lengths))
-    comparison.assert_every_frame_is_the_sources(
-        root, V21Source.open(source), "torchcodec", window=10, every=3
-    )
-    old = Path(
-        snapshot_download(REPO, repo_type="dataset", revision="v2.1", local_dir=tmp_path / "old")
-    )
-    for part in ("meta", "data", "videos"):
-        assert digest_of(old / part) == digest_of(source / part)
-
-
-@pytest.mark.parametrize("recording", each("cr5_5ep", slow=True), indirect=True)
 def test_lerobot_loads_each_frame_of_a_local_overlay_that_was_pushed(
-    hub: StandIn, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Locally ``meta_old`` stays beside ``meta``; it is not sent. ``undo`` and v2.1 go on here."""
     from lerobot.datasets import LeRobotDataset
 
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    source = recording
+    source = make_dataset(tmp_path / "source", DatasetSpec(episodes=3, frames=(12, 7, 9)))
     local = Path(shutil.copytree(source, tmp_path / "local"))
     repo = hub.add_repo(REPO, source)
     first = repo.branches["main"]
     push = ["--push-repo-id", REPO, "--quiet"]
     assert main(["convert", str(local), "--layout", "overlay", *push]) == 0
-    assert not [r for r in hub.log if r.method == "PUT" and r.body_bytes > 100_000]
+    old = {entry["lfs"] for path, entry in repo.tree(first).items() if "episode_" in path}
+    assert len(old) == 6
+    assert not [r for r in hub.log if r.method == "PUT" and r.path.rsplit("/", 1)[1] in old]
     assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
     assert not [path for path in repo.tree(repo.tags["v3.0"]) if path.startswith("meta_old")]
 
@@ -84,7 +47,7 @@ def test_lerobot_loads_each_frame_of_a_local_overlay_that_was_pushed(
     opened = LeRobotDataset(REPO, root=root, video_backend="pyav")
     assert (opened.revision, len(opened)) == ("v3.0", sum(V21Source.open(source).lengths))
     comparison.assert_every_frame_is_the_sources(
-        root, V21Source.open(source), "torchcodec", window=10, every=3
+        root, V21Source.open(source), "torchcodec", window=10
     )
     # What was downloaded has no meta_old; its way back is a conversion.
     assert main(["convert", str(root), str(tmp_path / "back"), "--to", "v2.1", "--quiet"]) == 0

@@ -194,10 +194,10 @@ def test_lists_and_arrays_of_every_type(reader: Reader) -> None:
             (dtype, lengths, a_column(element, lengths, "list"))
             for lengths in ((2,), (2, 3))
             for element in [*NUMBERS, *TEXTS, *OTHERS]
-            for dtype in {"float32", dtype_name(element), *(["string"] if lengths == (2,) else [])}
+            for dtype in {dtype_name(element), *(["string"] if lengths == (2,) else ["float32"])}
         ),
     )
-    assert read > 50
+    assert read > 40
 
 
 def test_every_shape_with_every_nesting(reader: Reader) -> None:
@@ -213,20 +213,6 @@ def test_every_shape_with_every_nesting(reader: Reader) -> None:
         ),
     )
     assert read >= 10
-
-
-@pytest.mark.slow
-def test_every_dtype_shape_type_and_nesting(reader: Reader) -> None:
-    compare(
-        reader,
-        (
-            (dtype, shape, a_column(element, lengths, how))
-            for dtype in DTYPES
-            for shape in SHAPES
-            for element in [*NUMBERS, *TEXTS, *OTHERS]
-            for lengths, how in NESTINGS
-        ),
-    )
 
 
 def extremes(kind: pa.DataType) -> list[Any]:

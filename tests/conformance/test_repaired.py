@@ -14,7 +14,7 @@ from leconvert.run.repairing import repair_dataset
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 KEY = "observation.images.top"
-EPISODES, FRAMES = 400, 31
+EPISODES, FRAMES = 300, 31
 
 
 def decoded(path: Path) -> list[np.ndarray]:
@@ -37,7 +37,7 @@ def test_every_frame_of_a_drifted_conversion_loads_after_a_repair(tmp_path: Path
     (error,) = [found for found in check_dataset(root).findings if found.severity == "error"]
     assert error.code == "frame-times"
     counted = int(error.message.split("at least ")[1].split(" of ")[0].replace(",", ""))
-    sample = range(0, EPISODES * FRAMES, 197)
+    sample = range(0, EPISODES * FRAMES, 147)
 
     def refused(dataset: LeRobotDataset) -> int:
         count = 0

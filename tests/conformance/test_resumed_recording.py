@@ -11,7 +11,7 @@ import pytest
 from datasets.exceptions import DatasetGenerationError
 from datasets.table import CastError
 
-from leconvert import LayoutOptions, RepairOptions, convert, merge, split, trim
+from leconvert import RepairOptions, convert, merge, split
 from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
 from leconvert.model.selection import parse_parts
@@ -42,43 +42,12 @@ def record_one_more(root: Path) -> None:
     dataset.finalize()
 
 
-QUANTILES = RepairOptions(quantiles=True)
-
-
-def converted(source: Path, folder: Path) -> Path:
-    return convert(source, output=folder / "out", repairs=QUANTILES).output
-
-
-def converted_in_the_streaming_layout(source: Path, folder: Path) -> Path:
-    """From v3.0 to v3.0, which keeps the statistics of episodes."""
-    layout = LayoutOptions(layout="streaming")
-    return convert(converted(source, folder), output=folder / "again", layout=layout).output
-
-
-def merged(source: Path, folder: Path) -> Path:
-    return merge(
-        [source, *parts_of(source, folder)], output=folder / "out", repairs=QUANTILES
-    ).output
-
-
 def merged_of_parts_with_quantiles(source: Path, folder: Path) -> Path:
     """Nothing is computed but the statistics of columns that are numbered anew."""
-    return merge(parts_of(converted(source, folder), folder), output=folder / "merged").output
-
-
-def parts_of(source: Path, folder: Path) -> list[Path]:
+    whole = convert(source, output=folder / "out", repairs=RepairOptions(quantiles=True)).output
     into = parse_parts(["first=0-1,second=2-4"])
-    return [part.output for part in split(source, output_dir=folder / "parts", into=into)]
-
-
-def split_off(source: Path, folder: Path) -> Path:
-    into = parse_parts(["first=0-1,second=2-4"])
-    parts = split(source, output_dir=folder / "parts", into=into, repairs=QUANTILES)
-    return parts[1].output
-
-
-def trimmed(source: Path, folder: Path) -> Path:
-    return trim(source, frames={0: (2, 9)}, output=folder / "out", repairs=QUANTILES).output
+    parts = [part.output for part in split(whole, output_dir=folder / "parts", into=into)]
+    return merge(parts, output=folder / "merged").output
 
 
 def repaired_in_place(source: Path, folder: Path) -> Path:
@@ -87,18 +56,7 @@ def repaired_in_place(source: Path, folder: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        pytest.param(converted, marks=pytest.mark.slow),
-        pytest.param(converted_in_the_streaming_layout, marks=pytest.mark.slow),
-        pytest.param(merged, marks=pytest.mark.slow),
-        merged_of_parts_with_quantiles,
-        pytest.param(split_off, marks=pytest.mark.slow),
-        pytest.param(trimmed, marks=pytest.mark.slow),
-        repaired_in_place,
-    ],
-)
+@pytest.mark.parametrize("made", [merged_of_parts_with_quantiles, repaired_in_place])
 def test_recording_is_resumed_on_a_result_with_quantiles(
     small_source: Path, tmp_path: Path, made: Callable[[Path, Path], Path]
 ) -> None:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
 from lerobot.datasets import LeRobotDataset
-from tests.recordings import each
 
 import leconvert
 from leconvert import media
-from leconvert.model.repairs import RepairOptions
-from leconvert.model.values import Slice
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 Frames = dict[int, tuple[int, int]]
 BOTH = ("pyav", "torchcodec")
-WRIST = CameraSpec(
-    key="observation.images.wrist", width=32, height=32, gop_size=5, options={"bf": "0"}
-)
 GENERATED = {
     "h264": ("libx264", {"bf": "3", "g": "10"}, BOTH),
     # LeRobot's lookup of single frames by PyAV misses the frames that an open group of pictures
@@ -110,49 +102,3 @@ def test_frames_before_a_trimmed_episode_are_not_reached(tmp_path: Path) -> None
     last = dataset[59]
     assert last[f"{key}_is_pad"].tolist() == [False, False, False, True]
     assert np.array_equal(last[key].numpy()[3], last[key].numpy()[2])
-
-
-PHANTOM = "observation.images.egoview"
-
-
-@pytest.mark.parametrize(
-    ("recording", "repairs"),
-    each(
-        ("robot_sim_picknplace_v20", RepairOptions(retime=True, drop_features=(PHANTOM,))),
-        slow=True,
-    ),
-    indirect=["recording"],
-)
-def test_recordings_are_trimmed_to_the_frame(
-    recording: Path, tmp_path: Path, repairs: RepairOptions
-) -> None:
-    root, out = recording, tmp_path / "out"
-    source = V21Source.open(root, dropped_features=repairs.drop_features)
-    trimmed = {
-        episode: (17, min(length, 30))
-        for episode, length in zip(source.indices[1:3], source.lengths[1:3], strict=True)
-    }
-    leconvert.trim(root, frames=dict(trimmed), output=out, repairs=repairs)
-    assert verify_pair(out, root, depth="bytes").ok
-    assert_frames_are_the_sources(out, source, trimmed, "pyav")
-
-
-def test_lerobot_loads_what_was_kept_of_damaged_episodes(tmp_path: Path) -> None:
-    camera = CameraSpec(width=64, height=64, gop_size=10, options={"bf": "2"}, noise_amplitude=20)
-    spec = DatasetSpec(episodes=3, frames=[36, 45, 20], cameras=(camera, WRIST))
-    root = make_dataset(tmp_path / "source", spec)
-    source = V21Source.open(root)
-    for episode, rows in ((0, 29), (2, 7)):  # the recording crashed
-        table = pq.read_table(source.data_path(episode))
-        pq.write_table(table.slice(0, rows), source.data_path(episode))
-    clip = source.clip_path(WRIST.key, 1)  # and a copy broke off behind frame 30
-    media.join_clips([Slice(str(clip))], clip.with_name("new.mp4"), fps=Fraction(30))
-    index = media.read_clip_index(clip.with_name("new.mp4"))
-    clip.write_bytes(clip.with_name("new.mp4").read_bytes()[: int(index.offsets[31]) + 3])
-    clip.with_name("new.mp4").unlink()
-    out = tmp_path / "out"
-    trim = RepairOptions(on_bad_episode="trim")
-    leconvert.convert(root, output=out, repairs=trim, proof=ProofOptions(verify="bytes"))
-    kept = {0: (0, 29), 1: (0, 31), 2: (0, 7)}
-    for backend in BOTH:
-        assert_frames_are_the_sources(out, V21Source.open(root), kept, backend)

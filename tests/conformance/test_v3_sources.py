@@ -15,10 +15,8 @@ import pytest
 import torch
 from lerobot.datasets import LeRobotDataset
 from reference import convert_with_reference, record_with_reference
-from tests.trees import digest_of
 
 import leconvert
-from leconvert.api import ConversionReport
 from leconvert.dataset.check import check_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
@@ -111,19 +109,6 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Make each source once."""
-    known: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in known:
-            known[name] = MAKERS[name](tmp_path_factory.mktemp(name))
-        return known[name]
-
-    return make
-
-
 def assert_items_are_the_sources(
     result: Path,
     source: Path,
@@ -172,90 +157,37 @@ def assert_items_are_the_sources(
         assert (found.num_episodes, len(found)) == (len(episodes), row + 1)
 
 
-def converted(source: Path, output: Path, **options: Any) -> ConversionReport:
-    report = leconvert.convert(source, output=output, proof=ProofOptions(verify="bytes"), **options)
-    wrong = [each for each in check_dataset(output).findings if each.severity != "info"]
-    assert wrong == []
-    return report
+def lose_a_file(source: Path) -> None:
+    sorted((source / "data").rglob("*.parquet"))[-1].unlink()
+
+
+Options = dict[str, Any]
+# What is left out, and which episodes are kept; each writer once.
+CUT: dict[str, tuple[Options, list[int]]] = {
+    "ours": ({}, [*range(7)]),
+    "reference": ({"repairs": RepairOptions(on_bad_episode="drop")}, [*range(6)]),
+    "recorded": ({"repairs": RepairOptions(drop_features=(WRIST,))}, [*range(7)]),
+    "streamed": ({}, [*range(7)]),
+    "images": ({}, [*range(7)]),
+    "trimmed": ({"selection": EpisodeSelection(episodes="1,3-4,6")}, [1, 3, 4, 6]),
+}
 
 
 @pytest.mark.parametrize(
-    "maker",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("recorded", "streamed")))
-        for name in MAKERS
-    ],
+    "maker", [pytest.param(name, marks=[pytest.mark.slow] * (name == "streamed")) for name in CUT]
 )
-def test_a_dataset_of_any_writer_is_cut_anew(
-    made: Callable[[str], Path], maker: str, tmp_path: Path
-) -> None:
-    source = made(maker)
-    report = converted(source, tmp_path / "out", layout=ANEW)
-    assert {f.severity for f in report.findings} <= {"info"}
-    every = 1 if maker == "trimmed" else 4
-    assert_items_are_the_sources(tmp_path / "out", source, range(len(LENGTHS)), every=every)
-
-
-@pytest.mark.parametrize("maker", ["reference", "recorded"])
-def test_without_the_episodes_of_a_lost_file_the_others_are_whole(
-    made: Callable[[str], Path], maker: str, tmp_path: Path
-) -> None:
-    whole = made(maker)
+def test_a_dataset_of_any_writer_is_cut_anew(maker: str, tmp_path: Path) -> None:
+    whole = MAKERS[maker](tmp_path / "made")
+    options, kept = CUT[maker]
     source = Path(shutil.copytree(whole, tmp_path / "source"))
-    lost = sorted((source / "data").rglob("*.parquet"))[-1]
-    if maker == "recorded":  # one file of all
-        table = pq.read_table(lost)
-        pq.write_table(table.slice(0, len(table) - 5), lost)
-    else:
-        lost.unlink()
-    report = converted(
-        source, tmp_path / "out", layout=ANEW, repairs=RepairOptions(on_bad_episode="drop")
+    if maker == "reference":
+        lose_a_file(source)
+    report = leconvert.convert(
+        source, output=tmp_path / "out", layout=ANEW, proof=ProofOptions(verify="bytes"), **options
     )
-    gone = {each["episode"] for each in report.repairs["dropped_episodes"]}
-    kept = [episode for episode in range(len(LENGTHS)) if episode not in gone]
-    assert 0 < len(kept) < len(LENGTHS)
-    assert_items_are_the_sources(tmp_path / "out", whole, kept, every=4)
-
-
-def test_selected_episodes_are_cut_out(made: Callable[[str], Path], tmp_path: Path) -> None:
-    source = made("trimmed")
-    converted(source, tmp_path / "out", selection=EpisodeSelection(episodes="1,3-4,6"), layout=ANEW)
-    assert_items_are_the_sources(tmp_path / "out", source, [1, 3, 4, 6], every=2)
-
-
-def test_a_camera_is_left_out(made: Callable[[str], Path], tmp_path: Path) -> None:
-    source = made("recorded")
-    converted(source, tmp_path / "out", repairs=RepairOptions(drop_features=(WRIST,)))
-    assert_items_are_the_sources(
-        tmp_path / "out", source, range(len(LENGTHS)), dropped=frozenset({WRIST}), every=4
-    )
-
-
-def test_in_place_the_source_is_kept_beside_its_result(
-    made: Callable[[str], Path], tmp_path: Path
-) -> None:
-    whole = made("ours")
-    source = Path(shutil.copytree(whole, tmp_path / "source"))
-    report = leconvert.convert(source, layout=ANEW)
-    assert (report.output, report.kept_source) == (source, tmp_path / "source_old")
-    leconvert.convert(whole, output=tmp_path / "beside", layout=ANEW)
-    assert digest_of(source) == digest_of(tmp_path / "beside")  # whose items are compared above
-    assert digest_of(tmp_path / "source_old") == digest_of(whole)
-
-
-def test_statistics_are_computed_of_parts_of_files(
-    made: Callable[[str], Path], tmp_path: Path
-) -> None:
-    source = made("ours")
-    report = converted(source, tmp_path / "out", repairs=RepairOptions(quantiles=True))
-    assert TOP in report.repairs["computed_stats"]
-    before, after = (
-        pq.read_table(next((root / "meta/episodes").rglob("*.parquet")))
-        for root in (source, tmp_path / "out")
-    )
-    for key in [f"stats/action/{name}" for name in ("min", "max", "mean", "std")]:
-        found, wanted = (np.array(table[key].to_pylist()) for table in (after, before))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
-    # Those of the source are of pictures before they were encoded.
-    found, wanted = (np.array(t[f"stats/{TOP}/mean"].to_pylist()) for t in (after, before))
-    np.testing.assert_allclose(found, wanted, atol=0.05)
+    if not options:
+        assert {f.severity for f in report.findings} <= {"info"}
+    assert [f for f in check_dataset(tmp_path / "out").findings if f.severity != "info"] == []
+    dropped = frozenset({WRIST} if maker == "recorded" else ())
+    every = 2 if maker == "trimmed" else 4
+    assert_items_are_the_sources(tmp_path / "out", whole, kept, dropped=dropped, every=every)

@@ -11,15 +11,10 @@ At every operation that names, moves or removes something, and at every end,
 - a tree that somebody put there by hand lies in one place too;
 - what a reader finds is a tree that was put there by hand, or one of the whole datasets;
 - a command that succeeds leaves the conversion of the source as it lies there, by its options.
-
-Or nothing breaks, and at one operation of the command somebody overwrites a file in place and gives
-it its times back (`overwriting_trial`). The new state of a source lies in one place too, until that
-state was converted. A source is not removed for a result that was overwritten before.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -28,8 +23,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import pyarrow.parquet as pq
 from tests.faults.power import PowerModel
 from tests.faults.trials import (
     TREE_RECORD,
@@ -41,7 +34,7 @@ from tests.faults.trials import (
     make_source,
     name_of,
 )
-from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
+from tests.faults.watched_disk import Fault, WatchedDisk
 from tests.trees import digest_of
 
 from leconvert import api
@@ -54,12 +47,9 @@ __all__ = [
     "AFTERWARDS",
     "CASES_AFTERWARDS",
     "CHANGES",
-    "OVERWRITTEN",
-    "OVERWRITTEN_FILES",
     "Datasets",
     "after_kills",
     "after_trial",
-    "overwriting_trial",
     "run_scene",
     "to_the_end",
 ]
@@ -77,25 +67,8 @@ _ENDS = (
 """What a message says where nothing is left to do."""
 
 
-OVERWRITTEN_FILES = {
-    "another packet": "videos/chunk-000/observation.images.top/episode_000001.mp4",
-    "another value": "data/chunk-000/episode_000001.parquet",
-    "another card": "README.md",
-}
-_OF_RESULT = "another packet in the result"
-OVERWRITTEN = (*OVERWRITTEN_FILES, _OF_RESULT)
-"""What is overwritten in place, in the source or in the result."""
 CHANGES = ("grown", "overwritten", "foreign")
 """Datasets that a source changes to, or that somebody puts beside it."""
-
-
-def _place_of_a_value(path: Path) -> int:
-    """Return which byte of a file can be another one, so that the file is as right as before."""
-    content = path.read_bytes()
-    if path.suffix == ".parquet":
-        first = np.ravel(pq.read_table(path)["observation.state"].to_pylist()[0])
-        return content.index(np.float32(first[0]).tobytes())
-    return content.index(b"mdat") + 5 if path.suffix == ".mp4" else len(content) // 2
 
 
 class Datasets:
@@ -104,7 +77,7 @@ class Datasets:
     Args:
         root: A folder that does not exist.
         template: What is planned.
-        versions: What else there is: `CHANGES`, or `OVERWRITTEN_FILES`.
+        versions: What else there is, of `CHANGES`.
         other_options: Whether trials convert with other options, too.
     """
 
@@ -133,15 +106,9 @@ def _made(version: str, root: Path, template: Path) -> Path:
     if version == "foreign":
         return make_source(folder, (4,), seed=7)
     shutil.copytree(template, folder)
-    if version == "overwritten":
-        data = "data/chunk-000/episode_000000.parquet"
-        other = make_source(root / "other", (3, 2), seed=7)
-        shutil.copyfile(other / data, folder / data)
-    else:
-        path = folder / OVERWRITTEN_FILES[version]
-        content = bytearray(path.read_bytes())
-        content[_place_of_a_value(path)] ^= 1
-        path.write_bytes(content)
+    data = "data/chunk-000/episode_000000.parquet"
+    other = make_source(root / "other", (3, 2), seed=7)
+    shutil.copyfile(other / data, folder / data)
     return folder
 
 
@@ -556,66 +523,6 @@ def after_kills(
     first = in_a_process(scene.place, None, killed_after=kills[0])
     row = Row(case.name, int(first.how == "died"), "SIGKILL", first, first, ())
     return _aftermath(scene, row, afterwards, kills[1:])
-
-
-def overwriting_trial(
-    case: Case, number: int, what: str, datasets: Datasets, template: Path, root: Path
-) -> Row | None:
-    """Let somebody overwrite a file in place at an operation and give it its times back.
-
-    Returns:
-        The row; None where that file lies nowhere then, or under a name that nobody comes by.
-    """
-    scene = _scene(case, datasets, template, root)
-    noted = root.with_name(f"{root.name}-overwritten")
-    noted.unlink(missing_ok=True)
-
-    def overwrite() -> None:
-        if _overwritten(scene, what):
-            noted.touch()
-
-    fault = Fault(number, FaultKind.CHANGE)
-    first = in_a_process(scene.place, fault, on_change=overwrite)
-    row = Row(case.name, number, name_of(fault), first, first, (), what)
-    if not noted.exists():
-        shutil.rmtree(scene.place.root)
-        return None
-    problems = []
-    if what == _OF_RESULT:
-        scene.damaged.update(
-            digest for path, digest in scene.trees().items() if "_old" not in path.name
-        )
-        if scene.source() is None:
-            problems.append("the source was removed for a result that somebody overwrote")
-    else:
-        scene.version = what
-    problems += [f"after that: {problem}" for problem in scene.moment()]
-    if first.how not in {"succeeded", "refused"}:
-        problems.append(f"it {first.how}: {first.said}")
-    return _followed(scene, row, problems)
-
-
-def _overwritten(scene: Scene, what: str) -> bool:
-    source = scene.source()
-    if source is None or source.name.endswith(".leconvert-removed"):
-        return False
-    if what == _OF_RESULT:
-        tree = _new_tree(scene)
-        clips = sorted((tree or scene.place.root / "none").rglob("*.mp4"))
-        for clip in clips[:1]:
-            _overwrite(clip)
-        return bool(clips)
-    _overwrite(source / OVERWRITTEN_FILES[what])
-    return True
-
-
-def _overwrite(path: Path) -> None:
-    times = path.stat()
-    content = bytearray(path.read_bytes())
-    content[_place_of_a_value(path)] ^= 1
-    with path.open("r+b") as file:
-        file.write(content)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def _scene(case: Case, datasets: Datasets, template: Path, root: Path) -> Scene:

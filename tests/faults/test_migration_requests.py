@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.hub import WRITE_TOKEN, Fault, LoggedRequest, StandIn
+from tests.hub import WRITE_TOKEN, LoggedRequest, StandIn
 from tests.hub.committed import contents, converted, hashes
 from tests.hub.fixtures import CutOff, cut_after, hub, lone_client, pauses
 
@@ -25,7 +25,7 @@ __all__ = ["hub", "lone_client", "pauses"]
 
 OLD, NEW = "old", "new"
 STATES = [(OLD, False, False), (NEW, False, False), (NEW, True, False), (NEW, True, True)]
-IN_CI = 14  # so-manieth request
+IN_CI = 24  # so-manieth request
 LAYOUTS = ["episode-files", "overlay"]
 
 
@@ -101,62 +101,15 @@ def migrated(
     return run
 
 
+@pytest.mark.parametrize("every", [IN_CI, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_migration_cut_off_after_a_request_is_completed_by_the_same_command(
-    migrated: Callable[[str, int | None], int], layout: str
+def test_a_migration_cut_off_after_any_request_is_completed_by_the_same_command(
+    migrated: Callable[[str, int | None], int], layout: str, every: int
 ) -> None:
     requests = migrated(layout, None)
     # The two layouts share the work.
-    for number in range(1 + LAYOUTS.index(layout) * IN_CI // 2, requests, IN_CI):
+    for number in range(1 + LAYOUTS.index(layout) * every // 2, requests, every):
         migrated(layout, number)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_migration_cut_off_after_any_request_is_completed_by_the_same_command(
-    migrated: Callable[[str, int | None], int], layout: str
-) -> None:
-    for number in range(1, migrated(layout, None)):
-        migrated(layout, number)
-
-
-@pytest.mark.slow
-def test_a_dataset_of_more_files_than_a_commit_takes_becomes_new_at_once(
-    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The Hub takes 25,000 operations a commit; the run is cut off after its first commit."""
-    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
-    episodes = hub.limits.commit_operations + 50
-    source = make_dataset(tmp_path / "source", DatasetSpec(episodes=episodes, frames=2, cameras=()))
-    repo = hub.add_repo("tester/many", source)
-    first = repo.branches["main"]
-    old = {entry["lfs"] for path, entry in repo.tree(first).items() if path.startswith("data/")}
-    mains: list[str] = []
-    commits = 0
-
-    def look(request: LoggedRequest) -> None:
-        nonlocal commits
-        commits += "/commit/" in request.path
-        if repo.branches["main"] not in mains:
-            mains.append(repo.branches["main"])
-
-    hub.watch = look
-    command = ["convert", "--repo-id", "tester/many", "--layout", "episode-files", "--quiet"]
-    denied = Fault("status", path="/commit/refs%2Fpr%2F1", status=403)
-    hub.break_requests(Fault("none", path="/commit/refs%2Fpr%2F1"), denied)
-    assert main(command) == 16
-    assert (commits, repo.branches["main"], repo.tags) == (2, first, {})
-    hub.break_requests()
-    assert main(command) == 0
-    assert len(repo.pulls) == 1
-    assert mains == [first, repo.branches["main"]], "readers met half a dataset"
-    assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
-    tree = repo.tree(repo.branches["main"])
-    new = {path: entry["lfs"] for path, entry in tree.items() if path.startswith("data/")}
-    assert len(new) == episodes
-    assert set(new.values()) == old
-    assert not [r for r in hub.log if r.method == "PUT" and r.path.rsplit("/", 1)[1] in old]
 
 
 # ------------------------------------------------------------------------------------------------

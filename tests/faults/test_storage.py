@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -35,87 +34,51 @@ def mount_tmpfs(tmp_path: Path) -> Iterator[Mount]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_too_little_space_is_noticed_before_any_work(
-    leconvert: Leconvert, small_source: Path, mount_tmpfs: Mount
-) -> None:
-    disk = mount_tmpfs("size=20k")
-    refused = leconvert("convert", "--root", small_source, "--output", disk / "out")
-    assert refused.returncode == 11, refused.stderr
-    assert " free" in refused.stderr
-    assert list(disk.iterdir()) == []
-
-
 def test_a_disk_that_fills_up_loses_nothing_and_the_run_goes_on_when_there_is_room(
-    leconvert: Leconvert, small_source: Path, mount_tmpfs: Mount, tmp_path: Path
+    leconvert_here: Leconvert, small_source: Path, mount_tmpfs: Mount, tmp_path: Path
 ) -> None:
     disk = mount_tmpfs("size=1m")
     before = snapshot(small_source)
     places = ("--output", disk / "out", "--work-dir", disk / "work", "--max-workers", 1)
     convert = ("convert", "--root", small_source, *places)
-    assert leconvert("plan", "--root", small_source, *places[:4]).returncode == 0
+    assert leconvert_here("plan", "--root", small_source, *places[:4]).returncode == 0
     ballast = disk / "ballast"
     free = shutil.disk_usage(disk).free
     ballast.write_bytes(b"\0" * (free - 40 * 1024))
-    full = leconvert(*convert)
+    full = leconvert_here(*convert)
     assert full.returncode == 11, full.stderr
     assert "space left" in full.stderr
     assert "Traceback" not in full.stderr
     assert not (disk / "out").exists()
     ballast.unlink()
-    done = leconvert(*convert)
+    done = leconvert_here(*convert)
     assert done.returncode == 0, done.stderr
     assert snapshot(small_source) == before
-    assert leconvert("convert", "--root", small_source, "--output", tmp_path / "o").returncode == 0
+    assert (
+        leconvert_here("convert", "--root", small_source, "--output", tmp_path / "o").returncode
+        == 0
+    )
     assert digest_of(disk / "out") == digest_of(tmp_path / "o")
 
 
 def test_a_read_only_target_is_refused_before_any_work(
-    leconvert: Leconvert, small_source: Path, mount_tmpfs: Mount
+    leconvert_here: Leconvert, small_source: Path, mount_tmpfs: Mount
 ) -> None:
     disk = mount_tmpfs("size=1m,ro")
-    refused = leconvert("convert", "--root", small_source, "--output", disk / "out")
+    refused = leconvert_here("convert", "--root", small_source, "--output", disk / "out")
     assert refused.returncode in {5, 11}, refused.stderr
     assert str(disk) in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_a_work_dir_on_another_file_system_is_copied_from(
-    leconvert: Leconvert, small_source: Path, mount_tmpfs: Mount, tmp_path: Path
-) -> None:
-    disk = mount_tmpfs("size=4m")
-    done = leconvert(
-        "convert", "--root", small_source, "--output", tmp_path / "out", "--work-dir", disk / "work"
-    )
-    assert done.returncode == 0, done.stderr
-    packed = leconvert("pack", disk / "work", "--json")
-    assert '"copied": 3' in packed.stdout
-    assert '"linked": 0' in packed.stdout
-    proof = leconvert("verify", tmp_path / "out", "--source", small_source, "--bytes")
-    assert proof.returncode == 0
-
-
-def test_a_file_that_may_not_grow_is_a_sentence(
-    leconvert_anew: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
-
-    refused = leconvert_anew(
-        "convert", "--root", small_source, "--output", tmp_path / "out", preexec_fn=limit
-    )
-    assert refused.returncode == 11, refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_source_on_a_read_only_file_system_converts(
-    leconvert: Leconvert, small_source: Path, mount_tmpfs: Mount, tmp_path: Path
+    leconvert_here: Leconvert, small_source: Path, mount_tmpfs: Mount, tmp_path: Path
 ) -> None:
     disk = mount_tmpfs("size=4m")
     shutil.copytree(small_source, disk / "source")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    done = leconvert("convert", "--root", disk / "source", "--output", tmp_path / "out")
+    done = leconvert_here("convert", "--root", disk / "source", "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    refused = leconvert("convert", "--root", disk / "source")
+    refused = leconvert_here("convert", "--root", disk / "source")
     assert refused.returncode in {5, 11}, refused.stderr
     assert "Traceback" not in refused.stderr

@@ -37,6 +37,7 @@ def test_a_storm_over_workers_and_packers_ends_in_the_quiet_runs_bytes(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # `test_every_operation` kills edits at chosen operations
 def test_a_storm_over_commands_that_edit_ends_in_the_quiet_runs_bytes(tmp_path: Path) -> None:
     rows = storm(tmp_path, "--edits --kills 4 --seed 2")
     _, *rounds, total = rows

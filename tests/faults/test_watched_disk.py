@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import io
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tests.faults.faulty_files import CrashError
-from tests.faults.watched_disk import Descriptors, Fault, FaultKind, WatchedDisk
+from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 
 from leconvert.workdir.fs import LOCAL
 
@@ -104,15 +101,6 @@ def test_nothing_happens_after_a_death_not_even_in_a_finally(folder: Path) -> No
     assert [path.name for path in folder.iterdir()] == ["a"]
 
 
-def test_a_lie_happens_and_reports_an_error(folder: Path) -> None:
-    (folder / "a").touch()
-    lie = Fault(0, FaultKind.LIE, errno.EIO)
-    with pytest.raises(OSError, match="Input/output") as caught, WatchedDisk(folder, fault=lie):
-        os.link(folder / "a", folder / "b")
-    assert caught.value.filename == str(folder / "a")
-    assert (folder / "b").exists()
-
-
 def test_a_disk_without_links_and_locks_has_none_and_others_keep_theirs(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -142,15 +130,6 @@ def test_a_full_disk_stays_full_but_can_be_read(folder: Path) -> None:
         assert (folder / "a").read_text() == "a"
 
 
-def test_a_stale_mount_answers_nothing(folder: Path) -> None:
-    (folder / "a").write_text("a")
-    stale = Fault(0, FaultKind.FAIL, errno.ESTALE, lasts=True)
-    with WatchedDisk(folder, fault=stale):
-        for look in (os.stat, os.listdir, os.scandir, io.open, os.lstat):
-            with pytest.raises(OSError, match="Stale"):
-                look(folder)
-
-
 def test_renames_are_seen_with_both_names_and_exchange_can_be_missing(folder: Path) -> None:
     for name in "ab":
         (folder / name).mkdir()
@@ -162,59 +141,3 @@ def test_renames_are_seen_with_both_names_and_exchange_can_be_missing(folder: Pa
     with WatchedDisk(folder, can_exchange=False) as disk, pytest.raises(OSError, match="Invalid"):
         LOCAL.exchange(folder / "b", folder / "c")
     assert disk.operations[0].error == errno.EINVAL
-
-
-def test_parquet_files_are_seen_and_have_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    table = pa.table({"x": pa.array([1, 2, 3])})
-    pq.write_table(table, tmp_path / "plain.parquet")
-    with WatchedDisk(folder) as disk:
-        pq.write_table(table, folder / "watched.parquet")
-    plain = (tmp_path / "plain.parquet").read_bytes()
-    assert (folder / "watched.parquet").read_bytes() == plain
-    assert sum(operation.size_bytes for operation in disk.operations) == len(plain)
-
-
-def test_names_relative_to_a_folders_descriptor_are_seen(folder: Path) -> None:
-    (folder / "tree" / "deep").mkdir(parents=True)
-    with WatchedDisk(folder) as disk:
-        shutil.rmtree(folder / "tree")
-    removed = [operation.paths[0] for operation in disk.operations if operation.name == "rmdir"]
-    assert removed == [str(folder / "tree/deep"), str(folder / "tree")]
-
-
-def test_other_folders_are_left_alone_and_everything_is_put_back(
-    folder: Path, tmp_path: Path
-) -> None:
-    before = [os.open, os.link, os.fsync, io.open, open, fcntl.flock, pq.ParquetWriter]
-    with WatchedDisk(folder, fault=Fault(0, FaultKind.FAIL, errno.EIO, lasts=True)) as disk:
-        (tmp_path / "elsewhere").write_text("fine")
-        assert os.open is not before[0]
-    assert disk.operations == []
-    assert [os.open, os.link, os.fsync, io.open, open, fcntl.flock, pq.ParquetWriter] == before
-
-
-def test_an_open_file_follows_its_folder_through_renames_and_an_exchange(tmp_path: Path) -> None:
-    known = Descriptors()
-    with (tmp_path / "file").open("wb") as file:
-        known.opened(file.fileno(), "/a/b/file")
-        known.renamed("/a/b", "/c")
-        assert known.path_of(file.fileno()) == "/c/file"
-        known.renamed("/c/fil", "/d")
-        known.exchanged("/c", "/e")
-        assert known.path_of(file.fileno()) == "/e/file"
-        known.exchanged("/c", "/e")
-        assert known.path_of(file.fileno()) == "/c/file"
-
-
-def test_a_number_that_was_given_to_another_file_has_no_path(tmp_path: Path) -> None:
-    known = Descriptors()
-    first = os.open(tmp_path / "first", os.O_CREAT | os.O_RDWR)
-    second = os.open(tmp_path / "second", os.O_CREAT | os.O_RDWR)
-    known.opened(first, "/first")
-    assert known.path_of(second) == ""
-    os.dup2(second, first)
-    assert known.path_of(first) == ""
-    os.close(first)
-    os.close(second)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        known.path_of(first)

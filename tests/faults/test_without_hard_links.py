@@ -40,13 +40,13 @@ def record_of(work: Path) -> Path:
 
 
 def test_a_conversion_gives_the_bytes_of_any_other_and_leaves_nothing(
-    linkless_disk: Path, small_source: Path, quiet_digest: str, leconvert: Leconvert
+    linkless_disk: Path, small_source: Path, quiet_digest: str, leconvert_here: Leconvert
 ) -> None:
     source = Path(shutil.copytree(small_source, linkless_disk / "set"))
     with pytest.raises(OSError, match="Operation not permitted"):
         os.link(source / "README.md", linkless_disk / "link")
     before = snapshot(source)
-    done = leconvert("convert", "--root", source, "--num-workers", 2, code=0)
+    done = leconvert_here("convert", "--root", source, "--num-workers", 2, code=0)
     assert "Only this host" in done.stderr
     assert digest_of(source) == quiet_digest
     assert snapshot(linkless_disk / "set_old") == before
@@ -54,13 +54,13 @@ def test_a_conversion_gives_the_bytes_of_any_other_and_leaves_nothing(
 
 
 def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
-    linkless_disk: Path, small_source: Path, quiet_digest: str, leconvert: Leconvert
+    linkless_disk: Path, small_source: Path, quiet_digest: str, leconvert_here: Leconvert
 ) -> None:
     work, out = linkless_disk / "work", linkless_disk / "out"
-    planned = leconvert("plan", "--root", small_source, "--output", out, "--work-dir", work)
+    planned = leconvert_here("plan", "--root", small_source, "--output", out, "--work-dir", work)
     assert planned.returncode == 0, planned.stderr
     assert json.loads(record_of(work).read_bytes())["reason"] == "EPERM"
-    assert leconvert("work", work, "--max-batches", 1).returncode == 0
+    assert leconvert_here("work", work, "--max-batches", 1).returncode == 0
     holding = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -81,13 +81,13 @@ def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
         assert holder.stdout is not None
         held = int(holder.stdout.readline())
         holder.send_signal(signal.SIGKILL)
-    ended = leconvert("work", work, "--lease-seconds", 5)
+    ended = leconvert_here("work", work, "--lease-seconds", 5)
     assert ended.returncode == 0, ended.stderr
     (run,) = work.glob("runs/*")
     assert len(list((run / "leases" / f"{held:06d}").glob("000?"))) == 2
     shards = sorted(path for path in run.glob("attempts/*/*/*") if path.suffix in {".mp4"})
     assert shards
-    packed = leconvert("pack", work, "--no-wait")
+    packed = leconvert_here("pack", work, "--no-wait")
     assert packed.returncode == 0, packed.stderr
     assert "0 taken from the work dir" in packed.stdout
     assert digest_of(out) == quiet_digest
@@ -95,39 +95,18 @@ def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
 
 
 def test_a_run_goes_on_after_its_source_was_mounted_anew(
-    mounted: Disk, small_source: Path, quiet_digest: str, leconvert: Leconvert, tmp_path: Path
+    mounted: Disk, small_source: Path, quiet_digest: str, leconvert_here: Leconvert, tmp_path: Path
 ) -> None:
     """Inode numbers are made up there as files are looked at: they do not tell a change."""
     source = Path(shutil.copytree(small_source, mounted.folder / "set"))
     out, work = tmp_path / "out", tmp_path / "work"
-    planned = leconvert("plan", "--root", source, "--output", out, "--work-dir", work)
+    planned = leconvert_here("plan", "--root", source, "--output", out, "--work-dir", work)
     assert planned.returncode == 0, planned.stderr
-    assert leconvert("work", work, "--max-batches", 1).returncode == 0
+    assert leconvert_here("work", work, "--max-batches", 1).returncode == 0
     inodes = [path.stat().st_ino for path in sorted(source.rglob("*"))]
     mounted.mount_anew()
     names = sorted(source.rglob("*"), reverse=True)
     assert [path.stat().st_ino for path in names][::-1] != inodes
-    done = leconvert("convert", "--root", source, "--output", out, "--work-dir", work)
+    done = leconvert_here("convert", "--root", source, "--output", out, "--work-dir", work)
     assert done.returncode == 0, done.stderr
     assert digest_of(out) == quiet_digest
-
-
-def test_another_host_is_refused_with_a_sentence_and_may_look(
-    linkless_disk: Path, small_source: Path, leconvert: Leconvert
-) -> None:
-    work = linkless_disk / "work"
-    convert = ("--root", small_source, "--output", linkless_disk / "out", "--work-dir", work)
-    assert leconvert("plan", *convert).returncode == 0
-    fields = json.loads(record_of(work).read_bytes())
-    fields |= {"host": "far-away", "machine": "00" * 16, "boot": "another boot"}
-    record_of(work).write_text(json.dumps(fields))
-    for command in (("work", work), ("pack", work), ("convert", *convert), ("plan", *convert)):
-        refused = leconvert(*command)
-        assert refused.returncode == 13, refused.stderr
-        assert "may work on it" in refused.stderr
-        assert "Traceback" not in refused.stderr
-    looked = leconvert("status", work)
-    assert looked.returncode == 0
-    assert "hosts    only" in looked.stdout
-    assert leconvert("plan", *convert, "--restart").returncode == 0
-    assert leconvert("convert", *convert).returncode == 0

@@ -27,10 +27,8 @@ def change(path: Path, **keys: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_bytes()) | keys))
 
 
-@pytest.mark.parametrize("later_keys", [{}, {"of_a_later_release": [1]}])
-def test_repairs_are_read(result: Path, later_keys: dict[str, object]) -> None:
-    change(result / v3.REPAIRS_PATH, **later_keys)
-    assert v3.read_repairs(result) == Repairs(
+REPAIRS = {
+    1: Repairs(
         dropped_episodes=(DroppedEpisode(3, "frame-count"),),
         dropped_features=("observation.images.egoview",),
         computed_columns=("timestamp", "frame_index", "episode_index", "index"),
@@ -38,12 +36,8 @@ def test_repairs_are_read(result: Path, later_keys: dict[str, object]) -> None:
         task_map={2: 0, 5: 1},
         computed_stats=("action", "timestamp"),
         quantiles=True,
-    )
-
-
-def test_repairs_of_version_2_are_read(tmp_path: Path) -> None:
-    result = Path(shutil.copytree(GOLDEN.with_name("v2_result"), tmp_path / "result"))
-    assert v3.read_repairs(result) == Repairs(
+    ),
+    2: Repairs(
         computed_stats=("effort", "task_index"),
         stats_episodes={"effort": (2, 3)},
         unwrapped_columns=("gripper",),
@@ -51,33 +45,21 @@ def test_repairs_of_version_2_are_read(tmp_path: Path) -> None:
         declared_features={"effort": {"dtype": "float64", "shape": [3], "names": None}},
         located_files=(LocatedFile("data", 3, "data/chunk-007/episode_000003.parquet"),),
         tasks_from="episodes",
-    )
-
-
-def test_repairs_of_version_3_are_read(tmp_path: Path) -> None:
-    result = Path(shutil.copytree(GOLDEN.with_name("v3_result"), tmp_path / "result"))
-    assert v3.read_repairs(result) == Repairs(
+    ),
+    3: Repairs(
         dropped_episodes=(DroppedEpisode(4, "frame-count"),),
         computed_columns=("episode_index", "index"),
         computed_stats=("episode_index", "index"),
         selected_episodes=EpisodeRanges(((1, 1), (3, 9))),
-    )
-
-
-def test_repairs_of_version_4_are_read(tmp_path: Path) -> None:
-    result = Path(shutil.copytree(GOLDEN.with_name("v4_result"), tmp_path / "result"))
-    assert v3.read_repairs(result) == Repairs(
+    ),
+    4: Repairs(
         dropped_episodes=(DroppedEpisode(4, "frame-count"),),
         computed_columns=("index",),
         computed_stats=("action", "index"),
         stats_episodes={"action": (2, 7)},
         trimmed_episodes={2: (0, 20), 7: (17, 30)},
-    )
-
-
-def test_repairs_of_version_5_are_read(tmp_path: Path) -> None:
-    result = Path(shutil.copytree(GOLDEN.with_name("v5_result"), tmp_path / "result"))
-    assert v3.read_repairs(result) == Repairs(
+    ),
+    5: Repairs(
         computed_columns=("timestamp",),
         computed_stats=("arm.state", "timestamp"),
         stats_episodes={"arm.state": (2,)},
@@ -85,28 +67,30 @@ def test_repairs_of_version_5_are_read(tmp_path: Path) -> None:
             "observation.images.front": "observation.images.top",
             "state": "arm.state",
         },
-    )
-
-
-def test_repairs_of_version_6_are_read(tmp_path: Path) -> None:
-    result = Path(shutil.copytree(GOLDEN.with_name("v6_result"), tmp_path / "result"))
-    assert v3.read_repairs(result) == Repairs(
+    ),
+    6: Repairs(
         computed_columns=("index",),
         cast_columns=("episode_index", "task_index"),
         computed_stats=("index",),
-    )
-
-
-def test_repairs_of_version_7_are_read(tmp_path: Path) -> None:
-    result = Path(shutil.copytree(GOLDEN.with_name("v7_result"), tmp_path / "result"))
-    template = "media/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-    assert v3.read_repairs(result) == Repairs(
+    ),
+    7: Repairs(
         computed_stats=("action",),
         assumed_version="v3.0",
         located_files=(LocatedFile("videos/top", 2, "media/top/chunk-000/file-001.mp4"),),
-        path_templates={"video_path": template},
+        path_templates={
+            "video_path": "media/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+        },
         derived_tables=("meta/tasks.parquet", "meta/episodes"),
-    )
+    ),
+}
+
+
+@pytest.mark.parametrize("version", REPAIRS)
+def test_repairs_of_any_version_are_read_with_later_keys_too(version: int, tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name(f"v{version}_result"), tmp_path / "result"))
+    assert v3.read_repairs(result) == REPAIRS[version]
+    change(result / v3.REPAIRS_PATH, of_a_later_release=[1])
+    assert v3.read_repairs(result) == REPAIRS[version]
 
 
 def test_repairs_of_another_version_are_refused(result: Path) -> None:

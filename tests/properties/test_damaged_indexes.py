@@ -65,8 +65,8 @@ def damage(clip: Path, rng: random.Random) -> None:
 @pytest.mark.parametrize(
     ("codec", "layout", "times"),
     [
-        ("libx264", "reference", 12),
-        ("libsvtav1", "episode-files", 12),
+        ("libx264", "reference", 10),
+        ("libsvtav1", "episode-files", 10),
         *(
             pytest.param(codec, layout, 500, marks=pytest.mark.slow)
             for codec in CODECS
@@ -82,7 +82,7 @@ def test_no_damage_of_an_index_gives_other_pictures(
 
 @pytest.mark.parametrize(
     ("codec", "times"),
-    [("libx264", 12), *(pytest.param(codec, 500, marks=pytest.mark.slow) for codec in CODECS)],
+    [("libx264", 10), *(pytest.param(codec, 500, marks=pytest.mark.slow) for codec in CODECS)],
 )
 def test_nor_where_zeros_lie_between_episodes(
     source_of: Callable[[str], Path], tmp_path: Path, codec: str, times: int

@@ -47,7 +47,7 @@ def naive_off_their_place(index: ClipIndex, fps: Fraction) -> int:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     first=st.integers(-(2**40), 2**40) | st.integers(-3000, 3000),
     step=st.integers(1, 2**31) | st.integers(400, 600),
@@ -62,7 +62,7 @@ def test_frames_of_even_times_off_their_place_are_counted_exactly(
     assert len(index.frames_off_their_place(fps)) == naive_off_their_place(index, fps)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     times=st.lists(st.integers(-(2**60), 2**60) | st.integers(0, 9000), min_size=1, unique=True),
     timescale=st.sampled_from([1000, 15360, 2**31 - 1]),

@@ -19,7 +19,7 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import SourceScan
 from leconvert.support.errors import LeconvertError
-from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_lines, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 CAMERA = "observation.images.top"
 INFO, EPISODES = "meta/info.json", "meta/episodes.jsonl"
@@ -115,7 +115,7 @@ def change_one(document: Any, draw: Callable[[st.SearchStrategy[Any]], Any]) -> 
     return changed
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=35, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), table=st.sampled_from(TABLES), drop=st.booleans())
 def test_any_value_may_be_anything(
     pristine: Path, data: st.DataObject, table: str, drop: bool
@@ -133,7 +133,7 @@ def test_any_value_may_be_anything(
         check_outcome(pristine, EVERYTHING if drop else None)
 
 
-@settings(max_examples=75, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), table=st.sampled_from(TABLES))
 def test_any_bytes_may_be_any_others(pristine: Path, data: st.DataObject, table: str) -> None:
     path = pristine / table
@@ -180,34 +180,11 @@ def test_a_table_may_hold_anything(pristine: Path, table: str, content: bytes) -
     assert isinstance(outcome, LeconvertError) or outcome.findings
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("what", ["folder", "pipe", "loop", "nothing"])
-def test_a_table_may_be_no_file(pristine: Path, tmp_path: Path, table: str, what: str) -> None:
-    root = Path(shutil.copytree(pristine, tmp_path / "dataset"))
-    path = root / table
-    path.unlink()
-    if what == "folder":
-        path.mkdir()
-    elif what == "pipe":
-        os.mkfifo(path)
-    elif what == "loop":
-        path.symlink_to(path)
-    outcome = check_outcome(root)
-    assert isinstance(outcome, LeconvertError) or "error" in {f.severity for f in outcome.findings}
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(pristine: Path, table: str) -> None:
-    content = b"\xef\xbb\xbf" + (pristine / table).read_bytes().replace(b"\n", b"\r\n")
-    with replaced(pristine / table, content):
-        outcome = check_outcome(pristine)
-    assert isinstance(outcome, SourceScan)
-    assert outcome.findings == ()
-
-
+@pytest.mark.parametrize("what", ["folder", "pipe", "loop", "nothing", "file"])
 @pytest.mark.parametrize(
     "relative",
     [
+        *TABLES,
         "data/chunk-000/episode_000000.parquet",
         f"videos/chunk-000/{CAMERA}/episode_000001.mp4",
         "data",
@@ -215,10 +192,7 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(pristine: Path, tabl
         "data/chunk-000",
     ],
 )
-@pytest.mark.parametrize("what", ["folder", "pipe", "loop", "file"])
-def test_a_file_of_an_episode_may_be_anything(
-    pristine: Path, tmp_path: Path, relative: str, what: str
-) -> None:
+def test_a_file_may_be_anything(pristine: Path, tmp_path: Path, relative: str, what: str) -> None:
     root = Path(shutil.copytree(pristine, tmp_path / "dataset"))
     path = root / relative
     if path.is_dir():
@@ -231,11 +205,20 @@ def test_a_file_of_an_episode_may_be_anything(
         os.mkfifo(path)
     elif what == "loop":
         path.symlink_to(path)
-    else:
+    elif what == "file":
         path.write_bytes(b"PAR1" * 5)
     outcome = check_outcome(root)
+    assert relative in TABLES or isinstance(outcome, SourceScan)
+    assert isinstance(outcome, LeconvertError) or "error" in {f.severity for f in outcome.findings}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(pristine: Path, table: str) -> None:
+    content = b"\xef\xbb\xbf" + (pristine / table).read_bytes().replace(b"\n", b"\r\n")
+    with replaced(pristine / table, content):
+        outcome = check_outcome(pristine)
     assert isinstance(outcome, SourceScan)
-    assert "error" in {finding.severity for finding in outcome.findings}
+    assert outcome.findings == ()
 
 
 @pytest.mark.parametrize(
@@ -298,16 +281,3 @@ def test_a_camera_may_have_any_name_that_a_folder_can_have(tmp_path: Path, key: 
     outcome = check_outcome(root)
     assert isinstance(outcome, SourceScan)
     assert outcome.findings == ()
-
-
-def test_a_dataset_that_grows_strange_in_many_places_is_told_all_of_it(
-    pristine: Path, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(pristine, tmp_path / "dataset"))
-    edit_info(root, lambda info: info["features"].update(x={"dtype": "video"}, y={"dtype": ""}))
-    edit_lines(root, "episodes_stats", lambda lines: lines[0].update(stats=[]))
-    edit_lines(root, "tasks", lambda lines: lines.pop())
-    outcome = check_outcome(root)
-    assert isinstance(outcome, SourceScan)
-    codes = {finding.code for finding in outcome.findings}
-    assert {"phantom-feature", "shape-mismatch", "missing-stats", "task-index"} <= codes

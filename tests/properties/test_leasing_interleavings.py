@@ -1,6 +1,7 @@
 """Any interleaving of workers, freezes and crashes: one result a batch, none lost, and an end.
 
-Two machines: the pure decisions over a model of the log, and the real store over real files.
+The real store over real files; each worker has a clock of its own. What is decided stands in
+tests/unit/run/leasing/test_lease_decisions.py.
 """
 
 from __future__ import annotations
@@ -25,123 +26,15 @@ from leconvert.run.leasing import (
     read_done,
     void_done,
 )
-from leconvert.run.leasing.state import (
-    Claim,
-    Generation,
-    GiveUp,
-    LeaseLog,
-    LeaseObservation,
-    Limits,
-    Outcome,
-    decide,
-    observe,
-)
 from leconvert.support.errors import LeconvertError
 from leconvert.workdir.records import WorkDir
 
 WORKERS, BATCHES = 3, 3
 LEASE_SECONDS = 60.0
-LIMITS = Limits(LEASE_SECONDS, max_attempts=3, max_losses=10)
 
 workers = st.integers(0, WORKERS - 1)
 batches = st.integers(0, BATCHES - 1)
 seconds = st.sampled_from([0.0, 1.0, 14.0, 30.0, 59.0, 61.0, 3600.0])
-
-
-class PureLeases(RuleBasedStateMachine):
-    """One batch; each worker has a clock of its own, and some never run again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: dict[int, Outcome | None] = {}
-        self.beats: dict[int, int] = {}
-        self.claimed_by: dict[int, int] = {}
-        self.published: list[int] = []
-        self.failed = False
-        self.clocks = [1000.0 * worker for worker in range(WORKERS)]
-        self.seen: list[LeaseObservation | None] = [None] * WORKERS
-        self.last_beat_at: dict[int, list[float]] = {}
-
-    def log(self) -> LeaseLog:
-        return LeaseLog(
-            tuple(Generation(number, self.ends[number]) for number in sorted(self.ends))
-        )
-
-    @rule(worker=workers, passed=seconds)
-    def time_passes_for_one(self, worker: int, passed: float) -> None:
-        self.clocks[worker] += passed
-
-    @rule(worker=workers)
-    def look_and_claim(self, worker: int) -> None:
-        if self.published:
-            return
-        log = self.log()
-        now = self.clocks[worker]
-        latest = log.latest
-        if latest is not None and latest.outcome is None:
-            nonce = str(self.beats[latest.number]).encode()
-            self.seen[worker] = observe(self.seen[worker], latest.number, nonce, now)
-        decision = decide(log, self.seen[worker], now=now, limits=LIMITS)
-        if isinstance(decision, GiveUp):
-            assert decision.errors >= 3 or decision.losses >= 10
-            self.failed = True
-        if isinstance(decision, Claim):
-            assert decision.generation not in self.ends, "claims fence: no number twice"
-            if latest is not None and latest.outcome is None:
-                # Nobody beat since this worker began to watch, a lease ago on its own clock.
-                watched_since = self.last_beat_at[latest.number][worker]
-                assert now - watched_since >= LEASE_SECONDS
-            self.ends[decision.generation] = None
-            self.beats[decision.generation] = 0
-            self.claimed_by[decision.generation] = worker
-            self.last_beat_at[decision.generation] = list(self.clocks)
-
-    @rule(pick=st.integers(0, 50))
-    def a_holder_beats(self, pick: int) -> None:
-        open_claims = [number for number, end in self.ends.items() if end is None]
-        if open_claims:
-            number = open_claims[pick % len(open_claims)]
-            self.beats[number] += 1
-            self.last_beat_at[number] = list(self.clocks)
-
-    @rule(pick=st.integers(0, 50), outcome=st.sampled_from([Outcome.HANDED_BACK, Outcome.ERROR]))
-    def a_holder_ends(self, pick: int, outcome: Outcome) -> None:
-        open_claims = [number for number, end in self.ends.items() if end is None]
-        if open_claims:
-            self.ends[open_claims[pick % len(open_claims)]] = outcome
-
-    @rule(pick=st.integers(0, 50))
-    def a_holder_or_zombie_publishes(self, pick: int) -> None:
-        open_claims = [number for number, end in self.ends.items() if end is None]
-        if open_claims and not self.published:
-            self.published.append(open_claims[pick % len(open_claims)])
-
-    @invariant()
-    def handing_back_never_gives_a_batch_up(self) -> None:
-        log = self.log()
-        ended = sum(end is not None for end in self.ends.values())
-        assert log.errors <= ended
-        if log.errors < 3 and len(self.ends) - ended < 10:
-            assert not isinstance(decide(log, None, now=0, limits=LIMITS), GiveUp)
-
-    def teardown(self) -> None:
-        """One worker that stays alive settles the batch within two leases a claim."""
-        if self.published:
-            return
-        now = self.clocks[0]
-        seen = None
-        for _ in range(100):
-            log = self.log()
-            latest = log.latest
-            if latest is not None and latest.outcome is None:
-                nonce = str(self.beats[latest.number]).encode()
-                seen = observe(seen, latest.number, nonce, now)
-            decision = decide(log, seen, now=now, limits=LIMITS)
-            if isinstance(decision, Claim | GiveUp):
-                return
-            assert decision.until <= now + LEASE_SECONDS
-            now = decision.until
-        raise AssertionError("a live worker never got the batch")
 
 
 class FileLeases(RuleBasedStateMachine):
@@ -166,7 +59,7 @@ class FileLeases(RuleBasedStateMachine):
             "r1",
             WorkerIdentity(f"w{number}", "host", number),
             lease_seconds=LEASE_SECONDS,
-            clock=lambda: self.now,
+            clock=lambda: self.now + 1000.0 * number,
             fs=FaultyFileSystem(),
             process_gone=lambda _: False,
         )
@@ -294,12 +187,10 @@ class FileLeases(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-PureLeases.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 FileLeases.TestCase.settings = settings(
     max_examples=40,
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow],
 )
 
-TestPureLeases = PureLeases.TestCase
 TestFileLeases = FileLeases.TestCase

@@ -17,7 +17,7 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing.encode import encode_clip
 
 FUZZ = settings(
-    max_examples=400,
+    max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 # One table of 8 bytes a sample is at most as large as the file; a few are needed.

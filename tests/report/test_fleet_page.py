@@ -57,25 +57,3 @@ def test_what_helps_is_on_a_small_screen(browser: Browser, page: Path) -> None:
         )
         assert all(0 <= left < right <= width for left, right in places)
         assert places or sign == "after the dataset in LIST_FILE", sign
-
-
-def test_it_begins_with_how_it_stands_and_links_to_each_section(
-    browser: Browser, page: Path
-) -> None:
-    browser.show(page)
-    said = browser.ask("return document.querySelector('header').innerText")
-    assert "Some datasets set aside" in said
-    assert "leconvert fleet suggest '/a work' > policy.toml" in said
-    tiles = browser.ask("return [...document.querySelectorAll('.tiles div')].map(t => t.innerText)")
-    assert [tile.split("\n")[:2] for tile in tiles[:2]] == [["Converted", "1"], ["Set aside", "31"]]
-    links = browser.ask("return [...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
-    names = browser.ask("return [...document.querySelectorAll('section')].map(s => s.id)")
-    assert links == names
-    files = browser.ask("return [...document.querySelectorAll('td a')].map(a => a.textContent)")
-    assert files == ["fleet.csv"]
-    # Thirty that need the same are one row, which names them all.
-    rows = browser.ask("""
-    return [...document.querySelectorAll('tbody tr')].map(row => row.innerText)
-      .filter(text => text.includes('rec_017') && text.includes('LIST'))""")
-    assert len(rows) == 1
-    assert browser.ask("return document.querySelectorAll('script, img, iframe').length") == 0

@@ -18,15 +18,12 @@ from leconvert.report.values import AttemptEnd, StoryState
 from leconvert.run.conversion import ProofOptions, WorkerOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, void_done
 from leconvert.run.packer import pack_run
-from leconvert.run.upkeep import clean_work_dir
 from leconvert.support.errors import (
     BatchesFailedError,
-    StorageError,
     UnreadableSourceError,
-    UsageError,
     VerificationError,
 )
-from leconvert.workdir.activity import WorkerReporter, record_invocation
+from leconvert.workdir.activity import record_invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
 from leconvert.workdir.run import OpenedRun, open_run
@@ -70,13 +67,6 @@ class Clock:
 
     def later(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
-
-
-def test_a_run_that_is_removed_meanwhile_is_named(planned: OpenedRun) -> None:
-    shutil.rmtree(planned.work_dir.root)
-    with pytest.raises(StorageError) as error:
-        gather_run(planned)
-    assert str(error.value.path).startswith(str(planned.paths.root))
 
 
 def test_a_finished_run_is_told_with_the_numbers_of_its_trees(
@@ -129,20 +119,6 @@ def test_a_finished_run_says_who_did_what_and_what_was_proven(finished: Path) ->
     assert story.clocks == {call.host: 0.0}
 
 
-def test_a_result_of_v21_is_told_by_its_files_and_name(small_source: Path, tmp_path: Path) -> None:
-    options = WorkerOptions(max_workers=1)
-    target = tmp_path / "out"
-    page_at = tmp_path / "out.html"
-    convert(
-        small_source, output=target, layout=LayoutOptions(to="v2.1"), workers=options,
-        report=page_at,
-    )  # fmt: skip
-    text = page_at.read_text()
-    assert "The v2.1 dataset is in place" in text
-    assert "any more" not in text
-    assert "resume recording" not in text
-
-
 def test_a_report_leaves_work_dir_and_result_as_they_are(finished: Path) -> None:
     before = snapshot(finished.parent)
     gather(finished)
@@ -155,14 +131,6 @@ def test_the_result_is_the_same_bytes_with_and_without_a_report(
     convert(small_source, output=tmp_path / "plain")
     assert digest_of(tmp_path / "plain") == digest_of(finished.parent / "out")
     assert "<h1><bdi>out</bdi></h1>" in (finished.parent / "out.report.html").read_text()
-
-
-def test_what_a_report_is_made_of_goes_with_the_run(small_source: Path, tmp_path: Path) -> None:
-    convert(small_source, output=tmp_path / "out", work_dir=tmp_path / "work")
-    [record] = (tmp_path / "work").rglob("invocations/*.json")
-    clean_work_dir(tmp_path / "work")
-    assert not record.exists()
-    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_a_result_alone_tells_what_it_can(finished: Path, tmp_path: Path) -> None:
@@ -191,15 +159,6 @@ def test_a_result_whose_work_dir_is_still_beside_it_tells_all(
     shutil.move(tmp_path / ".out.leconvert-work", tmp_path / ".other.leconvert-work")
     shutil.move(tmp_path / "out", tmp_path / "other")
     assert gather(tmp_path / "other").state is StoryState.RESULT_ONLY
-
-
-@pytest.mark.parametrize(("kind", "said"), [("empty", "neither"), ("source", "v2.1 dataset")])
-def test_what_is_neither_run_nor_result_is_refused(
-    small_source: Path, tmp_path: Path, kind: str, said: str
-) -> None:
-    with pytest.raises(UsageError, match=said) as refused:
-        gather(small_source if kind == "source" else tmp_path)
-    assert refused.value.next_step is not None
 
 
 def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> None:
@@ -252,18 +211,6 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     held = html.partition("<h3>Held by a worker</h3>")[2].partition("</table>")[0]
     assert "2026-03-01 12:00:17 UTC" in held
     assert "2026-03-01 12:00:21 UTC" in held
-
-
-def test_a_lost_worker_without_a_heartbeat_is_placed_by_its_own_record(planned: OpenedRun) -> None:
-    clock = Clock()
-    store = store_of(planned, "a", clock)
-    assert store.claim(0) is not None
-    reporter = WorkerReporter(
-        planned.paths, planned.manifest.run_id, store.worker, now=clock, clock=iter([0, 9]).__next__
-    )
-    reporter.update(batch_id=0)
-    [attempt] = gather_run(planned).attempts
-    assert (attempt.end, attempt.began) == (AttemptEnd.HELD, NOON.timestamp())
 
 
 def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
@@ -368,42 +315,6 @@ def test_a_record_that_is_torn_is_named_and_the_rest_is_told(
         "The result of batch 2: T", "The result of batch 3: s",
     ]  # fmt: skip
     assert "These records could not be read" in page(story)
-
-
-def test_a_result_that_was_moved_away_is_told_by_its_workers_sizes(
-    finished: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(finished.parent, tmp_path / "copy")
-    story = gather(finished)
-    shutil.move(finished.parent / "out", finished.parent / "moved")
-    try:
-        without = gather(finished)
-    finally:
-        shutil.move(finished.parent / "moved", finished.parent / "out")
-    assert "is not a v3.0 dataset any more" in without.remarks[0]
-    assert without.state is story.state
-    assert sum(row.result_bytes for row in without.streams) > 0
-
-
-def test_repairs_are_read_from_the_result(source_copy: Path, tmp_path: Path) -> None:
-    from leconvert.model.repairs import RepairOptions
-
-    repairs = RepairOptions(drop_features=("observation.images.wrist",))
-    convert(source_copy, output=tmp_path / "out", repairs=repairs)
-    html = page(gather(tmp_path / "out"))
-    assert "<li>observation.images.wrist left out</li>" in html
-
-
-def test_the_page_says_where_lerobot_cannot_resume_recording(
-    source_copy: Path, finished: Path, tmp_path: Path
-) -> None:
-    from leconvert.model.repairs import RepairOptions
-
-    said = "convert with --quantiles"
-    assert said in page(gather(finished))
-    assert said in page(gather(finished.parent / "out"))
-    convert(source_copy, output=tmp_path / "out", repairs=RepairOptions(quantiles=True))
-    assert said not in page(gather(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", None, 5, "2026-03-01T12:00:00"])

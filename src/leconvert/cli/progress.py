@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Self, TextIO
 
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
-from leconvert.support.text import amount, duration
+from leconvert.support.text import amount, count, duration
 
 # A clock beside a stage: without it, a stage that takes minutes for a step looks dead.
 
@@ -192,7 +192,9 @@ def _rate(value: float, unit: str) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    return amount(value) if unit == "B" else f"{value:,.0f} {unit}"
+    if unit == "B":
+        return amount(value)
+    return count(round(value), unit.removesuffix("s"), unit)
 
 
 # The choice between both.

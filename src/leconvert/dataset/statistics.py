@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from leconvert import media, tables
 from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES
-from leconvert.model.values import is_depth_map
+from leconvert.model.values import depth_facts, is_depth_map
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 from leconvert.tables.arrow import (
@@ -38,7 +38,7 @@ __all__ = [
     "column_stats",
     "columns_with_quantiles",
     "dataset_quantiles",
-    "is_depth_map",
+    "pixel_scale",
     "sample_indices",
     "table_stats",
     "wrong_quantiles",
@@ -406,6 +406,43 @@ def downsampled(picture: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 _MAX_COLOUR = 255
+_MM_PER_METRE = 1000
+_LARGEST_CODE = 4095
+
+
+def pixel_scale(feature: Mapping[str, Any]) -> int:
+    """Return the number by which pixels are divided once they are counted.
+
+    Distances are counted in whole millimetres. Their statistics are in the unit in which they were
+    recorded, ``depth_unit``, as LeRobot computes them before it encodes a frame.
+    """
+    if not is_depth_map(feature):
+        return _MAX_COLOUR
+    return _MM_PER_METRE if _is_in_metres(feature) else 1
+
+
+def _is_in_metres(feature: Mapping[str, Any]) -> bool:
+    info = feature.get("info")
+    return isinstance(info, Mapping) and info.get("depth_unit") == "m"
+
+
+def _millimetres_of_codes(feature: Mapping[str, Any]) -> npt.NDArray[np.uint16]:
+    """Return the distance of each code of a depth video in whole millimetres, shape (4096,).
+
+    The formula and its precision are those of ``dequantize_depth`` in LeRobot.
+    """
+    least, largest, shift, use_log = depth_facts(feature).values()
+    begin, end = (math.log(x + shift) if use_log else x for x in (least, largest))
+    distances: npt.NDArray[np.float32] = np.empty(_LARGEST_CODE + 1, np.float32)
+    np.multiply(
+        np.arange(len(distances), dtype=np.uint16), (end - begin) / _LARGEST_CODE, distances
+    )
+    distances += begin
+    if use_log:
+        np.exp(distances, out=distances)
+        distances -= shift
+    distances = np.clip(distances, least, largest) * _MM_PER_METRE
+    return np.rint(distances).clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
 
 
 class ImageStats:
@@ -417,19 +454,19 @@ class ImageStats:
 
     Args:
         quantiles: Whether to add ``q01``, ``q10``, ``q50``, ``q90`` and ``q99``.
-        is_depth: Whether values are distances, which keep their units; colours are divided by 255.
+        scale: See `pixel_scale`.
     """
 
-    def __init__(self, *, quantiles: bool, is_depth: bool = False) -> None:
+    def __init__(self, *, quantiles: bool, scale: int = _MAX_COLOUR) -> None:
         self._quantiles = quantiles
-        self._scale = 1 if is_depth else _MAX_COLOUR
+        self._scale = scale
         self._counts: npt.NDArray[np.int64] | None = None
         self._frames = 0
 
-    def add(self, frame: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
+    def add(self, frame: npt.NDArray[Any]) -> None:
         """Count the values of one frame."""
         values = {np.dtype(np.uint8): 256, np.dtype(np.uint16): 65536}.get(frame.dtype)
-        if values is None or (values > 256 and self._scale != 1):
+        if values is None or (values > 256 and self._scale == _MAX_COLOUR):
             raise ValueError(f"frames are of {frame.dtype}")
         if frame.ndim != 3 or not frame.size:
             raise ValueError(f"a frame has shape {frame.shape}")
@@ -532,7 +569,7 @@ def table_stats(
                 raise ValueError("it has no column")
             column = table.column(name)
             if kind == "image":
-                images = _image_stats(column, is_depth=is_depth_map(feature), quantiles=quantiles)
+                images = _image_stats(column, feature, quantiles=quantiles)
                 stats: dict[str, Any] | None = images.result()
                 if levels is not None:
                     levels[name] = images.levels()
@@ -549,8 +586,8 @@ def table_stats(
 def clip_stats(
     path: str | os.PathLike[str],
     episodes: Sequence[tuple[int, int]],
+    feature: Mapping[str, Any] | None = None,
     *,
-    is_depth: bool = False,
     quantiles: bool,
     levels: list[Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
@@ -561,11 +598,12 @@ def clip_stats(
     Args:
         episodes: First frame in presentation order and number of frames of each episode, in the
             order of the file.
+        feature: The declaration of the camera; None for colours.
         levels: Receives `ImageStats.levels` of each episode just before its statistics.
 
     Yields:
         Statistics of each episode: shape (3, 1, 1) with values in 0..1; for depth, shape (1, 1, 1)
-        with stored values.
+        with distances in ``depth_unit``.
     """
     if any(length < 1 for _, length in episodes):
         raise UnreadableSourceError(
@@ -574,11 +612,15 @@ def clip_stats(
             next_step="Leave the episode out with --on-bad-episode drop.",
         )
     samples = [[first + rank for rank in sample_indices(length)] for first, length in episodes]
-    pictures = media.decode_shown(path, itertools.chain.from_iterable(samples), is_depth=is_depth)
+    feature = feature or {}
+    distances = _millimetres_of_codes(feature) if is_depth_map(feature) else None
+    pictures = media.decode_shown(
+        path, itertools.chain.from_iterable(samples), is_depth=distances is not None
+    )
     for wanted in samples:
-        stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
+        stats = ImageStats(quantiles=quantiles, scale=pixel_scale(feature))
         for _, picture in itertools.islice(pictures, len(wanted)):
-            stats.add(picture)
+            stats.add(picture if distances is None else distances.take(picture, mode="clip"))
         if levels is not None:
             levels.append(stats.levels())
         yield stats.result()
@@ -652,12 +694,19 @@ def _over_rows[Column: (QuantileSearch, QuantileCheck)](
                     del columns[name]
 
 
-def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) -> ImageStats:
-    stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
+def _image_stats(
+    column: pa.ChunkedArray, feature: Mapping[str, Any], *, quantiles: bool
+) -> ImageStats:
+    stats = ImageStats(quantiles=quantiles, scale=pixel_scale(feature))
+    is_depth = is_depth_map(feature)
     for row in sample_indices(len(column)):
         try:
             data = _image_file(column.slice(row, 1).chunk(0))
-            stats.add(media.decode_image(memoryview(data), is_depth=is_depth))
+            picture = media.decode_image(memoryview(data), is_depth=is_depth)
+            if is_depth and (_is_in_metres(feature) or picture.dtype.kind == "f"):
+                distances = picture * np.float64(_MM_PER_METRE if _is_in_metres(feature) else 1)
+                picture = np.rint(distances).clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
+            stats.add(picture)
         except ValueError as error:
             raise ValueError(f"row {row}: {error}") from error
         except UnreadableSourceError as error:

@@ -43,9 +43,10 @@ from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.source import HubGroup, datasets_of, glances_at
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, UsageError
+from leconvert.support.machine import names_an_open_file
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
-from leconvert.support.text import count
+from leconvert.support.text import count, shown
 from leconvert.transfer.names import HubName
 from leconvert.workdir.former import is_former
 from leconvert.workdir.swap import codebase_version, info_path
@@ -229,7 +230,8 @@ def fleet_datasets(
     Args:
         lines: The lines.
         output_dir: The folder of all results; None if they go to the Hub only.
-        path: The list, for messages; relative paths start from its folder.
+        path: The list, for messages; relative paths start from its folder, or from the current
+            one if it is standard input.
         say: Takes remarks for the user.
 
     Raises:
@@ -245,6 +247,13 @@ def fleet_datasets(
                 path,
                 line.number,
                 f"--name can name only one result, but the line gives {len(sources)} datasets.",
+            )
+        if line.name is not None and not line.name.isprintable():  # also bytes that are not UTF-8
+            raise _bad_line(
+                path,
+                line.number,
+                f"the name of the result {shown(line.name)} has a character that cannot be shown.",
+                "Give another name with --name.",
             )
         for source in sources:
             usual = source.repo_id if isinstance(source, HubName) else source.name
@@ -392,7 +401,9 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
             else "Write ORG/NAME or ORG/NAME@REV for a dataset on the Hub. `leconvert fleet "
             "find hf://ORG` lists the datasets of a user or an organisation.",
         )
-    pattern = os.path.join(path.parent, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
+    # A list on standard input, or one that a shell passes as an open file, lies in no folder.
+    folder = Path.cwd() if names_an_open_file(path) else path.parent
+    pattern = os.path.join(folder, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
     if os.path.lexists(pattern):
         if not os.path.isdir(pattern):  # noqa: PTH112 - the pattern is a text
             raise _bad_line(path, line.number, f"{line.place} is not a folder.")
@@ -400,7 +411,7 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
     if not glob.has_magic(line.place):
         named = HubName.parse(line.place)
         # If the first part is a folder here, the name is probably a mistyped path.
-        if named is not None and not os.path.lexists(path.parent / line.place.split("/")[0]):
+        if named is not None and not os.path.lexists(folder / line.place.split("/")[0]):
             return [named], []
         raise _bad_line(path, line.number, f"{line.place} does not exist.")
     folders = sorted(Path(match) for match in glob.glob(pattern, recursive=True))  # noqa: PTH207 - any path

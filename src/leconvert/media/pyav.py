@@ -8,6 +8,7 @@ does; PyAV alone assumes BT.601 for every stream.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN, GET_AGAIN_OR_DROP
 
-Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+Picture = npt.NDArray[Any]  # uint8, uint16 or float32
 
 # The codecs of LeRobot's datasets: AV1 by default, the others by choice or in old ones.
 _CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
@@ -353,8 +354,8 @@ def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture
         is_depth: Whether grey is depth.
 
     Returns:
-        uint8 of shape (height, width, 3); depth of one channel has shape (height, width, 1), uint8
-        or uint16 as stored.
+        uint8 of shape (height, width, 3); depth of one channel has shape (height, width, 1), uint8,
+        uint16 or float32 as stored.
 
     Raises:
         UnreadableSourceError: It is no such image, or is damaged.
@@ -373,10 +374,31 @@ def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture
     try:
         frames = context.decode(av.Packet(bytes(data))) or context.decode(None)
     except (av.error.FFmpegError, OSError, EOFError) as error:
+        if is_depth and decoder == "tiff":
+            return _metres(data, error)
         raise _no_image(getattr(error, "strerror", None) or str(error)) from error
     if not frames:
         raise _no_image("it is empty or cut short")
     return _stored_picture(frames[0], is_depth)
+
+
+def _metres(data: bytes | memoryview, error: Exception) -> Picture:
+    """Return the distances of a TIFF of float32, as LeRobot stores metres; FFmpeg has no such."""
+    try:
+        from PIL import Image  # LeRobot brings it
+    except ImportError:
+        from leconvert.support.extras import install_command
+
+        pillow = install_command("pillow")
+        raise _no_image(f"TIFF files of float32 need Pillow: `{pillow}`") from error
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode != "F":
+                raise _no_image(f"its pixels are {image.mode}") from error
+            distances: Picture = np.array(image)[..., None]
+            return distances
+    except OSError:
+        raise _no_image(getattr(error, "strerror", None) or str(error)) from error
 
 
 def _stored_picture(frame: Any, is_depth: bool) -> Picture:

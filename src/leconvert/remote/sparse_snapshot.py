@@ -138,12 +138,15 @@ class SparseCopy:
                 wanted.add(field.name)
             elif sizes:
                 where_empty.add(field.name)
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        may_be_empty = [
+            any(_null_count(group.column(place)) != 0 for group in groups)
+            for place in range(metadata.num_columns)
+        ]
+        for group in groups:
             for place in range(group.num_columns):
                 chunk = group.column(place)
-                may_be_empty = metadata.num_row_groups > 1 or _null_count(chunk) != 0
-                if _is_of(chunk, wanted) or (may_be_empty and _is_of(chunk, where_empty)):
+                if _is_of(chunk, wanted) or (may_be_empty[place] and _is_of(chunk, where_empty)):
                     offsets = [chunk.data_page_offset]
                     if chunk.dictionary_page_offset is not None:
                         offsets.append(chunk.dictionary_page_offset)

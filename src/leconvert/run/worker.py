@@ -296,10 +296,10 @@ class ShardWriter:
         self, job: _ShardJob, files: Files
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
         """Yield a camera's statistics and levels for each episode of a shard, if wanted."""
-        from leconvert.dataset.statistics import clip_stats, is_depth_map
+        from leconvert.dataset.statistics import clip_stats
 
         camera, shard = str(camera_of(job.shard.stream)), job.shard
-        is_depth = is_depth_map(self._sources.features[camera])
+        feature = self._sources.features[camera]
         file, first = job.paths, job.first_frames()
         episodes = [job.episode(place) for place in range(len(file))]
         computed = [view.repairs.computes_stats(camera, number) for view, number in episodes]
@@ -323,7 +323,7 @@ class ShardWriter:
             spans = list(zip(first[place:stop], frames[place:stop], strict=True))
             quantiles = episodes[place][0].repairs.quantiles
             levels: list[Any] | None = [] if quantiles else None
-            found = clip_stats(source, spans, is_depth=is_depth, quantiles=quantiles, levels=levels)
+            found = clip_stats(source, spans, feature, quantiles=quantiles, levels=levels)
             for _ in spans:
                 if job.should_stop():
                     raise InterruptedRunError(f"Stopped while reading {source}.", path=source)

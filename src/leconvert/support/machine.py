@@ -59,6 +59,11 @@ def is_linux() -> bool:
     return sys.platform == "linux"
 
 
+def names_an_open_file(path: Path) -> bool:
+    """Return whether a path is one of this process's open files, such as ``/dev/stdin``."""
+    return str(path.parent) in {"/dev", "/dev/fd", "/proc/self/fd"}
+
+
 class Machine(NamedTuple):  # a data class would import `inspect`, which `--help` avoids
     """Reads the resources that this process may use.
 

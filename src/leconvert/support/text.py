@@ -83,7 +83,7 @@ def shown(text: object) -> str:
 
     Names may hold line breaks, quotes, and bytes that are not text; values may be long.
     """
-    said = text if isinstance(text, str) and text.isprintable() else ascii(text)
+    said = text if isinstance(text, str) and text.strip() and text.isprintable() else ascii(text)
     if len(said) > _SHOWN_CHARACTERS:
         said = said[: _SHOWN_CHARACTERS - 3] + "..."
     return said

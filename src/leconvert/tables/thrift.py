@@ -134,6 +134,12 @@ def varint(value: int) -> bytes:
         return bytes((value,))
     if value < 0x4000:
         return bytes((value & 0x7F | 0x80, value >> 7))
+    # Places in a file mostly have three or four bytes, and row groups have dozens of places.
+    if value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if value < 0x10000000:
+        low, high = value & 0x7F | 0x80, value >> 14 & 0x7F | 0x80
+        return bytes((low, value >> 7 & 0x7F | 0x80, high, value >> 21))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -17,6 +17,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -90,14 +91,10 @@ class UrlStore:
 
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
         """Yield the files below a folder, sorted; nothing if the folder does not exist."""
-        with store_errors(self.url):
+        found: Mapping[str, Mapping[str, Any]] = {}
+        with suppress(FileNotFoundError), store_errors(self.url):
             self.fs.invalidate_cache()  # an earlier listing may be out of date
-            try:
-                found: Mapping[str, Mapping[str, Any]] = self.fs.find(
-                    self.path(folder).rstrip("/"), detail=True
-                )
-            except FileNotFoundError:
-                return
+            found = self.fs.find(self.path(folder).rstrip("/"), detail=True)
         prefix = f"{self.root}/"
         for path, seen in sorted(found.items()):
             if path.endswith("/"):
@@ -111,7 +108,7 @@ class UrlStore:
 
     def find_file(self, path: str) -> RemoteFile | None:
         """Return one file; None if it does not exist."""
-        with store_errors(self.url), suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), store_errors(self.url):
             self.fs.invalidate_cache(self.path(path))  # an earlier listing may be out of date
             found = self.fs.info(self.path(path))
             return RemoteFile(path, int(found["size"]), mark=_content_mark(found))
@@ -161,14 +158,14 @@ class UrlStore:
         raise other_content(file.path, self.url)
 
     def _get(self, file: RemoteFile, out: BinaryIO) -> None:
-        with store_errors(self.url):
-            try:
+        try:
+            with store_errors(self.url):
                 # The library opens a file by name. This name creates none: the file may have lost
                 # its own name meanwhile, see `NameGate`. Not every platform empties a file by it.
                 out.truncate(0)
                 self.fs.get_file(self.path(file.path), f"/dev/fd/{out.fileno()}")
-            except FileNotFoundError as error:
-                raise changed_meanwhile(self.url, [f"{file.path}: it no longer exists"]) from error
+        except FileNotFoundError as error:
+            raise changed_meanwhile(self.url, [f"{file.path}: it no longer exists"]) from error
         size_bytes = os.fstat(out.fileno()).st_size
         if size_bytes != file.size_bytes:
             raise UnreadableSourceError(
@@ -263,17 +260,25 @@ def _protocol(url: str) -> str:
 def store_errors(url: str) -> Iterator[None]:
     """Turn any error of a store's library within the block into a `StorageError`.
 
-    ``FileNotFoundError`` passes through.
+    ``FileNotFoundError`` passes through if the store answered. fsspec also raises it, with the
+    reason as the cause, where a web server cannot be reached or fails.
     """
     try:
         yield
-    except (LeconvertError, FileNotFoundError):
+    except LeconvertError:
+        raise
+    except FileNotFoundError as error:
+        why = error.__cause__
+        is_gone = isinstance(why, OSError) and not isinstance(why, FileNotFoundError)
+        fails = getattr(why, "status", 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
+        if why is not None and (is_gone or fails):
+            raise _failure(url, why) from why
         raise
     except Exception as error:  # each library has errors of its own, without a common base
         raise _failure(url, error) from error
 
 
-def _failure(url: str, error: Exception) -> StorageError:
+def _failure(url: str, error: BaseException) -> StorageError:
     said = str(error).strip().splitlines()[:1] or [type(error).__name__]
     return StorageError(
         f"A request to {url} failed: {without_credentials(said[0]).rstrip('.')}.",

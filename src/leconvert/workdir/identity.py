@@ -195,12 +195,14 @@ def _is_our_own(folder: Path) -> bool:
 
 def _remove_old_locks(folder: Path) -> None:
     """Remove the locks of processes that ended long ago, whose heartbeats no longer matter."""
-    with suppress(OSError):
-        for path in folder.iterdir():
-            is_old = time.time() - path.lstat().st_mtime > _KEPT_SECONDS
-            is_lock = _LOCK_NAME.match(f"{folder.name}/{path.name}")
-            if is_old and is_lock and _is_locked(path) is False:
-                path.unlink()
+    oldest = time.time() - _KEPT_SECONDS
+    with suppress(OSError), os.scandir(folder) as entries:  # a week may leave ten thousand
+        for entry in entries:
+            is_old = entry.stat(follow_symlinks=False).st_mtime < oldest
+            if is_old and _LOCK_NAME.match(f"{folder.name}/{entry.name}"):
+                path = Path(entry.path)
+                if _is_locked(path) is False:
+                    path.unlink()
 
 
 def _is_held(fields: Mapping[str, Any]) -> bool | None:

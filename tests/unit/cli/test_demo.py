@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli import demo
-from leconvert.support.errors import StorageError, VerificationError
+from leconvert.support.errors import VerificationError
 
 
 def test_a_demo_that_was_interrupted_can_be_given_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for trouble in (KeyboardInterrupt(), StorageError("full"), OSError(28, "full")):
+    for trouble in (KeyboardInterrupt(), OSError(28, "full")):
         _stop_with(trouble, monkeypatch)
         with pytest.raises(type(trouble)):
             demo.run_demo(tmp_path)

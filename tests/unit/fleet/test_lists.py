@@ -55,7 +55,7 @@ def parse(words: Sequence[str]) -> Line:
 
 def read(text: str, folder: Path) -> list[tuple[str, str, bool]]:
     path = folder / "list.txt"
-    path.write_text(text)
+    path.write_bytes(os.fsencode(text))
     found = read_list(path, Path("/out"), parse, say=print)
     assert all(one.target == Path("/out") / one.name for one in found)
     return [(one.name, str(one.source), one.options.repairs.retime) for one in found]
@@ -96,6 +96,7 @@ a/two --retime   # by wall clock
         ("a --name ../x", "line 1: '../x' cannot be the name of a result."),
         ("a --name /x", "line 1: '/x' cannot be the name of a result."),
         ("a --name .x", "line 1: '.x' cannot be the name of a result."),
+        ("a --name '\udcff'", "the name of the result '\\udcff' has a character"),
         (
             "s3://bucket/name",
             ("line 1: s3://bucket/name is neither a folder nor a dataset on the Hub."),
@@ -387,3 +388,18 @@ def test_rules_add_to_what_a_dataset_is_given() -> None:
     assert policy.after(one, given, [error("timestamps")]) == RepairOptions(
         reindex=True, accept=("a", "b")
     )
+
+
+def test_a_list_on_standard_input_starts_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset(tmp_path / "a")
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"a\n")
+    os.close(write_end)
+    monkeypatch.chdir(tmp_path)
+    try:
+        found = read_list(Path(f"/dev/fd/{read_end}"), tmp_path / "out", parse, say=str)
+    finally:
+        os.close(read_end)
+    assert [one.source for one in found] == [tmp_path / "a"]

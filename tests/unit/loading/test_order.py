@@ -190,6 +190,23 @@ def test_ranks_touch_few_episodes_but_their_own(episodes: int) -> None:
     assert sum(map(len, everything)) == 3 * episodes
 
 
+@pytest.mark.parametrize(
+    ("episodes", "hosts", "ranks", "pool"),
+    [(300, 8, 8, 256), (300, 8, 1, 256), (300, 16, 4, 256), (1000, 6, 1, 162), (1000, 12, 2, 216)],
+)
+def test_hosts_together_open_hardly_more_than_every_episode_once(
+    episodes: int, hosts: int, ranks: int, pool: int
+) -> None:
+    lengths = np.random.default_rng(0).integers(150, 350, episodes)
+    order = EpisodeOrder(lengths, pool_size=pool)
+    frames = 0
+    for host in range(hosts):
+        of_host = range(host * ranks, (host + 1) * ranks)
+        opened = [order.episodes(0, rank, hosts * ranks) for rank in of_host]
+        frames += int(lengths[np.unique(np.concatenate(opened))].sum())
+    assert frames < 1.1 * order.num_frames
+
+
 @given(lengths=LENGTHS, pool=POOLS, ranks=st.integers(1, 5), epoch=st.integers(0, 2))
 def test_the_episodes_of_a_rank_are_those_of_its_frames(
     lengths: list[int], pool: int, ranks: int, epoch: int
@@ -236,10 +253,8 @@ def distinct_episodes(episodes: np.ndarray, batch_size: int) -> float:
     return float(np.mean([len(np.unique(batch)) for batch in batches]))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "batch_size"),
-    [([200] * 20, 16), (list(range(20, 400, 20)), 100), ([250] * 146, 256)],
-)
+@pytest.mark.parametrize("batch_size", [16, 32, 100, 256])
+@pytest.mark.parametrize("lengths", [[200] * 20, list(range(20, 400, 20)), [250] * 146])
 def test_batches_have_as_many_episodes_as_those_of_a_shuffle_of_all_frames(
     lengths: list[int], batch_size: int
 ) -> None:
@@ -274,6 +289,27 @@ def test_an_episode_that_a_cut_divides_is_under_way_without_a_break(
     for numbers in positions.values():
         rounds = np.unique(np.array(numbers) // pool)
         assert np.ptp(rounds) == len(rounds) - 1
+
+
+def test_a_place_far_into_the_order_is_found_without_going_there() -> None:
+    order = EpisodeOrder(np.full(40_000, 250), pool_size=32)
+    drawn = []
+    order._epoch(0)._frame_orders = SpyingDict(drawn)
+    block = next(order.blocks(Share(), taken=9_999_990))
+    assert len(block.frames) == 10
+    assert len(drawn) <= 10
+
+
+class SpyingDict(dict):
+    """Says what is put into it."""
+
+    def __init__(self, drawn: list[int]) -> None:
+        super().__init__()
+        self._drawn = drawn
+
+    def __setitem__(self, key: int, value: np.ndarray) -> None:
+        self._drawn.append(key)
+        super().__setitem__(key, value)
 
 
 def test_a_pool_without_a_place_and_a_negative_seed_are_refused() -> None:

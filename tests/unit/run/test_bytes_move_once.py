@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from leconvert import media
@@ -36,18 +35,3 @@ def test_the_result_holds_the_very_files_that_the_workers_wrote(
     # And the workers moved each coded byte of the sources once.
     clips = small_source.rglob("*.mp4")
     assert copied == sum(int(media.read_clip_index(clip).sizes.sum()) for clip in clips)
-
-
-def test_info_keeps_what_it_does_not_know(source_copy: Path, tmp_path: Path) -> None:
-    import leconvert
-    from leconvert.model.repairs import RepairOptions
-
-    path = source_copy / "meta/info.json"
-    info = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**info, "license": "mit", "fps": 29.97}))
-    retimed = RepairOptions(retime=True)
-    leconvert.convert(source_copy, output=tmp_path / "out", repairs=retimed)
-    converted = json.loads((tmp_path / "out/meta/info.json").read_bytes())
-    assert converted["license"] == "mit"
-    assert converted["fps"] == 29.97
-    assert converted["features"]["action"]["fps"] == 29.97

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,12 +11,12 @@ import pytest
 
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner
-from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.run.conversion import Conversion
 from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.space import SpaceNeeded
-from leconvert.support.errors import FindingsError, PlanMismatchError, StorageError, TargetError
+from leconvert.support.errors import StorageError, TargetError
 from leconvert.support.progress import SilentProgress
-from leconvert.testing import edit_table, with_column
+from leconvert.testing import edit_table
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import OpenedRun
@@ -30,63 +30,6 @@ class Said(SilentProgress):
 
     def say(self, line: str) -> None:
         self.lines.append(line)
-
-
-def shift_times(source: Path, episode: int) -> None:
-    import pyarrow as pa
-
-    edit_table(
-        source,
-        episode,
-        lambda table: with_column(
-            table, "timestamp", pa.array([9.0] * table.num_rows, pa.float32())
-        ),
-    )
-
-
-def count_rows_from_one(source: Path, episode: int) -> None:
-    import pyarrow as pa
-
-    edit_table(
-        source,
-        episode,
-        lambda table: with_column(table, "frame_index", pa.array(range(1, table.num_rows + 1))),
-    )
-
-
-def give_one_number_to_two_tasks(source: Path) -> None:
-    with (source / "meta/tasks.jsonl").open("a") as lines:
-        lines.write('{"task_index": 0, "task": "another one"}\n')
-
-
-@pytest.mark.parametrize(
-    ("damages", "helps"),
-    [
-        ([lambda s: shift_times(s, 0)], "Run the command again with --retime"),
-        (
-            [lambda s: shift_times(s, 0), lambda s: count_rows_from_one(s, 1)],
-            "Run the command again with --retime --reindex",
-        ),
-        ([give_one_number_to_two_tasks], "Repair the source and run the command again"),
-        (
-            [give_one_number_to_two_tasks, lambda s: shift_times(s, 0)],
-            "Repair the source and run the command again, with --retime",
-        ),
-    ],
-    ids=["a flag", "two flags", "no flag", "a flag for a part"],
-)
-def test_a_source_with_errors_is_told_what_helps(
-    source_copy: Path, tmp_path: Path, damages: list[Callable[[Path], None]], helps: str
-) -> None:
-    for damage in damages:
-        damage(source_copy)
-    with pytest.raises(FindingsError) as caught:
-        draft_plan(source_copy, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS))
-    assert caught.value.next_step == f"{helps}; nothing was written."
-    errors = [found for found in caught.value.findings if found["severity"] == "error"]
-    number = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-    assert caught.value.message == f"{source_copy} cannot be converted as it is: {number}."
-    assert not (tmp_path / "work").exists()
 
 
 def test_of_two_planners_that_scanned_at_once_the_second_joins_the_first(
@@ -163,36 +106,6 @@ def test_a_plan_made_in_place_of_a_vanished_run_must_fit_on_the_disk_too(
     with pytest.raises(StorageError, match="0 MiB free"):
         open_or_plan(small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS))
     assert WorkDir(tmp_path / "work").current_run_id() is None
-
-
-def test_a_run_of_another_layout_is_not_joined_and_the_options_that_differ_are_named(
-    planned: OpenedRun, small_source: Path, tmp_path: Path
-) -> None:
-    options = LayoutOptions(episodes_per_batch=1, layout="streaming", loader_workers=2)
-    with pytest.raises(PlanMismatchError) as caught:
-        open_or_plan(small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=options))
-    assert caught.value.details == (
-        "layout: not given in the plan, streaming now",
-        "loader_workers: not given in the plan, 2 now",
-    )
-    run = open_or_plan(
-        small_source,
-        tmp_path / "out",
-        tmp_path / "work",
-        Conversion(layout=options, plan=PlanOptions(restart=True)),
-    )
-    assert run.manifest.options["layout"] == "streaming"
-    with pytest.raises(PlanMismatchError) as caught:
-        open_or_plan(
-            small_source,
-            tmp_path / "out",
-            tmp_path / "work",
-            Conversion(layout=LayoutOptions(episodes_per_batch=1)),
-        )
-    assert caught.value.details == (
-        "layout: streaming in the plan, not given now",
-        "loader_workers: 2 in the plan, not given now",
-    )
 
 
 @pytest.mark.parametrize("episodes_per_batch", [None, 2])

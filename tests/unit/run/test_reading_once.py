@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,24 +74,3 @@ def test_to_write_many_small_files_reads_the_source_no_oftener_than_to_write_few
     assert counts[0].keys() == counts[1].keys() == {"data", "videos"}
     # Who writes a file's last episode before others reads it once more.
     assert all(counts[1][kind] <= counts[0][kind] + 2 for kind in counts[0]), counts
-
-
-def test_a_comparison_opens_a_clip_of_the_result_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    camera = CameraSpec("observation.images.top", 64, 48, options={"bf": "2"})
-    camera = replace(camera, target_clip_bytes=100_000)
-    old, source, result = tmp_path / "old", tmp_path / "source", tmp_path / "result"
-    make_dataset(old, DatasetSpec(episodes=2, frames=400, cameras=(camera,), distinct_clips=1))
-    leconvert.convert(old, output=source)
-    leconvert.convert(source, output=result, layout=LayoutOptions(to="v2.1", block_align=4096))
-    opened: Counter[str] = Counter()
-    really = os.open
-
-    def noting(path: object, *rest: int, **options: int) -> int:
-        opened[str(path)] += str(path).startswith(str(result)) and str(path).endswith(".mp4")
-        return really(path, *rest, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "open", noting)
-    assert verify_pair(result, source).ok
-    assert sorted((+opened).values()) == [1, 1]

@@ -20,7 +20,7 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import SourceError, TargetError, UsageError
+from leconvert.support.errors import UsageError
 from leconvert.workdir.swap import work_dir_beside
 
 
@@ -174,35 +174,3 @@ def test_what_is_finished_is_left_and_what_was_interrupted_is_resumed(
     for name in "bc":
         assert digest_of(tmp_path / name) == digest_of(tmp_path / f"{name}_before")
     assert not list(tmp_path.glob(".*"))
-
-
-def test_another_split_does_not_replace_what_is_there(small_source: Path, tmp_path: Path) -> None:
-    leconvert.split(small_source, output_dir=tmp_path, into={"a": "0-1", "b": "2-4"})
-    before = digest_of(tmp_path)
-    as_before, other = {"a": "0-1", "b": "2-4"}, {"c": "0-1", "b": "2-3", "d": "4"}
-    for into, repairs, layout in (
-        (other, RepairOptions(), LayoutOptions()),
-        (as_before, RepairOptions(quantiles=True), LayoutOptions()),
-        (as_before, RepairOptions(), LayoutOptions(layout="episode-files")),
-    ):
-        with pytest.raises(TargetError):
-            leconvert.split(
-                small_source, output_dir=tmp_path, into=into, repairs=repairs, layout=layout
-            )
-    assert digest_of(tmp_path) == before
-
-
-def test_a_dry_run_prices_each_part_and_writes_nothing(small_source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    parts = leconvert.split(small_source, output_dir=out, into={"a": 0.5, "b": 0.5}, dry_run=True)
-    assert not out.exists()
-    plans = [part.plan for part in parts]
-    assert sum(plan.frames for plan in plans if plan) == 44
-    assert all(part.report is None for part in parts)
-
-
-def test_parts_cannot_lie_in_the_source(source_copy: Path) -> None:
-    with pytest.raises((TargetError, SourceError, UsageError)):
-        leconvert.split(source_copy, output_dir=source_copy, into={"a": "0-1", "b": "2-4"})
-    with pytest.raises(SourceError):
-        leconvert.split(source_copy / "no", output_dir=source_copy.parent, into={"a": 1.0})

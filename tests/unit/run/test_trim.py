@@ -14,20 +14,19 @@ import pytest
 
 import leconvert
 from leconvert import media
-from leconvert.api import find_finished
 from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import rows_of, v3
 from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.dataset.scan import scan_source
-from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.model.repairs import Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, parse_frames
 from leconvert.model.values import LayoutOptions, stream_of_camera
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.packer import reason_to_keep
-from leconvert.run.planner import draft_plan, open_or_plan
+from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import FindingsError, PlanMismatchError, TargetError, UsageError
+from leconvert.support.errors import FindingsError, PlanMismatchError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset
 from leconvert.testing.encode import encode_clip
 
@@ -190,21 +189,6 @@ def test_v21_holds_what_lies_between_keyframes(source: Path, tmp_path: Path) -> 
         assert verify_pair(tmp_path / "out", source, depth="bytes").ok
 
 
-def test_a_trimmed_source_for_v21_is_a_finding(trimmed: Path, tmp_path: Path) -> None:
-    with pytest.raises(FindingsError) as caught:
-        leconvert.convert(trimmed, output=tmp_path / "out", layout=LayoutOptions(to="v2.1"))
-    codes = {(f["code"], f["episode"]) for f in caught.value.findings if f["severity"] == "error"}
-    assert {code for code, _ in codes} == {"no-keyframe"}
-    assert {1} <= {episode for _, episode in codes} <= {1, 2}
-    leconvert.convert(
-        trimmed,
-        output=tmp_path / "out",
-        layout=LayoutOptions(to="v2.1"),
-        repairs=RepairOptions(on_bad_episode="drop"),
-        proof=BYTES,
-    )
-
-
 @pytest.mark.parametrize("kind", ["intra refresh", "a table that lists every frame"])
 def test_frames_that_no_decoder_finds_are_refused_before_any_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
@@ -334,32 +318,6 @@ def test_a_run_is_resumed_by_the_same_frames_alone(source: Path, tmp_path: Path)
         open_or_plan(
             *places, Conversion(selection=EpisodeSelection(frames=(FrameInterval(1, 17, 31),)))
         )
-
-
-def test_a_trim_in_place_is_not_made_twice(source: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(source, tmp_path / "set")
-    done = leconvert.trim(root, frames={1: (17, 30)})
-    assert done.kept_source == tmp_path / "set_old"
-    assert verify_pair(root, tmp_path / "set_old", depth="bytes").ok
-    with pytest.raises((UsageError, TargetError)):
-        leconvert.trim(root, frames={1: (17, 30)})
-
-
-def test_a_finished_trim_is_known(source: Path, trimmed: Path) -> None:
-    intervals = FrameInterval(1, 17, 30), FrameInterval(2, 0, 20)
-    known = EpisodeSelection(frames=intervals)
-    assert find_finished([source], trimmed, Conversion(selection=known)) == "structure"
-    other = EpisodeSelection(frames=intervals[:1])
-    with pytest.raises(TargetError) as refused:
-        find_finished([source], trimmed, Conversion(selection=other))
-    assert "trimmed to its frames" in refused.value.details[0]
-
-
-def test_a_draft_says_what_is_decoded(source: Path, tmp_path: Path) -> None:
-    selection = EpisodeSelection(frames=(FrameInterval(1, 17, 30),))
-    places = source, tmp_path / "out", tmp_path / "work"
-    summary = draft_plan(*places, Conversion(selection=selection)).summary
-    assert (summary.frames, len(summary.decoded_cameras), summary.decoded_episodes) == (79, 2, 1)
 
 
 def test_nothing_else_is_changed(source: Path) -> None:

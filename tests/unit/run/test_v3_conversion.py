@@ -26,8 +26,7 @@ from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import open_or_plan
-from leconvert.run.upkeep import undo_conversion
-from leconvert.support.errors import FindingsError, SourceChangedError, SourceError
+from leconvert.support.errors import FindingsError, SourceChangedError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = [12, 7, 1, 9, 15, 20, 8]
@@ -184,19 +183,6 @@ def test_what_tables_say_otherwise_is_named_and_the_result_is_as_lerobot_reads_t
     assert [index for index, _ in v3.read_tasks(tmp_path / "out")] == list(range(len(rows)))
 
 
-def test_in_place_the_source_is_kept_and_undo_puts_it_back(source: Path, sound: Path) -> None:
-    before = bytes_of(source)
-    report = leconvert.convert(source, layout=SMALL)
-    assert report.kept_source is not None
-    assert bytes_of(report.kept_source) == before
-    converted(source, source.with_name("back"))
-    assert bytes_of(source.with_name("back")) == bytes_of(sound)
-    result = bytes_of(source)
-    report = undo_conversion(source)
-    assert bytes_of(source) == before
-    assert bytes_of(report.result) == result
-
-
 def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:
     proof = ProofOptions(delete_source=True)
     report = leconvert.convert(source, layout=SMALL, proof=proof)
@@ -241,14 +227,6 @@ def test_a_replaced_source_with_sound_is_kept(tmp_path: Path) -> None:
     assert str(report.kept_because).startswith("1 file is not completely in the result: videos/")
 
 
-def test_a_dataset_that_shall_stay_as_it_is_is_not_converted(source: Path) -> None:
-    before = bytes_of(source)
-    with pytest.raises(SourceError, match=r"is already v3\.0") as refused:
-        leconvert.convert(source)
-    assert "--output" in str(refused.value.next_step)
-    assert bytes_of(source) == before
-
-
 def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Path) -> None:
     run = open_or_plan(source, tmp_path / "out", tmp_path / "work", Conversion(layout=SMALL))
     check_source_unchanged(run)
@@ -288,11 +266,18 @@ def test_selected_episodes_are_cut_out(
     assert [row["stats/episode_index/min"] for row in rows] == [[n] for n in range(len(kept))]
 
 
-def test_in_place_a_selection_is_something_to_convert(source: Path) -> None:
-    report = leconvert.convert(source, selection=EpisodeSelection(episodes="0-2"))
-    assert (report.episodes, report.output) == (3, source)
-    assert [row["length"] for row in rows_of(source)] == LENGTHS[:3]
-    assert report.kept_source is not None
+def test_statistics_of_parts_of_files_are_those_of_single_files(
+    sound: Path, tmp_path: Path
+) -> None:
+    v21 = tmp_path / "v21"
+    leconvert.convert(sound, output=v21, layout=LayoutOptions(to="v2.1"))
+    rows = []
+    for source in (sound, v21):
+        out = tmp_path / f"of {source.name}"
+        converted(source, out, repairs=RepairOptions(quantiles=True))
+        rows.append(rows_of(out))
+    assert "stats/action/q01" in rows[0][0]
+    assert rows[0] == rows[1]
 
 
 def test_a_column_in_two_types_gets_the_one_that_holds_the_values_of_both(

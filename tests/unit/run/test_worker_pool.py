@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from leconvert.api import convert
-from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import LeaseOptions, WorkerOptions
 from leconvert.run.worker_pool import EngineWatcher, WorkerPool
-from leconvert.support.errors import UsageError
-from leconvert.support.progress import NO_PROGRESS, SilentProgress, Stage
+from leconvert.support.progress import NO_PROGRESS, Stage
 from leconvert.testing import DatasetSpec, make_dataset
 from leconvert.workdir.activity import WorkerRecord, write_worker
-from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import OpenedRun
 
@@ -77,21 +72,6 @@ def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
     assert work.was_told
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("worker")]
     assert not output.exists()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"lease_seconds": 0},
-        {"lease_seconds": float("nan")},
-        {"max_attempts": 0},
-        {"trouble_seconds": -1},
-        {"trouble_seconds": float("nan")},
-    ],
-)
-def test_leases_that_cannot_work_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(UsageError):
-        LeaseOptions(**options)  # type: ignore[arg-type]
 
 
 class IdleEngine:
@@ -172,40 +152,3 @@ def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: O
         assert progress.done == sizes[0] + sizes[1]
         watcher.saw_done(range(1, len(sizes)))
         assert progress.done == sum(sizes)
-
-
-class Said(SilentProgress):
-    """Progress that keeps what was said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-
-def test_a_second_conversion_names_who_works_on_the_run_and_how_others_join(
-    planned: OpenedRun, request: pytest.FixtureRequest
-) -> None:
-    living = WorkerIdentity.of_this_process()
-    # The lock of a process that was killed.
-    left = Path(tempfile.gettempdir(), f"{living.lock}0")
-    left.touch()
-    request.addfinalizer(left.unlink)
-    gone = replace(living, token="gone", lock=f"{living.lock}0")
-    for identity, state in ((living, "working"), (gone, "working"), (living, "ended")):
-        token = f"{identity.token}-{state}"
-        fields = replace(identity, token=token).as_fields()
-        write_worker(planned.paths, planned.manifest.run_id, WorkerRecord(**fields, state=state))
-    said = Said()
-    source, target = planned.manifest.source, planned.manifest.target
-    convert(
-        source,
-        output=target,
-        work_dir=planned.work_dir.root,
-        layout=LayoutOptions(episodes_per_batch=1),
-        progress=said,
-    )
-    (line,) = [line for line in said.lines if "may still work" in line]
-    assert line.startswith(f"1 worker of earlier commands (1 on {living.host}) may still work")
-    assert f"`leconvert work {planned.work_dir.root}`" in line

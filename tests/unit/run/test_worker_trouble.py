@@ -193,21 +193,6 @@ def test_a_worker_of_a_run_that_was_given_up_says_so_and_touches_the_new_run_in_
     assert list_batches(trouble.run.paths.done_dir), "the batch in hand was finished in its own run"
 
 
-def test_a_worker_whose_run_was_removed_after_a_restart_is_told_why(
-    trouble: Trouble, small_source: Path, tmp_path: Path
-) -> None:
-    worker = trouble.worker()
-    open_or_plan(
-        small_source,
-        tmp_path / "out",
-        tmp_path / "work",
-        Conversion(plan=PlanOptions(restart=True)),
-    )
-    shutil.rmtree(trouble.run.paths.root)
-    with pytest.raises(PlanMismatchError, match="was discarded"):
-        worker.run()
-
-
 def test_a_work_dir_that_the_finished_conversion_removed_ends_a_worker_well(
     trouble: Trouble,
 ) -> None:
@@ -286,23 +271,6 @@ def test_a_plan_that_cannot_be_read_for_a_while_holds_no_batch_meanwhile(
     assert trouble.worker().run().batches_done == 5
     assert held == [Outcome.HANDED_BACK] * 2
     assert trouble.pauses == [1.0, 2.0]
-
-
-def test_a_batch_of_an_unreadable_plan_is_handed_back_once_the_disk_works(
-    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, broken = BatchFile.read, [OSError(errno.EIO, "error")]
-
-    def once(batches: BatchFile, batch_id: int) -> object:
-        if broken:
-            raise broken.pop()
-        return read(batches, batch_id)
-
-    monkeypatch.setattr(BatchFile, "read", once)
-    trouble.fs.fail("write_new", errno.EIO, match=".end")
-    assert trouble.worker().run().batches_done == 5, "or its own claim would have to expire first"
-    assert trouble.pauses == [1.0]
-    assert trouble.outcomes().count(Outcome.HANDED_BACK) == 1
 
 
 def test_an_error_in_the_program_sets_its_batch_aside_with_the_traceback(
@@ -406,13 +374,3 @@ def test_an_idle_worker_looks_at_once_when_another_of_its_process_ends_a_batch(
     assert trouble.worker(batch_ended=Woken()).run().batches_done == 0
     assert len(naps) == 1
     assert list_batches(trouble.run.paths.done_dir) == set(range(5))
-
-
-def test_a_worker_alone_in_its_process_stops_in_the_middle_of_a_nap(trouble: Trouble) -> None:
-    others = trouble.successor()
-    for batch_id in range(trouble.run.manifest.num_batches):
-        assert others.claim(batch_id) is not None
-    trouble.then = trouble.stop.set
-    with pytest.raises(InterruptedRunError):
-        trouble.worker().run()
-    assert len(trouble.pauses) == 1

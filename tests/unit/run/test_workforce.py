@@ -93,9 +93,9 @@ STATS = RepairOptions(recompute_stats=True, quantiles=True)
 @pytest.mark.parametrize(
     ("spec", "repairs"),
     [
-        pytest.param(SHORT, ANEW, id="many tables in a file, written anew"),
+        pytest.param(SHORT, ANEW, id="many tables in a file, written anew", marks=pytest.mark.slow),
         pytest.param(IMAGES, ANEW, id="images, written anew"),
-        pytest.param(LONG, ANEW, id="a long table, written anew"),
+        pytest.param(LONG, ANEW, id="a long table, written anew", marks=pytest.mark.slow),
         pytest.param(PICTURES, STATS, id="statistics of large pictures"),
     ],
 )

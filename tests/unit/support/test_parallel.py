@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,33 +125,6 @@ def test_results_come_in_the_order_of_the_pieces(spread: Spread | None) -> None:
     assert list(parallel_map(divmod, [], spread)) == []
 
 
-def test_short_pieces_are_handed_over_together_and_long_ones_each_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    handed: list[list[int]] = []
-
-    def in_processes(
-        work: Callable[..., list[int]], groups: Sequence[Any], _: int
-    ) -> Iterator[list[int]]:
-        for group in groups:
-            handed.append([number for (number,) in group[0]])
-            yield work(*group)
-
-    def a_millisecond(number: int) -> int:
-        end = time.thread_time() + 0.001
-        while time.thread_time() < end:
-            pass
-        return number
-
-    monkeypatch.setattr(spread, "_in_processes", in_processes)
-    monkeypatch.setattr(spread, "spread_for", lambda *_, **__: Spread(processes=1))
-    pieces = [(number,) for number in range(105)]
-    weights = [1.0] * 100 + [1000.0] * 5
-    assert [*parallel_map(a_millisecond, pieces, weights=weights)] == list(range(105))
-    assert len(handed) < 50
-    assert all(len([number for number in group if number >= 100]) <= 1 for group in handed)
-
-
 class Remembering:
     """Work that remembers something of its pieces, which must not change while it is pickled."""
 
@@ -233,32 +203,6 @@ def test_a_processor_that_others_keep_busy_is_no_slow_storage(
     assert not latency.dominates
 
 
-def test_a_thread_that_waits_for_one_that_computes_does_not_wait_for_storage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(spread, "queued_seconds", lambda: 0.0)
-    with spread.Latency() as latency:
-        computing = threading.Thread(target=_compute, args=(0.05,))
-        computing.start()
-        computing.join()
-    assert latency.cpu_seconds >= 0.05
-
-
-def _compute(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
-def test_what_a_thread_waited_for_a_processor_is_read_where_the_kernel_tells(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert spread.queued_seconds() >= 0.0
-    for content in (b"", b"0 x 1"):
-        monkeypatch.setattr("builtins.open", lambda *_a, c=content: io.BytesIO(c))
-        assert spread.queued_seconds() == 0.0
-
-
 @pytest.mark.parametrize("which", [1, 2])
 def test_a_thread_whose_start_is_interrupted_does_no_work(
     which: int, monkeypatch: pytest.MonkeyPatch
@@ -298,10 +242,3 @@ def test_the_first_error_of_threads_stops_the_others_and_is_raised() -> None:
 
     with pytest.raises(ValueError, match="the first"):
         run_threads(work, 2, stop, name="crew")
-
-
-def test_threads_are_watched_until_all_have_ended() -> None:
-    stop, seen = threading.Event(), threading.Event()
-    run_threads(lambda: seen.wait(10), 2, stop, name="crew", watch=seen.set, watch_seconds=0.001)
-    assert seen.is_set()
-    assert not stop.is_set()

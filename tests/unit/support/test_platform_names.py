@@ -29,7 +29,9 @@ TEXT = re.compile(
     r"\b(renameat2|copy_file_range|memfd|prctl)\b"
 )
 SYSTEM = {("sys", "platform"), ("platform", "system")}
-ANY = re.compile("|".join([*NAMES, OPTIONS.pattern, TEXT.pattern, r"\bplatform\b"]))
+ANY = re.compile(
+    "|".join([*NAMES, OPTIONS.pattern, TEXT.pattern, r"sys\.platform|platform\.system"])
+)
 
 
 def named(path: Path) -> Iterator[tuple[int, str]]:

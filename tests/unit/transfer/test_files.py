@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,41 @@ from leconvert.transfer.store import RemoteFile
 from leconvert.transfer.urls import UrlStore
 
 SIZE = 100_000
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """Answers every request with the status that its path begins with."""
+
+    def do_GET(self) -> None:
+        self.send_error(int(self.path.split("/")[1]))
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(404, "is missing"), (403, "is missing"), (503, "503"), (None, "Connect")],
+)
+def test_a_web_server_that_fails_or_is_gone_is_no_missing_file(
+    status: int | None, said: str
+) -> None:
+    pytest.importorskip("aiohttp")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+        place = f"http://127.0.0.1:{server.server_port}/{status}"
+        if status is None:
+            server.server_close()
+        else:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(UnreadableSourceError, match=said) as caught:
+                files_at(place).read("meta/info.json")
+        finally:
+            if status is not None:
+                server.shutdown()
+    assert ("is missing" in str(caught.value)) == (said == "is missing")
 
 
 class CountingSystem:

@@ -85,11 +85,6 @@ def test_a_call_is_recorded_with_host_versions_and_the_difference_of_clocks(run:
     assert read_invocations(run, "another-run") == []
 
 
-def test_a_call_from_python_has_no_command(run: RunPaths) -> None:
-    record_invocation(run, RUN_ID, "convert", None)
-    assert [entry.command for entry in read_invocations(run, RUN_ID)] == [None]
-
-
 def test_a_call_from_a_folder_that_was_removed_has_none(
     run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,18 +91,6 @@ def test_a_holder_that_lives_is_refused_at_its_next_beat(run: RunPaths, holder: 
     assert "sign of life" not in caught.value.message
 
 
-def test_a_holder_that_wrote_no_record_yet_is_told_by_the_first(
-    run: RunPaths, holder: ExitStack
-) -> None:
-    record = run.packer_lock.with_name("packer.lock.holder")
-    text = record.read_bytes()
-    record.unlink()
-    waiting = Waiting(3, lambda: record.write_bytes(text) and None)
-    with pytest.raises(BusyError), packer_lock(run, "r1", wait=waiting.wait(120)):
-        pass
-    assert len(waiting.pauses) == 3
-
-
 def test_waiting_can_be_interrupted(run: RunPaths, holder: ExitStack) -> None:
     waiting = Waiting()
     waiting.gives_up = True

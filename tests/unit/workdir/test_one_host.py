@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,7 @@ import pytest
 from one_host_fakes import ELSEWHERE, HERE, without_links
 from tests.faults.watched_disk import WatchedDisk
 
-from leconvert.fleet import FleetWorker, Line, fleet_datasets, open_fleet, plan_fleet
-from leconvert.run.conversion import Conversion, LeaseOptions, PlanOptions
-from leconvert.run.leasing import WorkerIdentity
+from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.workdir import identity as host_module
@@ -182,13 +179,6 @@ def test_a_run_of_many_hosts_does_not_become_one_hosts(
     assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
 
 
-def test_without_hard_links_the_wish_changes_nothing(
-    run: RunPaths, this_host: list[HostIdentity]
-) -> None:
-    found = plan_one_host(run, "r1", asked_for=True, fs=without_links())
-    assert (found.has_links, found.reason) == (False, "EPERM")
-
-
 def test_two_machines_that_pass_for_one_are_found_out_by_the_first(
     planned_run: OpenedRun, this_host: list[HostIdentity]
 ) -> None:
@@ -199,24 +189,6 @@ def test_two_machines_that_pass_for_one_are_found_out_by_the_first(
     check_current(*first, second.one_host)
     with pytest.raises(OneHostOnlyError, match="Two hosts or mounts with the name"):
         check_current(*first, planned_run.one_host)
-
-
-def test_a_worker_of_a_fleet_finds_out_such_a_machine(
-    small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
-) -> None:
-    datasets = fleet_datasets([Line(str(small_source))], tmp_path / "out")
-    fleet = plan_fleet(datasets, tmp_path / "shared", plan=PlanOptions(one_host=True))
-    this_host[0] = replace(HERE, boot="boot of the copied machine")
-    open_fleet(fleet.work_dir.root)
-    worker = FleetWorker(
-        fleet,
-        LeaseOptions(),
-        threading.Event(),
-        conversions=None,  # type: ignore[arg-type]
-        store=fleet.store(LeaseOptions(), WorkerIdentity.of_this_process()),
-    )
-    with pytest.raises(OneHostOnlyError, match="Two hosts or mounts with the name"):
-        worker.run()
 
 
 def test_a_second_mount_of_the_same_folder_is_found_out_by_the_first(
@@ -250,13 +222,6 @@ def system(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     return root
-
-
-def test_this_host_has_one_identity_and_it_is_stable() -> None:
-    here = HostIdentity.of_this_host()
-    assert here == HostIdentity.of_this_host()
-    assert here.is_same_host(here)
-    assert HostIdentity.from_fields(here.as_fields()) == here
 
 
 def test_a_machine_is_told_by_its_id_and_the_id_itself_is_not_published(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.support.errors import StorageError
 from leconvert.support.file_calls import CANNOT_FLAG
-from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
@@ -60,17 +59,24 @@ def test_a_link_that_failed_because_another_was_first_is_told_apart(
     assert (tmp_path / "done").read_bytes() == b"record of worker B\n"
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("code", "where", "helps"),
+    [
+        *((code, "done", "") for code in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT)),
+        *((code, "", "--restart") for code in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)),
+    ],
+)
 def test_a_link_that_really_failed_is_a_storage_error_with_a_next_step(
-    mine: Path, tmp_path: Path, code: int
+    mine: Path, tmp_path: Path, code: int, where: str, helps: str
 ) -> None:
     fs = FaultyFileSystem()
     fs.fail("link", code)
     with pytest.raises(StorageError) as caught:
         publish_exclusively(mine, tmp_path / "done", fs=fs)
     assert not isinstance(caught.value, OutcomeUnknownError)
-    assert caught.value.path == str(tmp_path / "done")
+    assert caught.value.path == str(tmp_path / where)
     assert caught.value.next_step
+    assert helps in caught.value.next_step
     assert not (tmp_path / "done").exists()
 
 
@@ -145,11 +151,6 @@ def test_a_full_disk_leaves_no_temporary_file_and_names_the_path(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_about_names_are_not_storage_errors(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), storage_errors(tmp_path):
-        (tmp_path / "missing").read_bytes()
-
-
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_that_has_no_fsync_of_folders_writes_names_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -202,49 +203,6 @@ def test_syncing_a_tree_reaches_every_file_and_folder(tmp_path: Path) -> None:
         ("sync_dir", tmp_path / "a"),
         ("sync_dir", tmp_path),
     ]
-
-
-def test_a_record_that_is_moved_away_is_told_with_its_path(mine: Path, tmp_path: Path) -> None:
-    target = tmp_path / "done"
-    target.write_bytes(b"record of worker B\n")
-    fs = FaultyFileSystem()
-    fs.before("list_names", target.unlink)
-    with pytest.raises(AlreadyPublishedError) as caught:
-        publish_exclusively(mine, target, fs=fs)
-    assert str(caught.value) == f"{target} was written, but somebody moved it away."
-    assert caught.value.path == str(target)
-
-
-def test_an_unknown_outcome_says_what_failed_where_and_why_it_is_unknown(
-    mine: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "done"
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.ETIMEDOUT)
-    fs.fail("list_names", errno.EIO, times=3)
-    with pytest.raises(OutcomeUnknownError) as caught:
-        publish_exclusively(mine, target, fs=fs)
-    assert caught.value.message == (
-        f"It is unknown whether {target} was written: {os.strerror(errno.ETIMEDOUT)}, "
-        "and reading it back failed too."
-    )
-    assert (caught.value.path, caught.value.next_step) == (str(target), CHECK_DISK)
-    assert caught.value.exit_code == 11
-    assert isinstance(caught.value.__cause__, OSError)
-    assert caught.value.__cause__.errno == errno.EIO
-    assert fs.pending_faults == 0, "it was read back three times"
-
-
-@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_folder_without_hard_links_is_told_with_its_path_and_what_to_do(
-    mine: Path, tmp_path: Path, code: int
-) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("link", code)
-    with pytest.raises(StorageError, match="its file system has no hard links") as caught:
-        publish_exclusively(mine, tmp_path / "done", fs=fs)
-    assert caught.value.path == str(tmp_path)
-    assert "--restart" in (caught.value.next_step or "")
 
 
 def test_a_file_that_cannot_be_forced_to_the_disk_is_told_with_its_path(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.trees import snapshot
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.support.errors import TargetError, UsageError, WorkDirError
+from leconvert.support.errors import UsageError, WorkDirError
 from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir, encode_record
 from leconvert.workdir.swap import check_places, work_dir_beside
 
@@ -46,12 +46,6 @@ def test_side_by_side_in_place_and_as_an_outline_they_may_be(tmp_path: Path) -> 
     check_places(source, source, work)
     check_places(tmp_path / "setting", tmp_path / "set", tmp_path / "set-work")
     check_places(work / "outlines" / "abc", target, work, outlined=True)
-
-
-def test_a_target_without_a_folder_to_be_in_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="does not exist") as caught:
-        check_places(tmp_path / "set", tmp_path / "nowhere" / "out", tmp_path / "work")
-    assert caught.value.path == str(tmp_path / "nowhere" / "out")
 
 
 @pytest.fixture

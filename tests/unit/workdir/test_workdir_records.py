@@ -65,16 +65,6 @@ def test_a_missing_record_is_not_a_damaged_one(tmp_path: Path) -> None:
         read_record(tmp_path / "none", "done", version=1)
 
 
-def test_a_field_cannot_replace_a_header_key() -> None:
-    with pytest.raises(ValueError, match="version"):
-        encode_record("done", 1, "r1", {"version": 2})
-
-
-def test_not_a_number_is_no_json() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        encode_record("done", 1, "r1", {"rate": float("nan")})
-
-
 def test_the_work_dir_and_the_new_tree_are_siblings_of_the_real_target(tmp_path: Path) -> None:
     (tmp_path / "disk" / "set").mkdir(parents=True)
     link = tmp_path / "set"

@@ -87,7 +87,7 @@ _END_OR_RESTORE = (
     "file from another copy."
 )
 # With one of these findings, a table below ``meta/`` may have to be derived.
-_DERIVED_FOR = frozenset({"tasks-layout", "missing-file"})
+_DERIVED_FOR = frozenset({"tasks-layout", "missing-file", "stale-total"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,12 @@ from leconvert.dataset.findings import (
 from leconvert.dataset.formats import Dataset, v2
 from leconvert.dataset.formats.v2 import INFO_PATH, DatasetInfo, SourcePaths
 from leconvert.dataset.scan.changes import SourceFiles
-from leconvert.dataset.scan.file_checks import NO_INDEX, NOT_KNOWN
+from leconvert.dataset.scan.file_checks import (
+    NAMES_OF_AXES,
+    NO_INDEX,
+    NOT_KNOWN,
+    lacks_names_of_axes,
+)
 from leconvert.dataset.scan.gathering import (
     NO_TASK,
     EpisodeTable,
@@ -87,6 +93,7 @@ class DataColumns:
         is_common: Whether each table can be joined with these, shape (E,).
         wrapped: Columns with lists of one value, in at least some of these tables.
         floating: Default integer columns that some of these tables store as floating-point numbers.
+        picture_shapes: Shape of the first picture in columns of images without a usable one.
     """
 
     schema: pa.Schema | None
@@ -94,6 +101,7 @@ class DataColumns:
     is_common: BoolArray
     wrapped: frozenset[str] = frozenset()
     floating: frozenset[str] = frozenset()
+    picture_shapes: Mapping[str, list[int]] = MappingProxyType({})
 
 
 def check_files(
@@ -252,7 +260,29 @@ def common_columns(
     for number, field in enumerate(schema):
         if field.name in plain.names and field.name not in {*wrapped, *floating}:
             schema = schema.set(number, field.with_type(plain.field(field.name).type))
-    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
+    shapes = _picture_shapes(dataset.stored_features, schema, _first_path_of(dataset, data, common))
+    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating), shapes)
+
+
+def _picture_shapes(features: Features, schema: pa.Schema, path: str) -> dict[str, list[int]]:
+    """Return the shape of a table's first picture in columns that declare no height and width.
+
+    Without three numbers, ``dataset_to_policy_features`` of LeRobot fails.
+    """
+    found: dict[str, list[int]] = {}
+    for name in schema.names:
+        feature = features.get(name, {})
+        shape: Any = feature.get("shape")
+        if feature.get("dtype") != "image" or (
+            _is_shape(shape) and len(shape) == len(NAMES_OF_AXES)
+        ):
+            continue
+        # Of what is no picture, other findings tell.
+        with suppress(ValueError, OSError, pa.ArrowException, UnreadableSourceError):
+            found[name] = _image_shape(
+                next(_read(iter([path]), name)), is_depth=is_depth_map(feature)
+            )
+    return found
 
 
 def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) -> BoolArray:
@@ -607,14 +637,16 @@ def beyond_target(features: Features, to: str) -> Iterator[Observation]:
 
 def check_declarations(features: Features) -> Iterator[Observation]:
     """Report unusual declarations of features."""
-    nested, unnamed, old_style, untold = [], [], [], []
+    nested, unnamed, old_style, untold, axes = [], [], [], [], []
     for name, feature in features.items():
         shape, names, dtype = feature.get("shape"), feature.get("names"), feature["dtype"]
         sizes = shape if isinstance(shape, list) else []
         if not _is_shape(shape):
             said = f"{INFO_PATH} declares {shown(name)} with the shape {shown(shape)}."
             yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
-        if names is not None and not _is_list_of_texts(names):
+        if lacks_names_of_axes(feature):
+            axes.append(name)
+        elif names is not None and not _is_list_of_texts(names):
             nested.append(name)
         if (
             names in (None, [], {})
@@ -630,6 +662,12 @@ def check_declarations(features: Features) -> Iterator[Observation]:
     for code, said, found in (
         ("nested-names", "The names of {} are not a plain list. They stay as they are.", nested),
         ("null-names", "{} have no names.", unnamed),
+        (
+            "null-names",
+            "The axes of {} do not have the names by which "
+            "policies find the channels. The result names them.",
+            axes,
+        ),
         ("video-info", "{} is described under video_info instead of info.", old_style),
         ("video-info", "The description of {} is not a table. It is left out.", untold),
     ):
@@ -731,6 +769,8 @@ def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, di
     for name in columns.schema.names:
         if name in features and features[name]["dtype"] != "video":
             declared = _readable_declaration(name, features[name], columns)
+            if declared is not None and lacks_names_of_axes({**features[name], **declared}):
+                declared["names"] = list(NAMES_OF_AXES)
             if declared is not None and not declared.items() <= features[name].items():
                 changes[name] = {**features[name], **declared}
     return changes
@@ -778,7 +818,7 @@ def _readable_declaration(
     if feature["dtype"] == "image" or name in LANGUAGE_COLUMNS:
         # Paths lead to files outside the table, and arrays of pixels are not files.
         if read_by_lerobot(name, feature, kind).verdict == "exact":
-            return as_declared
+            return as_declared | {"shape": columns.picture_shapes.get(name, as_declared["shape"])}
         if name in LANGUAGE_COLUMNS or dtype_name(kind) not in NUMBER_DTYPES:
             return None
     if isinstance(lengths, str):
@@ -926,7 +966,7 @@ def _shape(field: pa.Field, files: Iterator[str]) -> tuple[list[int], list[str] 
     """Return the shape of a column's values, and the names of its dimensions."""
     kind, held = _plain(field.type), innermost_type(field.type)
     if pa.types.is_struct(kind) or is_binary(kind):
-        return _image_shape(next(_read(files, field.name))), ["height", "width", "channels"]
+        return _image_shape(next(_read(files, field.name))), list(NAMES_OF_AXES)
     if not (is_number(held) or is_text(kind)):
         raise ValueError(f"LeRobot cannot read {shown(str(kind))}")
     shapes = {_value_shape(values) for values in _read(files, field.name)}
@@ -957,7 +997,7 @@ def _value_shape(values: pa.Array) -> tuple[int, ...]:
     return (length, *_value_shape(list_values(values)))
 
 
-def _image_shape(values: pa.Array) -> list[int]:
+def _image_shape(values: pa.Array, *, is_depth: bool = False) -> list[int]:
     from leconvert.media import decode_image  # only for image columns
 
     first = values[0].as_py()
@@ -965,7 +1005,7 @@ def _image_shape(values: pa.Array) -> list[int]:
     if not isinstance(data, bytes):
         raise ValueError("its values are not image files")
     try:
-        return list(decode_image(data).shape)
+        return list(decode_image(data, is_depth=is_depth).shape)
     except (ValueError, UnreadableSourceError):
         raise ValueError("its values are not image files") from None
 

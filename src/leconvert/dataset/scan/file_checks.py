@@ -30,6 +30,8 @@ from leconvert.tables import LANGUAGE_COLUMNS, DataFile
 _RATE_TOLERANCE = 0.01
 _KEPT_CONFIGS = 256
 _LAST_NAMES = ("channel", "channels")
+NAMES_OF_AXES = ("height", "width", "channels")
+_CHANNELS = (1, 3, 4)
 
 # The least and the greatest value, by column.
 Extremes = Mapping[str, tuple[float, float]]
@@ -192,10 +194,27 @@ def declared_as_encoded(
     wanted = [facts.height, facts.width, channels]
     if sizes != wanted or not all(type(size) is int for size in sizes):
         found["shape"] = wanted
-        names = found.get("names")
-        if not (isinstance(names, list) and len(names) == 3 and names[2] in _LAST_NAMES):
-            found["names"] = ["height", "width", "channels"]
+    if lacks_names_of_axes(found):
+        found["names"] = list(NAMES_OF_AXES)
     return found
+
+
+def lacks_names_of_axes(feature: Mapping[str, Any]) -> bool:
+    """Return whether pictures of (height, width, channels) lack the names of these axes.
+
+    Without names, ``dataset_to_policy_features`` of LeRobot fails. Unless the last one says
+    channels, it takes the first axis for them. The shape of a video becomes that of its clips.
+    """
+    names, shape = feature.get("names"), feature.get("shape")
+    if isinstance(names, list) and len(names) == len(NAMES_OF_AXES) and names[2] in _LAST_NAMES:
+        return False
+    has_channels_last = (
+        isinstance(shape, list)
+        and len(shape) == len(NAMES_OF_AXES)
+        and shape[2] in _CHANNELS
+        and shape[0] not in _CHANNELS
+    )
+    return feature["dtype"] == "video" or (feature["dtype"] == "image" and has_channels_last)
 
 
 def _right_facts(video: Mapping[str, Any], facts: ClipFacts, fps: Fraction) -> dict[str, Any]:

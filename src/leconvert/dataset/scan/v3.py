@@ -437,6 +437,8 @@ class FileScanner(Scanner):
         with tables.DataFile(notes.file) as table:
             kind = self._kinds(table)
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
+            values = [name for name in v3.columns_of_values(self.declared) if name in table.columns]
+            with_empty = [name for name in values if table.null_count(name) != 0]
         with pq.ParquetFile(notes.file) as file:
             placed = v3.place_rows(file, routed, lengths)
             there = np.where(placed.first >= 0, np.minimum(placed.rows, lengths), 0)
@@ -447,7 +449,7 @@ class FileScanner(Scanner):
                 else:
                     notes.episode = episode
                     notes.say(code, said, whole_frames=whole[episode])
-            look.rows = self._check_rows(file, routed, placed.first, there, notes)
+            look.rows = self._check_rows(file, with_empty, routed, placed.first, there, notes)
         if lengths.tolist() != [rows]:
             numbers["misfit"] = Misfit.SHARED
         frames = placed.rows
@@ -462,6 +464,7 @@ class FileScanner(Scanner):
     def _check_rows(
         self,
         file: pq.ParquetFile,
+        with_empty: Sequence[str],
         routed: v3.RoutedFile,
         first: IntArray,
         rows: IntArray,
@@ -474,7 +477,7 @@ class FileScanner(Scanner):
         first, rows = first[is_there][order], rows[is_there][order]
         check = v3.RowCheck(among, self.table, self.declared, self.num_tasks, first, rows)
         if len(among.episodes):
-            check.read(file)
+            check.read(file, with_empty)
         disordered = set(check.disordered)
         for episode in sorted(disordered):
             notes.episode = episode

@@ -122,15 +122,15 @@ class _PixelCounts:
 
     def add(self, position: int, levels: Mapping[str, Any]) -> None:
         """Add a worker's counts of an episode, by feature; each episode once, in order."""
-        from leconvert.dataset.statistics import ImageStats, is_depth_map
+        from leconvert.dataset.statistics import ImageStats, pixel_scale
 
         for name, found in levels.items():
             if self._episodes[name] != position:
                 continue
             self._episodes[name] += 1
             if name not in self._counts:
-                is_depth = is_depth_map(self._features[name])
-                self._counts[name] = ImageStats(quantiles=True, is_depth=is_depth)
+                scale = pixel_scale(self._features[name])
+                self._counts[name] = ImageStats(quantiles=True, scale=scale)
             self._counts[name].add_levels(found)
 
     def quantiles(self, num_episodes: int) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import pytest
-
-from leconvert.cli import doctor
 from leconvert.cli.doctor import Package, packages_of
 from leconvert.support.extras import command_for_extra, install_command
 
@@ -65,9 +62,3 @@ def test_the_project_says_of_itself_what_can_be_read() -> None:
     needed = {package.name for package in found if package.is_needed}
     assert {"av", "numpy", "pyarrow", "packaging", "huggingface_hub"} <= needed
     assert {"torch", "h5py", "s3fs", "shtab"} <= {package.name for package in found} - needed
-
-
-def test_sources_that_are_not_installed_require_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_OURSELVES", "a package that nobody installed")
-    assert doctor.declared_requirements() == ([], [])
-    assert doctor.packages_of([], [], lambda _name: None) == ()

@@ -22,6 +22,7 @@ from leconvert import convert, media, tables
 from leconvert.dataset.scan import scan_source
 from leconvert.dataset.scan.file_checks import pixel_format
 from leconvert.model.repairs import RepairOptions
+from leconvert.run.proof import verify_pair
 from leconvert.testing import (
     PROFILES,
     CameraSpec,
@@ -38,6 +39,37 @@ CLIP = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
 
 
 # --- declarations -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [-1, None, [], [8, 8]])
+def test_pictures_without_height_and_width_are_declared_as_they_are(
+    tmp_path: Path, shape: Any
+) -> None:
+    spec = DatasetSpec(episodes=2, frames=3, cameras=(), image_keys=(TOP,), image_size=(24, 32))
+    source = make_dataset(tmp_path / "source", spec)
+    edit_info(source, lambda info: info["features"][TOP].update(shape=shape))
+    scan = scan_source(source)
+    assert severities(scan) == {"shape-mismatch": {"warning"}}
+    assert scan.features[TOP]["shape"] == [24, 32, 3]
+
+
+@pytest.mark.parametrize("names", [None, {"axes": ["h"]}, ["height", "width"], ["h", "w", "c"]])
+@pytest.mark.parametrize("dtype", ["video", "image"])
+def test_the_axes_of_pictures_get_the_names_by_which_policies_find_the_channels(
+    tmp_path: Path, dtype: str, names: Any
+) -> None:
+    spec = (
+        DatasetSpec(episodes=1, frames=3, cameras=(CameraSpec(key=TOP, width=64, height=48),))
+        if dtype == "video"
+        else DatasetSpec(episodes=1, frames=3, cameras=(), image_keys=(TOP,))
+    )
+    source = make_dataset(tmp_path / "source", spec)
+    edit_info(source, lambda info: info["features"][TOP].update(names=names))
+    assert severities(scan_source(source)) == {"null-names": {"info"}}
+    result = convert(source, output=tmp_path / "result").output
+    info = json.loads((result / "meta/info.json").read_bytes())
+    assert info["features"][TOP]["names"] == ["height", "width", "channels"]
+    assert verify_pair(result, source, depth="bytes").ok
 
 
 @pytest.mark.parametrize(

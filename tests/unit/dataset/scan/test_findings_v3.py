@@ -478,9 +478,20 @@ def test_a_column_with_empty_values_is_an_error_of_their_episodes(broken: Path) 
 def test_episodes_that_are_counted_but_not_listed_are_derived_or_left_out(
     broken: Path, tmp_path: Path
 ) -> None:
+    noted = pa.array(range(len(LENGTHS)))
+    rewrite(EPISODES, lambda table: table.append_column("note", noted))(broken)
+    whole = pq.read_table(broken / EPISODES)
     rewrite(EPISODES, lambda table: table.slice(0, len(LENGTHS) - 2))(broken)
     found = check_dataset(broken).findings
-    assert {f.code for f in found if f.severity == "error"} == {"stray-rows", "stale-total"}
+    assert [f.code for f in found if f.severity == "error"] == ["derivable"]
+    leconvert.repair(broken, output=tmp_path / "listed")
+    assert [f for f in check_dataset(tmp_path / "listed").findings if f.severity == "error"] == []
+    listed = pq.read_table(tmp_path / "listed" / EPISODES).to_pylist()
+    # Only what nothing derives is missing, of episodes that were not listed.
+    for at, (row, right) in enumerate(zip(listed, whole.to_pylist(), strict=True)):
+        if at >= len(LENGTHS) - 2:
+            right.update({key: None for key in right if key.startswith(("stats/", "note"))})
+        assert row == right
     (error,) = [f for f in scan_source(broken).findings if f.severity == "error"]
     kept = [(remedy.flag, remedy.keeps.episodes, remedy.of.episodes) for remedy in error.remedies]
     assert (error.code, kept) == (
@@ -495,6 +506,19 @@ def test_episodes_that_are_counted_but_not_listed_are_derived_or_left_out(
     report = check_dataset(tmp_path / "all")
     assert report.episodes == len(LENGTHS)
     assert [f for f in report.findings if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize("what", ["more are counted than there are", "a listed length differs"])
+def test_a_table_that_does_not_fit_the_rows_is_not_continued(broken: Path, what: str) -> None:
+    rewrite(EPISODES, lambda table: table.slice(0, len(LENGTHS) - 2))(broken)
+    if what.startswith("more"):
+        edit_info(total_episodes=len(LENGTHS) + 1)(broken)
+    else:
+        lengths = {"r1": LENGTHS[1] - 1, "r2": LENGTHS[2] + 1}
+        rewrite(EPISODES, set_cells("length", **lengths))(broken)
+    codes = {f.code for f in check_dataset(broken).findings if f.severity == "error"}
+    assert {"stale-total", "stray-rows"} <= codes
+    assert "derivable" not in codes
 
 
 def test_numbers_that_are_mixed_up_alone_are_counted_again(broken: Path) -> None:

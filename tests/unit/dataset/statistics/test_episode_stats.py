@@ -16,10 +16,10 @@ from leconvert.dataset.statistics import (
     ImageStats,
     clip_stats,
     column_stats,
-    is_depth_map,
     sample_indices,
     table_stats,
 )
+from leconvert.model.values import is_depth_map
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing.dataset import encode_png
 from leconvert.testing.encode import encode_clip

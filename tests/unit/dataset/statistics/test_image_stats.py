@@ -17,8 +17,8 @@ from leconvert.dataset.statistics import QUANTILES, ImageStats, rank_of, sample_
 Array = np.ndarray[Any, Any]
 
 
-def stats_of(frames: list[Array], *, is_depth: bool = False) -> dict[str, Any]:
-    stats = ImageStats(quantiles=True, is_depth=is_depth)
+def stats_of(frames: list[Array], *, scale: int = 255) -> dict[str, Any]:
+    stats = ImageStats(quantiles=True, scale=scale)
     for frame in frames:
         stats.add(frame)
     return stats.result()
@@ -51,7 +51,7 @@ def test_statistics_are_exact_to_the_last_bit(frames: list[Array]) -> None:
 
 @given(hnp.arrays(np.uint16, (4, 3, 1)))
 def test_depth_keeps_its_units_and_has_one_channel(frame: Array) -> None:
-    stats = stats_of([frame], is_depth=True)
+    stats = stats_of([frame], scale=1)
     assert stats["min"] == [[[float(frame.min())]]]
     assert stats["max"] == [[[float(frame.max())]]]
     assert np.shape(stats["mean"]) == (1, 1, 1)

@@ -99,17 +99,6 @@ def test_every_node_gets_its_share_and_a_node_that_joins_too(drive: Any) -> None
     assert (two.fresh(), two.look("abc"), two.look(), two.running) == ("abab", "cc", "", 6)
 
 
-def test_no_more_than_the_total_start_and_nodes_are_filled_evenly(drive: Any) -> None:
-    assert drive("abc", 4, 2).fresh() == "abca"
-
-
-def test_workers_get_logs_of_their_own_and_the_arguments(drive: Any, tmp_path: Path) -> None:
-    arguments, logs, nodes = zip(*drive("ab", 2, 1).cluster.started, strict=True)
-    assert arguments == (["WORK"], ["WORK"])
-    assert nodes == ("a", "b")
-    assert logs == (tmp_path / "ray-1-1.log", tmp_path / "ray-1-2.log")
-
-
 def test_the_workers_of_a_lost_node_start_where_there_is_room_though_they_never_answer(
     drive: Any,
 ) -> None:
@@ -193,15 +182,6 @@ def test_a_failure_after_long_good_work_counts_as_the_first(drive: Any) -> None:
     assert failing.running == 1
 
 
-def test_only_the_last_failures_are_told_apart(drive: Any) -> None:
-    failing = drive("a", 12, 12)
-    failing.look(**{f"w{n}": Outcome(None, "host", f"failure {n}") for n in range(12)})
-    assert failing.driver.failures() == [
-        "2 more failed before",
-        *(f"failure {n}" for n in range(2, 12)),
-    ]
-
-
 def test_what_became_of_the_workers_is_told(drive: Any) -> None:
     ending = drive("ab", 2, 1)
     ending.cluster.outcomes = {
@@ -237,17 +217,6 @@ def test_an_end_cancels_all_workers_and_waits_until_they_handed_back(drive: Any)
     ending.cluster.outcomes = {0: Outcome(130, "host-a"), 1: Outcome(130, "host-b")}
     ending.driver.end()
     assert (ending.cluster.cancelled, ending.cluster.outcomes) == ([0, 1], {})
-
-
-def test_an_end_does_not_wait_for_ever(drive: Any, clock: TurnedClock) -> None:
-    class Hanging(FakeCluster):
-        def ended(self, _: Iterable[int], seconds: float) -> Mapping[int, Outcome]:
-            clock.seconds += seconds
-            return {}
-
-    hanging, before = drive("a", 1, 1, cluster=Hanging("a")), clock.seconds
-    hanging.driver.end()
-    assert clock.seconds - before == pytest.approx(25.0)
 
 
 def test_an_order_is_the_same_again_after_its_way_through_a_pipe(tmp_path: Path) -> None:

@@ -86,13 +86,33 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SOURCES)}
 
 
-def test_workers_hand_back_when_they_are_stopped_and_others_go_on(
+def test_a_conversion_has_its_workers_on_ray(
     address: str,
     environment: dict[str, str],
     leconvert: Leconvert,
-    planned: OpenedRun,
     small_source: Path,
     small_result: Path,
+    tmp_path: Path,
+) -> None:
+    work, site = tmp_path / "work", tmp_path / "site"
+    site.mkdir()
+    (site / "types.py").write_text("raise RuntimeError('of the folder that the user is in')")
+    leconvert(
+        "convert", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work,
+        "--episodes-per-batch", "1", "--engine", "ray", "--ray-address", address,
+        "--num-workers", "2", "--ray-ship-package", env=environment, cwd=site, code=0,
+    )  # fmt: skip
+    assert digest_of(tmp_path / "out") == digest_of(small_result)
+    # One of the two may have done everything before the other began.
+    assert list(work.glob("runs/*/logs/ray-*-[12].log"))
+
+
+# `test_ray_node` interrupts a task as Ray does it, and `test_ray_driver` ends a driver's workers.
+@pytest.mark.slow
+def test_workers_hand_back_when_they_are_stopped(
+    address: str,
+    environment: dict[str, str],
+    planned: OpenedRun,
     tmp_path: Path,
 ) -> None:
     work, site, holding = planned.work_dir.root, tmp_path / "site", tmp_path / "holding"
@@ -115,16 +135,6 @@ def test_workers_hand_back_when_they_are_stopped_and_others_go_on(
     assert [(row.errors, row.losses) for row in seen.unsettled] == [(0, 0)]  # one was touched
     (job,) = read_jobs(planned.paths, planned.manifest.run_id)
     assert (job.engine, job.role, job.tasks) == ("ray", "workers", 1)
-
-    (site / "types.py").write_text("raise RuntimeError('of the folder that the user is in')")
-    leconvert(
-        "convert", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work,
-        "--episodes-per-batch", "1", "--engine", "ray", "--ray-address", address,
-        "--num-workers", "2", "--ray-ship-package", env=environment, cwd=site, code=0,
-    )  # fmt: skip
-    assert digest_of(tmp_path / "out") == digest_of(small_result)
-    # One of the two may have done everything before the other began.
-    assert len(list(work.glob("runs/*/logs/ray-*-[12].log"))) in {2, 3}
 
 
 def test_nothing_at_an_address_is_said_at_once(

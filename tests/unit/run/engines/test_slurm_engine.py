@@ -101,16 +101,6 @@ def test_a_worker_that_is_put_back_into_the_queue_has_not_failed(
     assert engine.failures() == []
 
 
-def test_stopping_ends_the_jobs_and_waits_for_their_end(
-    slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
-) -> None:
-    begin(engine, planned)
-    slurm.has("41", "41_0|RUNNING|None", "41_1|RUNNING|None", "41_2|RUNNING|None")
-    engine.stop()
-    assert (slurm.folder / "cancelled").read_text() == "--quiet 41"
-    assert engine.running() == 0
-
-
 def test_stopping_gives_up_where_nobody_answers(
     slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
 ) -> None:

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from leconvert.run.conversion import ProofOptions
-from leconvert.support.errors import UsageError
-
-
-def test_a_depth_that_nobody_knows_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        ProofOptions(verify="thorough").check_target(tmp_path / "in", tmp_path / "out", "v3.0")
-    assert caught.value.message == "--verify takes structure, bytes, none, not 'thorough'."
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,16 @@ import pytest
 
 from leconvert.api import run_worker
 from leconvert.run.conversion import ProofOptions
-from leconvert.run.leasing import LeaseStore
 from leconvert.run.packer import WorkerMonitor, pack_run, swap_has_begun
 from leconvert.run.packer import run as packing
-from leconvert.run.packer.run import Packing, prove_tree
 from leconvert.run.planner import open_or_plan
-from leconvert.run.proof import Difference, VerificationReport
+from leconvert.run.proof import VerificationReport
 from leconvert.support.errors import (
     IncompleteError,
     InterruptedRunError,
     StorageError,
     UsageError,
-    VerificationError,
 )
-from leconvert.support.progress import NO_PROGRESS
-from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.locks import LockWait
-from leconvert.workdir.records import Journal
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.swap import staging_trees
 
@@ -84,18 +77,6 @@ def test_what_is_missing_is_told_even_where_the_new_tree_cannot_be_removed(
     run_worker(planned.work_dir.root)
     assert pack_run(planned).verified == "structure"
     assert staging_trees(Path(planned.manifest.target)) == []
-
-
-def test_a_batch_that_was_handed_back_is_not_told_as_leased(planned: OpenedRun) -> None:
-    store = LeaseStore(
-        planned.paths, planned.manifest.run_id, WorkerIdentity.of_this_process(), fs=planned.fs
-    )
-    given_back, held = store.claim(0), store.claim(1)
-    assert held is not None
-    given_back.hand_back("SIGTERM")
-    with pytest.raises(IncompleteError, match="0 of 5 batches are done") as caught:
-        pack_run(planned, wait=False)
-    assert caught.value.details == ("workers hold 1, and 4 wait for a worker",)
 
 
 def test_a_packer_is_asked_to_stop_before_each_file(planned: OpenedRun) -> None:
@@ -157,25 +138,3 @@ def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_byte
 
 
 # --- the proof ------------------------------------------------------------------------------------
-
-
-def test_of_many_differences_twenty_are_shown_and_all_are_counted(
-    planned: OpenedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost = [Difference("rows", "data/x.parquet", "1", "2", n) for n in range(23)]
-
-    def differs(*_: object, **__: object) -> VerificationReport:
-        return VerificationReport("structure", lost, 3, 5, 88, 44)
-
-    monkeypatch.setattr(packing, "verify_pair", differs)
-    journal = Journal(planned.paths, planned.manifest.run_id)
-    journal.begin()
-    stop, say = threading.Event(), NO_PROGRESS.say
-    ours = Packing(planned, journal, ProofOptions(), LockWait(0, say, stop.wait), stop, NO_PROGRESS)
-    with pytest.raises(VerificationError) as caught:
-        prove_tree(ours, tmp_path / "tree", None, "structure", {})
-    assert len(caught.value.details) == 21
-    assert caught.value.details[-1] == "... and 3 more"
-    noted = journal.read().notes["verification"]
-    assert (noted["ok"], noted["differences"]) == (False, 23)
-    assert tuple(noted["shown"]) == caught.value.details

@@ -32,7 +32,6 @@ from leconvert.run.proof import (
     VerificationReport,
     verify_pair,
 )
-from leconvert.run.proof.rows import as_stored
 from leconvert.support.errors import StorageError, UnreadableSourceError
 from leconvert.support.parallel import Spread
 from leconvert.tables import data_file
@@ -269,13 +268,6 @@ def test_what_a_schema_says_besides_is_compared_with_every_episode_of_the_source
     ]
 
 
-def test_rows_that_lose_by_the_types_of_the_result_stay_as_they_are() -> None:
-    rows = pa.table({"index": [2**40]})
-    narrow = pa.schema([("index", pa.int8())])
-    assert as_stored(rows, narrow, "here").schema == rows.schema
-    assert as_stored(pa.table({"index": [7]}), narrow, "here").schema.types == [pa.int8()]
-
-
 # --- repairs ---
 
 
@@ -395,14 +387,22 @@ def no_image(table: pa.Table) -> pa.Table:
     )
 
 
-def test_an_image_that_is_none_is_told(
-    picture_result: Path, picture_source: Path, tmp_path: Path
+def no_times(root: Path) -> None:
+    break_page(root / DATA, "timestamp")
+
+
+@pytest.mark.parametrize(
+    ("damage", "camera"), [(rewrite(DATA, no_image), IMAGE), (no_times, CAMERA)]
+)
+def test_a_picture_that_there_is_none_of_is_told_and_no_other_is_taken(
+    picture_result: Path, picture_source: Path, tmp_path: Path, damage: Damage, camera: str
 ) -> None:
     root = Path(shutil.copytree(picture_result, tmp_path / "out"))
-    rewrite(DATA, no_image)(root)
+    damage(root)
     found = verify(root, picture_source, sampling=Sampling(decode=1000)).differences
-    assert [each.what for each in found] == [f"picture of frame {n} of {IMAGE!r}" for n in range(8)]
-    assert {(each.expected, each.episode) for each in found} == {("a picture", 0)}
+    assert [each.what for each in found] == [
+        f"picture of frame {n} of {camera!r}" for n in range(8)
+    ]
 
 
 def test_images_that_the_source_cannot_give_are_the_sources(
@@ -414,17 +414,6 @@ def test_images_that_the_source_cannot_give_are_the_sources(
         verify(picture_result, source, sampling=Sampling(decode=1000))
 
 
-def test_a_row_without_a_time_leads_to_no_other_picture(
-    picture_result: Path, picture_source: Path, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
-    break_page(root / DATA, "timestamp")
-    found = verify(root, picture_source, sampling=Sampling(decode=1000)).differences
-    assert [each.what for each in found] == [
-        f"picture of frame {n} of {CAMERA!r}" for n in range(8)
-    ]
-
-
 # --- what a result lacks of its source ---
 
 
@@ -433,19 +422,3 @@ def test_a_source_that_cannot_be_listed_is_kept(small_result: Path, source_copy:
     (source_copy / "meta/episodes.jsonl").write_text("[1]\n")
     said = reason_to_keep(small_result, source_copy, Repairs())
     assert said.startswith("its files could not be listed: ")
-
-
-def test_files_that_would_be_lost_are_counted_and_the_first_are_named(
-    small_result: Path, source_copy: Path
-) -> None:
-    names = ["a.txt", "data/b.txt", "c.txt", "d.txt"]
-    for name in names[:2]:
-        (source_copy / name).write_text("x")
-    assert reason_to_keep(small_result, source_copy, Repairs()) == (
-        "2 files are not in the result: a.txt, data/b.txt"
-    )
-    for name in names[2:]:
-        (source_copy / name).write_text("x")
-    assert reason_to_keep(small_result, source_copy, Repairs()) == (
-        "4 files are not in the result: a.txt, c.txt, d.txt and others"
-    )

@@ -9,7 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -22,8 +21,6 @@ from leconvert.model.values import IntArray
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.difference import first_differing_row, same_values
 from leconvert.run.proof.expected import Expected
-from leconvert.run.proof.metadata import Routes
-from leconvert.run.proof.pair import cut_pieces
 from leconvert.support.errors import InterruptedRunError
 from leconvert.support.parallel import Spread
 from leconvert.testing import DatasetSpec, make_dataset
@@ -139,23 +136,6 @@ def test_comparison_knows_where_a_column_begins_to_differ() -> None:
     for place in (0, 1, 57, 99):
         changed = pc.if_else(pc.equal(values, place), -1, values)
         assert first_differing_row(values, changed) == place
-
-
-def test_small_files_share_a_piece_and_large_ones_are_cut() -> None:
-    many = np.arange(300), np.arange(300) // 2, np.zeros(300, np.int64)
-    routes = Routes(dict(zip(("data", "videos/a", "videos/b"), many, strict=True)), {}, {})
-    pieces = cut_pieces(routes, [0, 31, 300])
-    for stream, numbers in routes.file_number.items():
-        own = [piece for piece in pieces if piece.stream == stream]
-        assert [piece.first for piece in own[1:]] == [piece.stop for piece in own[:-1]]
-        assert (own[0].first, own[-1].stop) == (0, 300)
-        for _, file_first, file_stop, first, stop in own:
-            assert not first < 31 < stop
-            assert stop - first <= 28
-            is_whole = (first, stop) == (file_first, file_stop)
-            assert is_whole or len(set(numbers[file_first:file_stop])) == 1
-            assert file_first in (0, *(np.flatnonzero(np.diff(numbers)) + 1))
-    assert [(piece.first, piece.stop) for piece in pieces[:3]] == [(0, 28), (28, 31), (31, 59)]
 
 
 def test_a_piece_does_not_look_at_the_whole_of_a_large_file(

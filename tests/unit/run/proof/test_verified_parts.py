@@ -15,14 +15,10 @@ import pytest
 import leconvert
 from leconvert import media, tables
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import SourcePaths, load_info
-from leconvert.dataset.scan import scan_source
-from leconvert.dataset.scan.changes import extra_files
 from leconvert.model.repairs import RepairOptions
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.metadata import compare_own_values
-from leconvert.run.proof.rows import shown_value
 from leconvert.run.proof.videos import ClipReader, compare_header
 from leconvert.testing import DatasetSpec, make_dataset
 
@@ -66,10 +62,7 @@ def test_a_first_episode_of_other_types_than_most_is_no_difference(
     assert said(tmp_path / "out", plain_copy, depth) == []
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_images_that_the_source_has_as_bytes_alone_are_no_difference(
-    tmp_path: Path, depth: str
-) -> None:
+def test_images_that_the_source_has_as_bytes_alone_are_no_difference(tmp_path: Path) -> None:
     key = "observation.images.still"
     spec = DatasetSpec(episodes=2, frames=2, cameras=(), image_keys=(key,), image_size=(16, 16))
     source = make_dataset(tmp_path / "source", spec)
@@ -79,7 +72,7 @@ def test_images_that_the_source_has_as_bytes_alone_are_no_difference(
         table = table.set_column(table.schema.get_field_index(key), key, content)
         pq.write_table(table.replace_schema_metadata(None), data_path(source, episode))
     leconvert.convert(source, output=tmp_path / "out", proof=ProofOptions(verify="none"))
-    assert said(tmp_path / "out", source, depth) == []
+    assert said(tmp_path / "out", source, "bytes") == []
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -109,51 +102,6 @@ def test_a_link_elsewhere_and_what_tools_keep_are_no_difference(
     (tmp_path / "out/.cache").mkdir()
     (tmp_path / "out/.cache/lock").touch()
     assert said(tmp_path / "out", plain_source, "bytes") == []
-
-
-def test_files_that_come_along_are_those_that_the_scan_takes(source_copy: Path) -> None:
-    (source_copy / "notes").mkdir()
-    for path in ("notes/a.txt", "meta/extra.json", "data/stray.txt", "data.parquet"):
-        (source_copy / path).touch()
-    paths = SourcePaths(source_copy, load_info(source_copy))
-    along = extra_files(source_copy, paths.slice_of)
-    assert along == scan_source(source_copy).only.extra_files
-    assert along == (
-        "README.md", "data.parquet", "meta/extra.json", "meta/modality.json", "notes/a.txt",
-    )  # fmt: skip
-
-
-def test_footers_state_the_extremes_of_each_row_group_as_of_each_file(
-    plain_source: Path, tmp_path: Path
-) -> None:
-    leconvert.convert(plain_source, output=tmp_path / "out")
-    path = str(tmp_path / "out/data/chunk-000/file-000.parquet")
-    joined = list(tables.StoredGroups(path).extremes())
-    single = []
-    for episode in range(4):
-        with tables.DataFile(str(data_path(plain_source, episode))) as file:
-            single.append(file.extremes)
-    assert joined == single
-    assert [extremes["index"] for extremes in joined] == [(0, 2), (3, 4), (5, 8), (9, 9)]
-
-
-@pytest.mark.parametrize(
-    ("values", "row", "shown"),
-    [
-        (pa.array([1.5, None]), 0, "1.5"),
-        (pa.array([1.5, None]), 1, "None"),
-        (pa.array([1]), 1, "no such row"),
-        (pa.array(["x" * 300]), 0, "x" * 200 + "... (300 characters)"),
-        (
-            pa.StringArray.from_buffers(1, pa.array([0, 1], pa.int32()).buffers()[1],
-                                        pa.py_buffer(b"\xb4")),
-            0,
-            "no string: 'utf-8' codec can't decode byte 0xb4 in position 0: invalid start byte",
-        ),
-    ],
-)  # fmt: skip
-def test_any_value_can_be_shown(values: pa.Array, row: int, shown: str) -> None:
-    assert shown_value(values, row) == shown
 
 
 def test_splits_that_are_no_ranges_stay_when_others_are_renumbered() -> None:

@@ -29,10 +29,6 @@ from leconvert.workdir.fscheck import (
 )
 
 
-def held(findings: list[Finding]) -> dict[Promise, bool]:
-    return {finding.promise: finding.holds for finding in findings}
-
-
 def test_an_ordinary_disk_keeps_what_is_needed_and_nothing_is_left_on_it(tmp_path: Path) -> None:
     findings = probe_folder(tmp_path)
     broken = [finding for finding in findings if not finding.holds]
@@ -261,16 +257,6 @@ def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
         with pytest.raises(IncompleteError, match="has not answered"):
             lead(alone(tmp_path), wait_seconds=30)
         assert isinstance(peer.exception(30), SystemExit)
-
-
-def test_what_cannot_be_removed_does_not_hide_what_was_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(path: Path) -> None:
-        raise StorageError(f"Cannot use {path}: the operation is not permitted.", path=str(path))
-
-    monkeypatch.setattr(fscheck, "remove_tree", refuses)
-    assert held(probe_folder(tmp_path))[Promise.WRITE]
 
 
 def test_what_a_dead_peer_left_is_passed_over(

@@ -32,6 +32,7 @@ from leconvert.dataset.files import files_below
 from leconvert.dataset.findings import Observation
 from leconvert.dataset.formats.stats import StatsBlock
 from leconvert.dataset.formats.v3.episodes import (
+    STATS_PREFIX,
     DerivedEpisodes,
     EpisodeRecords,
     EpisodesReader,
@@ -39,6 +40,7 @@ from leconvert.dataset.formats.v3.episodes import (
     StreamPlaces,
     VideoSpans,
     seconds_of,
+    stats_of_rows,
     write_episodes,
 )
 from leconvert.dataset.formats.v3.meta import (
@@ -445,6 +447,10 @@ class Derived(NamedTuple):
 
 
 NOTHING_DERIVED = Derived()
+# The columns of ``meta/episodes`` that follow from rows and files, and those of statistics.
+_DERIVED_COLUMNS = re.compile(
+    f"(episode_index|length|dataset_(from|to)_index)$|data/|videos/|{EPISODES_DIR}/|{STATS_PREFIX}"
+)
 
 
 def lacking_tables(root: Path) -> tuple[str, ...]:
@@ -534,6 +540,9 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
     declared: Declared | None = None
     unfinished: Sequence[str] = ()
     lacking = lacking_tables(root)
+    listed = None if EPISODES_DIR in lacking else _too_short_table(root, raw)
+    if listed is not None:
+        lacking += (EPISODES_DIR,)
     if lacking:
         declared, _ = declaration({**raw, **info})
         for key, template in nameless_templates(root, declared).items():
@@ -561,6 +570,8 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
                 most = sum(rows[last])
                 finish_table(root / last, raw["features"], view / last, most_rows=most)
                 derived = derive_tables(view, declared, further=left_out)
+            if listed is not None and derived.episodes is not None:
+                derived = _with_listed(derived, derived.episodes, listed, raw["total_episodes"])
         except LeconvertError:
             yield None
             return
@@ -581,6 +592,44 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
             (view / INFO_PATH).unlink()
             write_info(view, {**raw, **info})
         yield DerivedView(view, {**raw, **info}, info, files, tuple(said))
+
+
+def _too_short_table(root: Path, raw: Mapping[str, Any]) -> EpisodesReader | None:
+    """Return ``meta/episodes`` if it lists fewer episodes than ``info.json`` counts."""
+    reader, counted = EpisodesReader(root), raw.get("total_episodes")
+    with suppress(LeconvertError):
+        if type(counted) is int and reader.num_rows < counted:
+            return reader
+    return None
+
+
+def _with_listed(
+    derived: Derived, records: EpisodeRecords, listed: EpisodesReader, counted: int
+) -> Derived:
+    """Add what a stored table says of its episodes; return nothing if it does not go on in rows."""
+    lines, stats, at = list(records.legacy), list(records.stats.rows), 0
+    for rows in listed.blocks(lambda _: True):
+        own = slice(at, at := at + rows.num_rows)
+        for name, found in (("episode_index", records.episode_index), ("length", records.length)):
+            if (
+                name not in rows.column_names
+                or rows.column(name).to_pylist() != found[own].tolist()
+            ):
+                return NOTHING_DERIVED
+        others = [name for name in rows.column_names if not _DERIVED_COLUMNS.match(name)]
+        lines[own] = [
+            {**line, **more}
+            for line, more in zip(lines[own], rows.select(others).to_pylist(), strict=True)
+        ]
+        stats[own] = stats_of_rows(rows).rows
+    if len(lines) < counted:
+        return NOTHING_DERIVED
+    message = f"{EPISODES_DIR} lists {at:,} episodes, but the files have {len(lines):,}."
+    said = tuple(each for each in derived.said if each[0] != EPISODES_DIR)
+    return derived._replace(
+        episodes=records._replace(legacy=lines, stats=StatsBlock(stats)),
+        said=(*said, (EPISODES_DIR, message)),
+    )
 
 
 def _link(root: Path, view: Path, *, without: Collection[str], below: str = "") -> None:

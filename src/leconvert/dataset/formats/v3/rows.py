@@ -351,8 +351,19 @@ class OtherTasks(NamedTuple):
     listed: frozenset[int]
 
 
+def columns_of_values(declared: Declared) -> list[str]:
+    """Return the features whose columns hold numbers or texts of the recording."""
+    return [
+        name
+        for name, feature in declared.features.items()
+        if feature.dtype not in VISUAL_DTYPES
+        and feature.dtype != "language"
+        and name not in {*DEFAULT_COLUMNS, *LANGUAGE_COLUMNS}
+    ]
+
+
 def _with_empty_values(file: pq.ParquetFile, names: Sequence[str]) -> list[str]:
-    """Return the columns with empty values by the footer, and those where it counts none."""
+    """Return the columns with empty values by the footer, and those that it does not count."""
     metadata = file.metadata
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     found = set()
@@ -434,13 +445,7 @@ class RowCheck:
         self._fps = float(declared.fps)
         self._num_tasks = num_tasks
         self._has_video = bool(declared.cameras)
-        self._values = [
-            name
-            for name, feature in declared.features.items()
-            if feature.dtype not in VISUAL_DTYPES
-            and feature.dtype != "language"
-            and name not in {*DEFAULT_COLUMNS, *LANGUAGE_COLUMNS}
-        ]
+        self._values = columns_of_values(declared)
         self._with_empty: list[str] = []
         self._wrong: dict[str, WrongRows] = {}
         self._tasks_seen: dict[int, set[int]] = {}
@@ -488,10 +493,17 @@ class RowCheck:
         """The columns with rows that have no value, or a list with an empty one."""
         return {name: self._wrong[name] for name in self._with_empty if name in self._wrong}
 
-    def read(self, file: pq.ParquetFile) -> None:
-        """Compare all rows of the file."""
+    def read(self, file: pq.ParquetFile, with_empty: Sequence[str] | None = None) -> None:
+        """Compare all rows of the file.
+
+        Args:
+            file: The file.
+            with_empty: The `columns_of_values` that may have empty values, if they are known.
+        """
         names = [name for name in DEFAULT_COLUMNS if name in file.schema_arrow.names]
-        self._with_empty = _with_empty_values(file, self._values)
+        if with_empty is None:
+            with_empty = _with_empty_values(file, self._values)
+        self._with_empty = [*with_empty]
         names += self._with_empty
         row = 0
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=names, use_threads=False):
