@@ -70,13 +70,10 @@ def test_every_loader_is_timed_with_and_without_workers(
     assert failure_of(result) is None
 
 
-@pytest.mark.parametrize(("mode", "window_frames"), [("sarm", 16), ("sarm-action", 2)])
-def test_the_streams_frames_are_right_in_every_mode(
-    several_files: Path, mode: Any, window_frames: int
-) -> None:
-    result = run(several_files, loader="stream", mode=mode, check=40, num_batches=2)
+def test_the_streams_frames_are_right_in_windows_of_seconds(several_files: Path) -> None:
+    result = run(several_files, loader="stream", mode="sarm", check=40, num_batches=2)
 
-    assert result["window_frames"] == window_frames
+    assert result["window_frames"] == 16
     assert result["check"]["samples"] == 40
     assert result["check"]["wrong_frames"] == 0
     assert result["check"]["wrong_pad_flags"] == 0
@@ -104,8 +101,9 @@ def test_windows_may_lie_as_far_from_frames_as_the_tolerance_says(
 
 def test_the_check_finds_what_the_released_stream_gets_wrong(several_files: Path) -> None:
     result = run(
-        several_files, loader="stream-lerobot", check=60, episode_pool_size=10, probe_samples=0
-    )
+        several_files, loader="stream-lerobot", check=60, episode_pool_size=10, num_batches=1,
+        probe_samples=0,
+    )  # fmt: skip
 
     assert result["check"]["wrong_frames"] + result["check"]["unreadable_frames"] > 10
     assert result["check"]["wrong_frames_by_camera"]["observation.images.wrist"] == 0

@@ -92,9 +92,7 @@ COMBINATIONS: list[Any] = [
     # Every loader in and out of process, and streams of both kinds.
     (one, "StreamLoader", "in process"),
     (mixture, "StreamLoader", "forked"),
-    (one, "StreamLoader", "forked, persistent"),
     (mixture, "collate_fn", "in process"),
-    (mixture, "DataLoader", "forked"),
     (one, "DataLoader", "forked, persistent"),
     (mixture, "plain", "in process"),
     # Processes that are spawned take seconds to start; `test_stream` spawns those of one loader.
@@ -309,10 +307,9 @@ def _with_seed(samples: list[dict[str, Any]]) -> tuple[Any, int]:
     return default_collate(samples), 0 if info is None else info.seed
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loading_draws_nothing_from_the_generator_of_the_training(
-    numbers_only: Path, workers: int
-) -> None:
+def test_loading_draws_nothing_from_the_generator_of_the_training(numbers_only: Path) -> None:
+    workers = 1
+
     def seeds() -> list[list[int]]:
         torch.manual_seed(3)
         loader = StreamLoader(
@@ -325,4 +322,4 @@ def test_loading_draws_nothing_from_the_generator_of_the_training(
 
     first, second = seeds()
     assert [first, second] == seeds()
-    assert workers == 0 or not {*first} & {*second}
+    assert not {*first} & {*second}

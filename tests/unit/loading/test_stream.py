@@ -140,12 +140,6 @@ def test_only_needed_bytes_are_fetched(tmp_path: Path) -> None:
     assert shared.facts().fetched_bytes < alone.facts().fetched_bytes + 8 * BLOCK_BYTES
 
 
-def test_fewer_batches_than_workers_leave_some_idle(v30: Path) -> None:
-    stream = EpisodeStream(v30, episodes=[1, 4], episode_pool_size=1)
-    loader = StreamLoader(stream, batch_size=8, num_workers=3)
-    assert sorted(flat(indices(loader))) == [*range(9, 13), *range(26, 32)]
-
-
 def test_a_window_longer_than_the_episode_is_padded(v30: Path) -> None:
     steps = [step / 30 for step in range(-20, 21)]
     stream = EpisodeStream(v30, delta_timestamps={TOP: steps, "action": steps}, episodes=[1])
@@ -426,18 +420,6 @@ def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> No
     assert wide.facts().cache_evictions == 0
 
 
-def test_more_files_than_decoders_cost_what_is_missing_and_no_more(v30: Path) -> None:
-    # Files are asked for in turn, over and over.
-    stream = EpisodeStream(v30, repeat=True)
-    files = sum(len(camera.paths) for camera in stream.meta.table.cameras.values())
-    tight = EpisodeStream(v30, repeat=True, video_decoder_cache_size=files - 2)
-    for _ in islice(tight, 300):
-        pass
-    rate = tight.facts().hit_rate
-    assert rate is not None
-    assert rate > 0.5
-
-
 # --- processes ------------------------------------------------------------------------------------
 
 
@@ -481,14 +463,6 @@ def test_a_stream_that_is_gone_fetches_no_more(
     may_go_on.set()
     fetchers.shutdown(wait=True)
     assert len(fetched) == 1
-
-
-def test_workers_may_start_after_this_process_has_read(v30: Path) -> None:
-    stream = EpisodeStream(v30)
-    mine = [int(sample["index"]) for sample in stream]
-    stream.set_epoch(0)
-    theirs = indices(StreamLoader(stream, batch_size=1, num_workers=1))
-    assert flat(theirs) == mine
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -686,25 +660,6 @@ def test_on_the_cpu_pyav_decodes_and_torchcodec_need_not_load(
     assert not asked
     with pytest.raises(UsageError, match=r"torchcodec cannot be imported: no FFmpeg here."):
         EpisodeStream(v30, video_backend="torchcodec")
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_equally_coded_files_share_a_decoder_in_each_thread_that_decodes(
-    v30: Path, monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
-    class Counted(decoders.Codec):
-        def __init__(self, clip: decoders.Clip) -> None:
-            super().__init__(clip)
-            opened.append(clip.source.name)
-
-    opened: list[str] = []
-    monkeypatch.setattr(decoders, "Codec", Counted)
-    # The files of a camera in turn, so that one context sees packets of all of them, mixed.
-    for sample in EpisodeStream(v30, video_fetch_workers=threads):
-        assert_shown(sample, sample[TOP], sample[WRIST])
-    files = list((v30 / "videos").rglob("*.mp4"))
-    assert len(files) > 2
-    assert 1 <= len(opened) <= max(1, threads)
 
 
 def test_a_file_whose_index_is_not_read_is_left_to_torchcodec(

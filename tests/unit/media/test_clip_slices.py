@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
@@ -13,7 +12,6 @@ from clip_recipes import RECIPES, MakeClip, Recipe
 from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert.media import LastIndex, join_clips, read_clip_index
-from leconvert.media import join as joining
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 
@@ -49,31 +47,6 @@ def test_slices_in_any_order_are_joined_to_the_bytes_of_joining_their_clips(
     of_slices = join_clips([slices[n] for n in order], tmp_path / "b", fps=THIRTY)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert of_slices == of_clips
-
-
-def test_slices_of_one_file_take_one_opening_and_one_reading_of_its_index(
-    many: tuple[Path, list[Slice]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, slices = many
-    read: list[str] = []
-    real = joining.read_clip_indexes
-
-    def noted(paths: Sequence[str], *, read_ahead: bool) -> Iterator[object]:
-        read.extend(paths)
-        return real(paths, read_ahead=read_ahead)
-
-    monkeypatch.setattr(joining, "read_clip_indexes", noted)
-    asked: list[int] = []
-
-    def coded(place: int) -> str:
-        asked.append(place)
-        return str(path)
-
-    last = LastIndex()
-    for number, part in enumerate((slices[1:3], slices[:1], slices[3:])):
-        join_clips(part, tmp_path / str(number), fps=THIRTY, coded=coded, last_index=last)
-    assert asked == [0, 0, 0]
-    assert read == [str(path)]
 
 
 def test_an_index_is_held_while_samples_are_left_and_the_file_is_the_same(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,31 +63,6 @@ def test_each_index_comes_with_the_status_of_its_file(paths: list[str]) -> None:
                 answer.file_size_bytes,
                 Path(path).stat().st_ino,
             )
-
-
-def test_files_that_are_slow_to_answer_are_asked_from_several_threads(
-    paths: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened_by: list[str] = []
-    real_open = os.open
-
-    def noting_open(path: str, flags: int, mode: int = 0o777) -> int:
-        opened_by.append(threading.current_thread().name)
-        return real_open(path, flags, mode)
-
-    monkeypatch.setattr(os, "open", noting_open)
-    waited = itertools.count(0.0, 1.0)
-    answers = [answer for _, answer in read_clips(paths, waited_seconds=lambda: next(waited))]
-    monkeypatch.undo()
-    assert [described(answer) for answer in answers] == one_by_one(paths)
-    block = index_module._CLIPS_AT_ONCE
-    assert not any(name.startswith("read-index") for name in opened_by[:block])
-    assert all(name.startswith("read-index") for name in opened_by[block:])
-
-    opened_by.clear()
-    monkeypatch.setattr(os, "open", noting_open)
-    list(read_clips(paths, waited_seconds=lambda: 0.0))
-    assert not any(name.startswith("read-index") for name in opened_by)
 
 
 def test_an_index_too_large_to_hold_is_read_when_its_turn_comes(

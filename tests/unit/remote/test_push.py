@@ -153,15 +153,6 @@ def test_a_dry_run_says_the_same_and_writes_nothing(
     assert (told.commit, told.dry_run, done.dry_run) == (None, True, False)
 
 
-def test_a_missing_repo_is_made_private_if_asked(hub: StandIn, pushed: Push, result: Path) -> None:
-    report = pushed(result, "tester/new", private=True)
-    assert report.created
-    assert hub.repo("tester/new").private
-    assert _at(hub, "v3.0", "tester/new") == _files(result) | {".gitattributes", "README.md"}
-    pushed(result, "tester/open")
-    assert not hub.repo("tester/open").private
-
-
 def test_a_branch_is_made_and_main_stays(repo: Repo, pushed: Push, result: Path) -> None:
     main = repo.branches["main"]
     assert pushed(result, branch="v3", dry_run=True).tag == "none"
@@ -588,19 +579,6 @@ def test_a_tag_that_somebody_moves_or_removes_during_the_upload_is_left_alone(
     assert caught.value.message == f"{REPO} changed during this command: the tag v3.0 was {said}."
     assert repo.tags.get("v3.0") == theirs
     assert not [line for line in _writes(hub) if "/tag/" in line]
-
-
-def test_a_tag_that_another_push_of_the_same_result_sets_meanwhile_is_right(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
-) -> None:
-    repo = hub.add_repo(REPO, small_source, tags=("v2.1", "v3.0"))
-
-    def set_it() -> None:
-        repo.tags["v3.0"] = repo.branches["main"]
-
-    hub.break_requests(Fault("none", method="POST", path="/tag/", interfere=set_it))
-    assert pushed(result).tag == "moved"
-    assert repo.tags["v3.0"] == repo.branches["main"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from leconvert.model.values import LayoutOptions, SourceScan
 from leconvert.remote import source as hub_source
 from leconvert.remote import sparse_snapshot as sparse
 from leconvert.remote.provenance import HubOrigin
-from leconvert.remote.sparse_snapshot import SparseCopy, SparseSnapshot, open_sparse_snapshot
+from leconvert.remote.sparse_snapshot import SparseSnapshot, open_sparse_snapshot
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import open_or_plan
@@ -38,8 +38,6 @@ from leconvert.support.errors import (
 )
 from leconvert.testing import DatasetSpec, make_dataset, with_column
 from leconvert.testing.defects import edit_info, edit_lines, edit_table
-from leconvert.transfer.hub import HubRepo, HubStore
-from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import OpenedRun
@@ -268,18 +266,6 @@ def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
     )
 
 
-def test_of_a_dataset_of_small_files_workers_fetch_nothing(
-    hub: StandIn, small_source: Path, result: Path, tmp_path: Path
-) -> None:
-    run = planned(hub, small_source, tmp_path)
-    hub.log.clear()
-    run_worker(run.work_dir.root)
-    pack_run(run)
-    assert hub.log == []
-    (tmp_path / "out/.gitattributes").unlink()
-    assert digest_of(tmp_path / "out") == digest_of(result)
-
-
 def test_where_an_outline_holds_some_files_whole_workers_fetch_the_others(
     hub: StandIn,
     small_source: Path,
@@ -400,25 +386,6 @@ def test_a_table_without_dictionaries_is_outlined_too(
     assert said(outlined) == said(local) == []
     [(_, is_whole)] = made.find([TABLE])
     assert not is_whole
-
-
-def test_a_remote_file_is_read_as_a_file_and_what_was_read_is_kept(
-    hub: StandIn, tmp_path: Path
-) -> None:
-    content = bytes(range(256)) * 1000
-    repo = hub.add_repo(REPO, {"a.mp4": content})
-    remote = HubRepo(REPO, repo.branches["main"], hub.endpoint)
-    file = RemoteFile("a.mp4", len(content))
-    with (tmp_path / "copy").open("w+b") as local:
-        copy = SparseCopy(file, HubStore(remote), local.fileno())
-        assert copy.take(len(content) - 10, 100) == content[-10:]
-        assert copy.take(1000, 24) == content[1000:1024]
-        found = (tmp_path / "copy").read_bytes()
-    assert len(found) == len(content)
-    assert found[-10:] == content[-10:]
-    assert found[1000:1024] == content[1000:1024]
-    assert found[100_000:150_000] == bytes(50_000), "the rest is a hole"
-    assert len([r for r in hub.log if "/resolve/" in r.path]) == 2
 
 
 # --- which run is under way -----------------------------------------------------------------------

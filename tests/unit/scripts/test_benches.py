@@ -65,22 +65,6 @@ def test_profiles_and_set_ups_are_those_of_the_package(case: Callable[[str], Mod
         ResampleOptions(**changes)
 
 
-def test_a_repeat_begins_with_a_copy_and_leaves_nothing(
-    case: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    source, out = tmp_path / "source", tmp_path / "out"
-    source.mkdir()
-    (source / "a").touch()
-    script = f'cd {out} && mv a b && mkdir {out}_old && echo \'{{"stage_seconds": {{"plan": 1}}}}\''
-    after = ["touch", tmp_path / "after"]
-    runner = case("kit").Runner("it", ["sh", "-c", script], [out], (source, out), after)
-    for _ in range(2):
-        row = runner.run(tmp_path)
-        assert (row["runner"], row["stage_seconds"]) == ("it", {"plan": 1})
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["source"]
-    assert (tmp_path / "after").exists()
-
-
 def test_a_verification_is_measured_by_a_command_without_paths_and_must_find_no_difference(
     case: Callable[[str], ModuleType], tmp_path: Path, small_source: Path
 ) -> None:

@@ -18,40 +18,10 @@ from leconvert.tables.arrow import (
     list_values,
     nested_floats,
     nested_numbers,
-    repeated_int64,
     type_of,
-    type_of_numbers,
 )
 
 INT64_MAX = 2**63 - 1
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([], pa.null()),
-        ([None, None], pa.null()),
-        ([True, None, False], pa.bool_()),
-        ([-(2**63), None, INT64_MAX], pa.int64()),
-        ([1, 2.5, None], pa.float64()),
-        (["a", None, "ä\U0001f916"], pa.string()),
-        ([[], None, [1], [None]], pa.list_(pa.int64())),
-        ([[[True]], [], [None, []]], pa.list_(pa.list_(pa.bool_()))),
-        (
-            [{"a": 1}, None, {"b": ["x"], "a": None}],
-            pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
-        ),
-    ],
-    ids=str,
-)
-def test_values_come_back_from_the_narrowest_type(values: list[Any], kind: pa.DataType) -> None:
-    assert type_of(values) == kind
-    array = array_of(values, kind)
-    array.validate(full=True)
-    expected = [
-        value if not isinstance(value, dict) else {"a": None, "b": None} | value for value in values
-    ]
-    assert array.to_pylist() == expected
 
 
 @pytest.mark.parametrize(
@@ -62,16 +32,6 @@ def test_values_come_back_from_the_narrowest_type(values: list[Any], kind: pa.Da
 def test_kinds_that_do_not_go_together_have_no_type(values: list[Any]) -> None:
     with pytest.raises(MixedKindsError):
         type_of(values)
-
-
-def test_truth_values_count_only_beside_numbers_and_only_if_told_so() -> None:
-    for values, kind in (([True, 2], pa.int64()), ([[0.5], [True]], pa.list_(pa.float64()))):
-        assert type_of(values, truth_counts=True) == kind
-        with pytest.raises(MixedKindsError):
-            type_of(values)
-    assert type_of([True], truth_counts=True) == pa.bool_()
-    with pytest.raises(MixedKindsError):
-        type_of([True, "a"], truth_counts=True)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +56,6 @@ def test_a_type_that_does_not_hold_the_values_is_refused_by_name(
     assert str(caught.value).startswith(f"{kind} cannot hold all values")
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float64])
-@pytest.mark.parametrize("shape", [(3, 1), (2, 3), (4, 2, 3), (1, 1, 1, 2)])
-def test_regular_lists_come_back(shape: tuple[int, ...], dtype: type) -> None:
-    numbers = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    kind = type_of_numbers(numbers)
-    array = array_of_numbers(numbers, kind)
-    array.validate(full=True)
-    assert (array.type, array.to_pylist()) == (kind, numbers.tolist())
-
-
 def test_numbers_fit_into_wider_ones_but_not_into_another_nesting() -> None:
     numbers = np.array([[1], [0]])
     assert array_of_numbers(numbers, pa.list_(pa.float64())).to_pylist() == [[1.0], [0.0]]
@@ -113,11 +63,6 @@ def test_numbers_fit_into_wider_ones_but_not_into_another_nesting() -> None:
     for kind in (pa.int64(), pa.list_(pa.list_(pa.int64()))):
         with pytest.raises(MixedKindsError, match=r"lists of shape \(1,\)"):
             array_of_numbers(numbers, kind)
-
-
-@pytest.mark.parametrize("length", [0, 1, 5])
-def test_one_integer_is_repeated(length: int) -> None:
-    assert repeated_int64(-7, length).to_pylist() == [-7] * length
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,24 +245,6 @@ def test_the_numbers_of_a_row_group_are_those_that_arrow_reads(
         assert chunk_outside(group.chunks(), end - 1) is not None
 
 
-def test_row_groups_of_too_many_kinds_are_walked_and_read_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(footers_module, "_KEPT_FORMS", 1)
-    monkeypatch.setattr(footers_module, "_KEPT_WALKS", 2)
-    values = pa.array([1, 2, None, None, 5, 5, 7, None], pa.int64())
-    footer = footer_of(write(tmp_path / "file", pa.table({"x": values}), row_group_size=2))
-    reader = FooterReader()
-    for _ in range(3):
-        groups = reader.read(footer).row_groups
-        assert [group.extremes() for group in groups] == [
-            {"x": (1, 2)},
-            {},
-            {"x": (5, 5)},
-            {"x": (7, 7)},
-        ]
-
-
 def test_a_large_footer_that_contradicts_itself_is_not_shown_to_arrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,22 +305,6 @@ def test_a_schema_that_is_none_is_refused_with_a_reason(raw: bytes, reason: str)
         parse_schema(raw)
 
 
-def test_what_a_column_stands_for_is_the_converted_type_or_what_came_later() -> None:
-    converted = (
-        field(1, I32, zigzag(2)) + field(3, BINARY, binary(b"a")) + field(2, I32, zigzag(14))
-    )
-    logical = field(1, I32, zigzag(2)) + field(3, BINARY, binary(b"b")) + field(6, STRUCT, b"\0")
-    leaves = parse_schema(
-        schema(
-            element(b"root", children=3, kind=None),
-            converted + b"\0",
-            logical + b"\0",
-            element(b"c"),
-        )
-    ).leaves
-    assert [leaf.converted_type for leaf in leaves] == [14, -1, None]
-
-
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
@@ -351,22 +316,6 @@ def test_what_a_column_stands_for_is_the_converted_type_or_what_came_later() -> 
 def test_an_end_of_a_footer_that_is_none_is_refused(raw: bytes, reason: str) -> None:
     with pytest.raises(ThriftError, match=reason):
         parse_tail(raw)
-
-
-def test_metadata_without_a_value_and_with_more_than_one_is_passed_over() -> None:
-    pair = field(1, BINARY, binary(b"key")) + field(2, I32, zigzag(1)) + b"\0"
-    tail = parse_tail(field(1, LIST, list_header(STRUCT, 1) + pair) + b"\0")
-    assert tail.key_values == {b"key": None}
-    assert (tail.arrow_schema, tail.is_of_known_writer) == (None, False)
-
-
-def test_a_schema_of_arrows_that_cannot_be_used_makes_the_file_unreadable(tmp_path: Path) -> None:
-    path = write(tmp_path / "file")
-    stored = pq.read_metadata(path).metadata[b"ARROW:schema"]
-    broken = base64.b64encode(b"\xff" * (len(base64.b64decode(stored))))
-    with_footer(path, once(stored, broken[: len(stored)]))
-    with pytest.raises(UnreadableSourceError, match="cannot be read"):
-        DataFile(str(path))
 
 
 def test_schemas_are_those_that_arrow_reads_whatever_was_read_before(tmp_path: Path) -> None:

@@ -41,25 +41,6 @@ def test_writes_that_are_cut_short_are_gone_on_with(
     assert (calls, output.position) == (3, 13)
 
 
-def test_small_pieces_are_gathered_up_to_what_one_write_takes(
-    output: SequentialOutput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    real = os.pwritev
-
-    def counted(descriptor: int, pieces: Sequence[bytes], at: int) -> int:
-        sizes.append(len(pieces))
-        return real(descriptor, pieces, at)
-
-    monkeypatch.setattr(os, "pwritev", counted)
-    for _ in range(1200):
-        output.append(b"x")
-    output.flush()
-    assert (tmp_path / "target").stat().st_size == 1200
-    assert len(sizes) == 3
-    assert max(sizes) <= os.sysconf("SC_IOV_MAX")
-
-
 def test_a_file_below_a_file_is_unreadable_and_not_missing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UnreadableSourceError, match="Not a directory") as caught:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.tables import parquet_copy
 from leconvert.tables.data_file import OpenedTable
 from leconvert.tables.footers import ChunkEntry, FooterReader
 from leconvert.tables.parquet_copy import Window
@@ -41,37 +40,6 @@ def stored(folder: Path, column: pa.Array, **options: Any) -> tuple[bytes, Chunk
 
 NUMBERS = pa.array(list(range(3000)))
 TWO_PAGES = {"data_page_size": 1024, "write_batch_size": 100}
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        NUMBERS,
-        pa.array([0.5, 1.5, None], pa.float32()),
-        pa.array([True, False]),
-        pa.array([float("nan")]),
-        pa.array([[1.5, 2.5], [3.5]], pa.list_(pa.float32())),
-        pa.nulls(3, pa.int64()),
-    ],
-    ids=lambda column: str(column.type),
-)
-@pytest.mark.parametrize("options", [{}, {"write_page_checksum": True}], ids=str)
-def test_headers_of_numbers_as_arrow_writes_them_are_not_walked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pa.Array, options: dict[str, Any]
-) -> None:
-    raw, chunk = stored(tmp_path, column, **options)
-    monkeypatch.delattr(parquet_copy, "walk_page")
-    assert check_pages(window_of(raw), chunk) is None
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, TWO_PAGES, {"use_dictionary": False}, {"data_page_version": "2.0", **TWO_PAGES}],
-    ids=str,
-)
-def test_whole_pages_have_no_reason_against_them(tmp_path: Path, options: dict[str, Any]) -> None:
-    raw, chunk = stored(tmp_path, NUMBERS, **options)
-    assert check_pages(window_of(raw), chunk) is None
 
 
 @pytest.mark.parametrize(
@@ -108,19 +76,6 @@ def test_a_page_that_is_no_block_of_its_size_is_the_reason(tmp_path: Path, start
     at = raw.index(varint(size), reader.position)
     damaged = raw[:at] + start + raw[at + len(start) :]
     assert check_pages(window_of(damaged), chunk) == "a page is not a Snappy block of its size"
-
-
-@pytest.mark.parametrize("length", [100, 400, *range(474, 500, 2), 700, 3000])
-def test_headers_with_texts_of_any_length_are_read_to_their_end(
-    tmp_path: Path, length: int
-) -> None:
-    # A header holds the least and the greatest text, and may end where the first look at it does.
-    texts = pa.array(["a" * length, "b" * length])
-    raw, chunk = stored(tmp_path, texts, use_dictionary=False)
-    assert check_pages(window_of(raw), chunk) is None
-    torn = raw[: chunk.start + chunk.compressed_bytes // 2]
-    reason = check_pages(window_of(torn), chunk)
-    assert reason.startswith(("a page header is damaged", "a page is not a Snappy", "its "))
 
 
 def test_an_unknown_kind_of_page_and_one_without_sizes_are_damaged(tmp_path: Path) -> None:

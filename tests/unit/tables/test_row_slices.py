@@ -148,25 +148,3 @@ def test_slices_that_follow_each_other_are_decoded_in_one_pass_over_several_join
     assert opened == [source]
     places = [*range(13), *range(15, 25), *range(30, 55), 58, 59, 2, 3, 4]
     assert pa.concat_tables(found)["index"].to_pylist() == places
-
-
-def test_a_file_is_asked_for_once_while_its_slices_follow_each_other(tmp_path: Path) -> None:
-    table = rows()
-    for name in "ab":
-        write(tmp_path / name, table, [30, 30], "snappy")
-    asked: list[int] = []
-
-    def stored(place: int) -> str:
-        asked.append(place)
-        return str(tmp_path / "ab"[place // 2 % 2])
-
-    planned = [("a", 0), ("a", 30), ("b", 30), ("b", 0), ("a", 30)]
-    result = join_tables(
-        [Slice(f"/planned/{name}", first, 30) for name, first in planned],
-        tmp_path / "joined",
-        schema=table.schema,
-        stored=stored,
-    )
-    assert (asked, result.copied_row_groups) == ([0, 2, 4], 5)
-    firsts = pq.read_table(tmp_path / "joined")["index"].to_pylist()[::30]
-    assert firsts == [0, 30, 30, 0, 30]

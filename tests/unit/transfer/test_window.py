@@ -174,21 +174,6 @@ def test_a_request_to_stop_ends_the_waiting(
         store.gate(name).set()
 
 
-def test_no_more_files_are_on_their_way_than_there_are_threads(
-    window_of: Callable[..., Window], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(windows, "_THREADS", 2)
-    store = Store(tmp_path, held=True)
-    with window_of(files(1, 1, 1), store, 3) as window:
-        store.gate("clips/0.mp4").set()
-        window.path(0)
-        for name in ("clips/1.mp4", "clips/2.mp4"):
-            assert store.began(name).wait(10), "the third begins when the first is there"
-            store.gate(name).set()
-        assert store.most_bytes == 3 * BLOCK
-    assert store.fetched[0] == "clips/0.mp4"
-
-
 def test_a_fetch_that_never_began_is_given_up_at_the_end(
     window_of: Callable[..., Window], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -780,12 +780,12 @@ def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
 def test_findings_that_are_alike_are_one_with_a_count() -> None:
     many = (
         Finding("of v2.x", "error", f"a/{n}.mp4 has {n} frames.", episode=n, path=f"a/{n}.mp4")
-        for n in range(100_000)
+        for n in range(10_000)
     )
     (kept,) = grouped(many)
-    assert (kept.count, kept.episode, kept.path) == (100_000, 0, "a/0.mp4")
-    assert kept.message == "a/0.mp4 has 0 frames. The same holds for 100,000 findings in all."
-    assert grouped([kept, kept])[0].count == 200_000
+    assert (kept.count, kept.episode, kept.path) == (10_000, 0, "a/0.mp4")
+    assert kept.message == "a/0.mp4 has 0 frames. The same holds for 10,000 findings in all."
+    assert grouped([kept, kept])[0].count == 20_000
 
 
 def test_findings_of_other_features_are_not_alike_and_all_are_counted() -> None:
@@ -810,15 +810,13 @@ BY_HAND = {
 # What else the dataset says is enough for these.
 MENDED = {"a task that only rows have", "tasks out of order"}
 # Where the only file of its kind is gone: what a command leaves out would be everything.
-ALL_LOST = {"data that is gone", "a scalar as text"}
+ALL_LOST = {"a scalar as text"}
 FIRST_OF_EACH_CODE = {wanted.split()[1]: name for name, (wanted, _) in reversed(DEFECTS.items())}
 FIRST_OF_EACH_CODE["feature"] = "a dtype that nobody knows"
 TRIED = sorted(
     {
         *FIRST_OF_EACH_CODE.values(),
-        "data that is gone",
         "truncated statistics",
-        "a default column not declared",
         *MENDED,
     }
 )
@@ -864,6 +862,7 @@ TOGETHER = [
         "episodes without lengths",
     },
     {"a row too few", "a video without its last frame"},
+    {"a row of nobody", "data of nobody"},
 ]  # fmt: skip
 
 

@@ -24,10 +24,9 @@ from leconvert.dataset.scan import (
     changes,
     check_source_unchanged,
     check_tables_unchanged,
-    file_checks,
     scan_source,
 )
-from leconvert.dataset.scan.file_checks import ClipCheck, StatsCheck, pixel_format
+from leconvert.dataset.scan.file_checks import StatsCheck, pixel_format
 from leconvert.dataset.scan.v2 import EpisodeScanner
 from leconvert.model.values import DATA_STREAM, stream_of_camera
 from leconvert.run.planner import open_or_plan
@@ -46,21 +45,6 @@ CLIP = f"videos/chunk-000/{TOP}/episode_000000.mp4"
 
 
 # --- headers of clips -----------------------------------------------------------------------------
-
-
-def test_configurations_beyond_those_that_are_kept_are_checked_again(
-    sound_source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_checks, "_KEPT_CONFIGS", 1)
-    clip = media.read_clip_index(sound_source / CLIP)
-    other = replace(clip, config_key="another")
-    check = ClipCheck({"dtype": "video", "shape": [1, 2, 3]}, Fraction(30))
-    notes = ObservationLog()
-    for seen in (clip, other, clip, clip):
-        check(seen, notes)
-    [remark] = notes.sightings.remarks()
-    assert remark.code == "shape-mismatch"
-    assert remark.message.endswith("The same holds for 4 episodes in all.")
 
 
 def avc_entry(profile: int, *rest: int) -> bytes:
@@ -231,13 +215,6 @@ def test_an_episode_of_one_row_with_a_huge_index_is_no_end_of_the_scan(tmp_path:
     root = make_dataset(tmp_path / "one", DatasetSpec(episodes=1, frames=1, cameras=()))
     edit_table(root, 0, lambda table: with_column(table, "index", pa.array([1e300])))
     assert "global-index" in {finding.code for finding in scan_source(root).findings}
-
-
-def test_times_beyond_those_that_are_kept_are_compared_again(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_checks, "_KEPT_TIMES", 1)
-    assert scan_source(source).findings == ()
 
 
 def test_columns_are_compared_where_footers_have_nothing_in_common(

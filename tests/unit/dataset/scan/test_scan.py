@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import leconvert
 from leconvert.dataset.formats.v2 import SourcePaths, load_info
 from leconvert.dataset.scan import scan_source
-from leconvert.dataset.scan import v2 as scanning
 from leconvert.model.repairs import RepairOptions
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.parallel import Spread
@@ -246,37 +242,6 @@ def test_json_of_the_wrong_shape_is_refused(source_copy: Path) -> None:
     (source_copy / "meta/info.json").write_text(json.dumps([1, 2]))
     with pytest.raises(SourceError, match="does not contain a JSON object"):
         load_info(source_copy)
-
-
-@pytest.mark.parametrize("num_episodes", [1, 5, 31, 64, 1000, 2000, 4000, 9999])
-def test_blocks_hold_every_episode_once_and_are_larger_where_there_are_many(
-    num_episodes: int,
-) -> None:
-    blocks = scanning._blocks(num_episodes)
-    assert [episode for block in blocks for episode in range(*block)] == [*range(num_episodes)]
-    largest = max(stop - first for first, stop in blocks)
-    assert largest <= min(num_episodes, 64)
-    assert largest <= 32 or num_episodes >= 32 * largest
-
-
-def test_each_file_of_an_episode_is_opened_once(
-    small_source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: Counter[str] = Counter()
-    real = os.open
-
-    def noted(path: str | Path, *arguments: Any, **options: Any) -> int:
-        opened[str(path)] += 1
-        return real(path, *arguments, **options)
-
-    scan_source(small_source)  # what tables have in common is learned by opening one again
-    monkeypatch.setattr(os, "open", noted)
-    scan_source(small_source)
-    clips = small_source.glob("videos/*/*/*.mp4")
-    for path in (*clips, *small_source.glob("data/*/*.parquet")):
-        # The columns of a dataset are those of its first table.
-        is_first = path.name == "episode_000000.parquet"
-        assert opened[str(path)] == 1 or is_first
 
 
 def test_files_that_keep_a_scan_waiting_are_waited_for_together(

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from leconvert.dataset.statistics import QUANTILES, ImageStats, downsampled, rank_of, sample_indices
+from leconvert.dataset.statistics import QUANTILES, ImageStats, rank_of, sample_indices
 
 Array = np.ndarray[Any, Any]
 
@@ -58,37 +58,6 @@ def test_depth_keeps_its_units_and_has_one_channel(frame: Array) -> None:
     assert stats["mean"][0][0][0] == pytest.approx(frame.astype(float).mean(), rel=1e-15)
     assert stats["std"][0][0][0] == pytest.approx(frame.astype(float).std(), rel=1e-12, abs=1e-9)
     assert type(stats["min"][0][0][0]) is float
-
-
-def test_a_constant_picture_has_no_deviation() -> None:
-    assert stats_of([np.full((9, 9, 3), 77, np.uint8)] * 40)["std"] == [[[0.0]]] * 3
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "step"),
-    [(299, 299, 1), (299, 300, 2), (300, 299, 2), (300, 300, 2), (449, 10, 2), (450, 10, 3),
-     (480, 640, 4), (720, 1280, 8), (1280, 720, 8), (64, 64, 1)],
-)  # fmt: skip
-def test_large_frames_are_thinned_by_their_longer_side(height: int, width: int, step: int) -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(downsampled(picture), picture[::step, ::step])
-    stats = stats_of([picture])
-    assert stats["mean"][1][0][0] == pytest.approx(
-        picture[::step, ::step, 1].astype(float).mean() / 255, rel=1e-13
-    )
-
-
-@pytest.mark.parametrize(
-    ("length", "count"), [(1, 1), (2, 2), (100, 100), (101, 100), (500, 105), (1000, 177),
-                          (10_000, 1000), (1_000_000, 10_000)],
-)  # fmt: skip
-def test_frames_are_sampled_evenly_from_first_to_last(length: int, count: int) -> None:
-    indices = sample_indices(length)
-    assert (len(indices), indices[0], indices[-1]) == (count, 0, length - 1)
-    steps = np.diff(indices)
-    assert (steps > 0).all()
-    assert not len(steps) or steps.max() - steps.min() <= 1
-    assert all(type(index) is int for index in indices)
 
 
 def test_an_episode_of_no_frames_has_no_samples() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -128,23 +127,6 @@ def test_a_batch_that_killed_its_workers_says_so(
     assert "workers ended or froze while they worked on it" in failure.message
 
 
-def test_a_done_record_is_read_once(planned: OpenedRun, clock: Any) -> None:
-    run_worker(planned.work_dir.root)
-    fs = FaultyFileSystem()
-    observer = observe(planned, clock, fs=fs)
-
-    def reads() -> int:
-        done = planned.paths.done_dir
-        return sum(
-            operation == "read_bytes" and path.parent == done for operation, path in fs.operations
-        )
-
-    first = observer.look()
-    assert reads() == 5
-    assert observer.look() == first
-    assert reads() == 5
-
-
 def test_a_voided_batch_takes_its_bytes_along(planned: OpenedRun, clock: Any) -> None:
     run_worker(planned.work_dir.root)
     observer = observe(planned, clock)
@@ -154,24 +136,6 @@ def test_a_voided_batch_takes_its_bytes_along(planned: OpenedRun, clock: Any) ->
     assert (after.done, after.pending) == (4, 1)
     assert after.video.batches_read == 4
     assert after.video.copied + after.video.cloned < before.copied + before.cloned
-
-
-def test_the_folder_of_the_target_is_listed_again_only_after_it_changed(
-    planned: OpenedRun, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed, listdir, folder = list[Any](), os.listdir, Path(planned.manifest.target).parent
-
-    def listing(path: Any = ".") -> list[str]:
-        listed.append(path)
-        return listdir(path)
-
-    monkeypatch.setattr(os, "listdir", listing)
-    observer = observe(planned, clock)
-    assert [observer.look().former_states for _ in range(3)] == [0, 0, 0]
-    assert listed.count(folder) == 1
-    (folder / "out.former-earlier").mkdir()
-    assert [observer.look().former_states for _ in range(3)] == [1, 1, 1]
-    assert listed.count(folder) == 2
 
 
 def test_rates_are_what_the_observer_saw_on_its_own_clock(
