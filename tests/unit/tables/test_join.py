@@ -12,8 +12,29 @@ import pytest
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import TableCopier, join_tables
+from leconvert.tables import join as join_module
 
 ROWS = pa.table({"x": [float(row) for row in range(12)], "n": list(range(12))})
+
+
+def test_row_groups_of_one_file_are_encoded_with_the_file_open_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = str(tmp_path / "source"), tmp_path / "joined"
+    pq.write_table(ROWS, source, row_group_size=4, compression="zstd")
+    opened: list[str] = []
+    real = join_module.open_parquet
+
+    def counted(path: str, **options: int) -> pq.ParquetReader:
+        opened.append(path)
+        return real(path, **options)
+
+    monkeypatch.setattr(join_module, "open_parquet", counted)
+    result = join_tables(
+        [Slice(source, first, 4) for first in (8, 0, 4)], target, schema=ROWS.schema
+    )
+    assert (result.copied_row_groups, result.row_groups, opened) == (0, 3, [source])
+    assert pq.read_table(target)["n"].to_pylist() == [8, 9, 10, 11, *range(8)]
 
 
 def test_an_error_while_encoding_leaves_no_file_and_the_sources_as_they_were(
@@ -41,6 +62,30 @@ def test_a_torn_source_is_refused_and_not_left_open(tmp_path: Path, kept: float)
         join_tables([Slice(str(source), frames=12)], tmp_path / "t", schema=ROWS.schema)
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
     assert [path.name for path in tmp_path.iterdir()] == ["torn"]
+
+
+@pytest.mark.parametrize(("after_bytes", "times"), [(1, 4), (10**9, 0)])
+def test_memory_goes_back_to_the_system_between_large_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_bytes: int, times: int
+) -> None:
+    sources = [str(tmp_path / name) for name in "abcd"]
+    for source in sources:
+        pq.write_table(ROWS, source, compression="zstd")
+    expected = join_tables(
+        [Slice(s, frames=12) for s in sources], tmp_path / "t", schema=ROWS.schema
+    )
+    released: list[bool] = []
+
+    class Pool:
+        def release_unused(self) -> None:
+            released.append(True)
+
+    monkeypatch.setattr(join_module, "_RELEASE_AFTER_BYTES", after_bytes)
+    monkeypatch.setattr(pa, "default_memory_pool", Pool)
+    found = join_tables([Slice(s, frames=12) for s in sources], tmp_path / "u", schema=ROWS.schema)
+    assert len(released) == times
+    assert found == expected
+    assert (tmp_path / "t").read_bytes() == (tmp_path / "u").read_bytes()
 
 
 @pytest.mark.parametrize("compression", ["snappy", "zstd"])

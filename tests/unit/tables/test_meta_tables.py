@@ -100,6 +100,18 @@ def test_columns_that_only_later_rows_have_are_null_before(tmp_path: Path) -> No
     assert table["episode_index"].to_pylist() == list(range(2500))
 
 
+def test_the_common_case_reads_the_records_once(tmp_path: Path) -> None:
+    calls = 0
+
+    def episodes() -> list[EpisodeRecord]:
+        nonlocal calls
+        calls += 1
+        return [record(index, stats={"a": {"min": [0.5]}}) for index in range(1500)]
+
+    write_episodes(tmp_path, episodes, fps=FPS)
+    assert calls == 1
+
+
 def test_the_table_rolls_over_and_rows_name_their_own_file(tmp_path: Path) -> None:
     episodes = [record(index, stats={"a": {"min": [0.5] * 20}}) for index in range(1200)]
     limit = 100_000
