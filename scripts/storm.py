@@ -275,7 +275,7 @@ def storms_afterwards(options: argparse.Namespace, folder: Path) -> int:
 
     cases = [CASES[name] for name in CASES_AFTERWARDS]
     template = make_templates(make_smallest(folder / "template"), cases)
-    datasets = Datasets(folder / "datasets", template, CHANGES)
+    datasets = Datasets(folder / "datasets", template, CHANGES, other_options=True)
     seconds = []
     for number in range(3):
         began = time.monotonic()

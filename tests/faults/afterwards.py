@@ -1,6 +1,6 @@
 """A swap that broke, then something else, then the same command: old or new, whole.
 
-After a fault in the swap of a conversion the source changes, something is
+After a fault in the swap of a conversion the source changes, the options change, something is
 damaged or moved by hand, or another conversion of the same target runs. Then the same command
 runs, and what its message says is done, until it succeeds or there is nothing left to do.
 
@@ -11,10 +11,15 @@ At every operation that names, moves or removes something, and at every end,
 - a tree that somebody put there by hand lies in one place too;
 - what a reader finds is a tree that was put there by hand, or one of the whole datasets;
 - a command that succeeds leaves the conversion of the source as it lies there, by its options.
+
+Or nothing breaks, and at one operation of the command somebody overwrites a file in place and gives
+it its times back (`overwriting_trial`). The new state of a source lies in one place too, until that
+state was converted. A source is not removed for a result that was overwritten before.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -23,6 +28,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import pyarrow.parquet as pq
 from tests.faults.power import PowerModel
 from tests.faults.trials import (
     TREE_RECORD,
@@ -34,25 +41,31 @@ from tests.faults.trials import (
     make_source,
     name_of,
 )
-from tests.faults.watched_disk import Fault, WatchedDisk
+from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 from tests.trees import digest_of
 
 from leconvert import api
+from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.upkeep import clean_kept_source, clean_work_dir
+from leconvert.testing import edit_info
 
 __all__ = [
     "AFTERWARDS",
     "CASES_AFTERWARDS",
     "CHANGES",
+    "OVERWRITTEN",
+    "OVERWRITTEN_FILES",
     "Datasets",
     "after_kills",
     "after_trial",
+    "overwriting_trial",
     "run_scene",
     "to_the_end",
 ]
 
 CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced", "renewed")
+_OTHER_OPTIONS: dict[str, Any] = {"video_file_size_in_mb": 0.0001}
 _MOST_REMEDIES = 4
 _MOVES = frozenset({"rename", "replace", "rename_no_replace", "exchange", "unlink", "rmdir"})
 _REFUSALS = frozenset({3, 4, 5, 6, 8, 9, 10, 12})
@@ -64,8 +77,25 @@ _ENDS = (
 """What a message says where nothing is left to do."""
 
 
+OVERWRITTEN_FILES = {
+    "another packet": "videos/chunk-000/observation.images.top/episode_000001.mp4",
+    "another value": "data/chunk-000/episode_000001.parquet",
+    "another card": "README.md",
+}
+_OF_RESULT = "another packet in the result"
+OVERWRITTEN = (*OVERWRITTEN_FILES, _OF_RESULT)
+"""What is overwritten in place, in the source or in the result."""
 CHANGES = ("grown", "overwritten", "foreign")
 """Datasets that a source changes to, or that somebody puts beside it."""
+
+
+def _place_of_a_value(path: Path) -> int:
+    """Return which byte of a file can be another one, so that the file is as right as before."""
+    content = path.read_bytes()
+    if path.suffix == ".parquet":
+        first = np.ravel(pq.read_table(path)["observation.state"].to_pylist()[0])
+        return content.index(np.float32(first[0]).tobytes())
+    return content.index(b"mdat") + 5 if path.suffix == ".mp4" else len(content) // 2
 
 
 class Datasets:
@@ -74,19 +104,25 @@ class Datasets:
     Args:
         root: A folder that does not exist.
         template: What is planned.
-        versions: What else there is, of `CHANGES`.
+        versions: What else there is: `CHANGES`, or `OVERWRITTEN_FILES`.
+        other_options: Whether trials convert with other options, too.
     """
 
-    def __init__(self, root: Path, template: Path, versions: Iterable[str]) -> None:
+    def __init__(
+        self, root: Path, template: Path, versions: Iterable[str], *, other_options: bool = False
+    ) -> None:
         root.mkdir(parents=True)
         self.sources = {"planned": template}
         self.sources |= {version: _made(version, root, template) for version in versions}
         self.digest = {name: digest_of(path) for name, path in self.sources.items()}
-        self.converted: dict[str, str] = {}
+        self.converted: dict[tuple[str, bool], str] = {}
         for name, source in self.sources.items():
-            output = root / f"{name}-converted"
-            api.convert(source, output=output, workers=WorkerOptions(max_workers=1))
-            self.converted[name] = digest_of(output)
+            for is_other in sorted({False, other_options}):
+                output = root / f"{name}-{is_other}"
+                layout = LayoutOptions(**_OTHER_OPTIONS if is_other else {})
+                workers = WorkerOptions(max_workers=1)
+                api.convert(source, output=output, layout=layout, workers=workers)
+                self.converted[name, is_other] = digest_of(output)
         assert len(set(self.converted.values())) == len(self.converted)
 
 
@@ -97,9 +133,15 @@ def _made(version: str, root: Path, template: Path) -> Path:
     if version == "foreign":
         return make_source(folder, (4,), seed=7)
     shutil.copytree(template, folder)
-    data = "data/chunk-000/episode_000000.parquet"
-    other = make_source(root / "other", (3, 2), seed=7)
-    shutil.copyfile(other / data, folder / data)
+    if version == "overwritten":
+        data = "data/chunk-000/episode_000000.parquet"
+        other = make_source(root / "other", (3, 2), seed=7)
+        shutil.copyfile(other / data, folder / data)
+    else:
+        path = folder / OVERWRITTEN_FILES[version]
+        content = bytearray(path.read_bytes())
+        content[_place_of_a_value(path)] ^= 1
+        path.write_bytes(content)
     return folder
 
 
@@ -136,7 +178,7 @@ class Scene:
     @property
     def result(self) -> str:
         """The digest of what a command that succeeds leaves."""
-        return self.datasets.converted[self.version]
+        return self.datasets.converted[self.version, "video_file_size_in_mb" in self.options]
 
     def trees(self) -> dict[Path, str]:
         """Return every dataset's folder, and its digest without a swap's mark."""
@@ -217,6 +259,11 @@ def _changed(scene: Scene, version: str) -> bool:
     return True
 
 
+def _other_options(scene: Scene) -> bool:
+    scene.options |= _OTHER_OPTIONS
+    return True
+
+
 def _new_tree(scene: Scene) -> Path | None:
     """Return where the new tree lies, if it is anywhere and the source is somewhere else."""
     if scene.source() is None:
@@ -260,6 +307,15 @@ def _shard_removed(scene: Scene) -> bool:
     shards = _shards(scene)
     for shard in shards[:1]:
         shard.unlink()
+    return bool(shards)
+
+
+def _shard_damaged(scene: Scene) -> bool:
+    shards = _shards(scene)
+    for shard in shards[:1]:
+        content = shard.read_bytes()
+        shard.unlink()
+        shard.write_bytes(content[: len(content) // 2])
     return bool(shards)
 
 
@@ -320,6 +376,14 @@ def _card(result: Path) -> None:
     (result / "README.md").write_text("# Of the user's own making\n")
 
 
+def _key(result: Path) -> None:
+    edit_info(result, lambda info: info.update(license="the user's"))
+
+
+def _further_file(result: Path) -> None:
+    (result / "meta" / "notes.txt").write_text("the user's")
+
+
 def _cleaned(scene: Scene) -> bool:
     if scene.place.case.in_place or not scene.target.exists():
         return False  # what it removes there is the source, after comparing
@@ -336,15 +400,19 @@ def _second_conversion(scene: Scene) -> bool:
 AFTERWARDS: Mapping[str, Callable[[Scene], bool]] = {
     "episodes added": lambda scene: _changed(scene, "grown"),
     "a file overwritten": lambda scene: _changed(scene, "overwritten"),
+    "other options": _other_options,
     "new tree removed": _tree_removed,
     "new tree damaged": _tree_damaged,
     "shard removed": _shard_removed,
+    "shard damaged": _shard_damaged,
     "old put back": _old_put_back,
     "target moved away": _target_moved_away,
     "foreign at old": _foreign_old,
     "foreign at target": _foreign_target,
     "second conversion": _second_conversion,
     "card edited": lambda scene: _edited(scene, _card),
+    "key added": lambda scene: _edited(scene, _key),
+    "file added": lambda scene: _edited(scene, _further_file),
     "former states cleaned": _cleaned,
 }
 
@@ -422,6 +490,9 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
     if "or move" in advice:
         _aside(scene.target)
         return True
+    if "Give the same options as before to finish the run" in advice:
+        scene.options.clear()
+        return True
     if "--force-conversion" in advice and not scene.options.get("force_conversion"):
         scene.options["force_conversion"] = True
         return True
@@ -485,6 +556,66 @@ def after_kills(
     first = in_a_process(scene.place, None, killed_after=kills[0])
     row = Row(case.name, int(first.how == "died"), "SIGKILL", first, first, ())
     return _aftermath(scene, row, afterwards, kills[1:])
+
+
+def overwriting_trial(
+    case: Case, number: int, what: str, datasets: Datasets, template: Path, root: Path
+) -> Row | None:
+    """Let somebody overwrite a file in place at an operation and give it its times back.
+
+    Returns:
+        The row; None where that file lies nowhere then, or under a name that nobody comes by.
+    """
+    scene = _scene(case, datasets, template, root)
+    noted = root.with_name(f"{root.name}-overwritten")
+    noted.unlink(missing_ok=True)
+
+    def overwrite() -> None:
+        if _overwritten(scene, what):
+            noted.touch()
+
+    fault = Fault(number, FaultKind.CHANGE)
+    first = in_a_process(scene.place, fault, on_change=overwrite)
+    row = Row(case.name, number, name_of(fault), first, first, (), what)
+    if not noted.exists():
+        shutil.rmtree(scene.place.root)
+        return None
+    problems = []
+    if what == _OF_RESULT:
+        scene.damaged.update(
+            digest for path, digest in scene.trees().items() if "_old" not in path.name
+        )
+        if scene.source() is None:
+            problems.append("the source was removed for a result that somebody overwrote")
+    else:
+        scene.version = what
+    problems += [f"after that: {problem}" for problem in scene.moment()]
+    if first.how not in {"succeeded", "refused"}:
+        problems.append(f"it {first.how}: {first.said}")
+    return _followed(scene, row, problems)
+
+
+def _overwritten(scene: Scene, what: str) -> bool:
+    source = scene.source()
+    if source is None or source.name.endswith(".leconvert-removed"):
+        return False
+    if what == _OF_RESULT:
+        tree = _new_tree(scene)
+        clips = sorted((tree or scene.place.root / "none").rglob("*.mp4"))
+        for clip in clips[:1]:
+            _overwrite(clip)
+        return bool(clips)
+    _overwrite(source / OVERWRITTEN_FILES[what])
+    return True
+
+
+def _overwrite(path: Path) -> None:
+    times = path.stat()
+    content = bytearray(path.read_bytes())
+    content[_place_of_a_value(path)] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def _scene(case: Case, datasets: Datasets, template: Path, root: Path) -> Scene:

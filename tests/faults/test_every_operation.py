@@ -171,6 +171,14 @@ def test_whatever_else_happens_after_another_swap_broke(campaign: Campaign, name
     assert {row["ended"].split()[0] for row in rows} >= {"done"}
 
 
+@pytest.mark.slow
+def test_a_source_is_not_removed_whenever_somebody_overwrites_it(campaign: Campaign) -> None:
+    """Before each operation; tests/cli/test_proof_before_swap.py overwrites before chosen ones."""
+    rows = campaign("--case", "deleting", "--stages", "overwritten", "--jobs", 2, seconds=3600)
+    assert len(rows) > 3000
+    assert [row["number"] for row in rows if row["problems"]] == []
+
+
 # What all kinds of faults take together is longer than the limit of a test.
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["die,tear,short", "fail", "last,lie", "power"])

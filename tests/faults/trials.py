@@ -388,6 +388,7 @@ class Place:
         fault: Fault | None,
         on_death: Callable[[], None] | None,
         power: PowerModel | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> WatchedDisk:
         """Return the disk as this trial's process sees it."""
         return WatchedDisk(
@@ -398,6 +399,7 @@ class Place:
             has_links=self.case.has_links,
             has_locks=self.case.has_locks,
             on_death=on_death,
+            on_change=on_change,
             power=power,
         )
 
@@ -773,6 +775,7 @@ def in_a_process(
     power: PowerModel | None = None,
     *,
     killed_after: float | None = None,
+    on_change: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Convert, or do something else, in a process of its own.
 
@@ -782,6 +785,7 @@ def in_a_process(
         act: What to do on the trial's disk; None converts.
         power: What follows the operations; by default a model of the disk, where power fails.
         killed_after: Seconds after which the process is killed, if it has not ended.
+        on_change: Called in that process where somebody else shall change a file.
     """
     birth = next(_births)
     _state_file(place).unlink(missing_ok=True)
@@ -806,7 +810,7 @@ def in_a_process(
             os.write(writing, json.dumps(asdict(outcome)).encode())
             os._exit(0)
 
-        disk = place.watched(fault, lambda: report(Outcome("died")), model)
+        disk = place.watched(fault, lambda: report(Outcome("died")), model, on_change)
         try:
             with _platform_handed_down(birth):
                 (act or place.convert)(disk)

@@ -82,6 +82,7 @@ class FaultKind(StrEnum):
     SHORT = "half of its bytes are written, and it says so"
     FAIL = "it reports an error and does nothing"
     LIE = "it happens and reports an error"
+    CHANGE = "somebody else changes a file before it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class WatchedDisk:
         has_links: Whether it has hard links; FAT and most mounts of object stores do not.
         has_locks: Whether it has ``flock``; some mounts of Lustre do not.
         on_death: Called instead of raising `CrashError`.
+        on_change: Called where somebody else shall change a file.
         really_sync: Whether fsync reaches the disk; a test of process deaths does not need it.
         power: Follows what is on the disk for sure, or None.
 
@@ -142,6 +144,7 @@ class WatchedDisk:
         has_links: bool = True,
         has_locks: bool = True,
         on_death: Callable[[], None] | None = None,
+        on_change: Callable[[], None] = lambda: None,
         really_sync: bool = False,
         power: PowerModel | None = None,
     ) -> None:
@@ -157,6 +160,7 @@ class WatchedDisk:
         self._below = tuple(f"{root}/" for root in self._roots)
         self._fault = fault
         self._on_death = on_death
+        self._on_change = on_change
         self._dead = False
         self._looks_itself = False  # whoever follows the operations does none
         self._lock = threading.RLock()
@@ -237,6 +241,9 @@ class WatchedDisk:
                 if fault.kind is FaultKind.LIE:
                     call()
                 raise OSError(fault.code, os.strerror(fault.code), *operation.paths[:1])
+            case FaultKind.CHANGE:
+                self._on_change()
+                return call()
             case FaultKind.TEAR if half is not None:
                 half()
         self._dead = True
