@@ -309,3 +309,18 @@ def test_a_stopped_proof_is_made_anew(source_copy: Path, tmp_path: Path) -> None
     )
     assert report.verified == "bytes"
     assert sum(advanced) == 3 * 44
+
+
+def test_pack_takes_the_same_options(
+    source_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    assert main(["plan", "--root", str(source_copy), "--work-dir", str(work)]) == 0
+    assert main(["work", str(work)]) == 0
+    capsys.readouterr()
+    assert main(["pack", str(work), "--delete-source", "--no-verify"]) == 2
+    assert main(["pack", str(work), "--delete-source"]) == 0
+    said = capsys.readouterr().out
+    assert "every byte of it is proven to be in the result" in said
+    assert said.endswith("checked       bytes compared with the source\n")
+    assert not old_of(source_copy).exists()

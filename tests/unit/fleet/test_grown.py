@@ -63,12 +63,12 @@ def test_a_source_grows_again_and_again_and_no_run_removes_what_another_put_asid
     stages: list[Path], tmp_path: Path
 ) -> None:
     result, digests = tmp_path / "out/set", []
-    for stage in stages[:3]:
+    for stage in stages:
         become(tmp_path / "in/set", stage)
         (one,) = run(tmp_path).datasets
         assert one.state.value == "converted", one.message
         digests.insert(0, digest_of(result))
-    convert(stages[2], output=tmp_path / "alone")
+    convert(stages[-1], output=tmp_path / "alone")
     assert digests[0] == digest_of(tmp_path / "alone")
     assert [digest_of(place) for place in former_of(result)] == digests[1:]
     # No other fleet takes them for datasets.
@@ -76,7 +76,7 @@ def test_a_source_grows_again_and_again_and_no_run_removes_what_another_put_asid
     globbed = [fleet.Line(str(tmp_path / "out/*"))]
     found = fleet.fleet_datasets(globbed, tmp_path / "more", say=said.append)
     assert [one.name for one in found] == ["set"]
-    assert "left out 2 former states" in said[0]
+    assert "left out 3 former states" in said[0]
     assert fleet.find_datasets(tmp_path / "out") == [result]
     # All are found from the fleet's work dir, and go after they were compared with the result.
     seen = clean_fleet(tmp_path / "work", dry_run=True)
@@ -146,6 +146,25 @@ def test_lists_in_which_places_meet_are_refused_before_any_work(
         assert "--name" in str(refused.value.next_step)
         assert digest_of(tmp_path / "in") == before
         assert not (tmp_path / "work").exists()
+
+
+def test_a_former_result_with_something_of_its_own_stays(
+    stages: list[Path], tmp_path: Path
+) -> None:
+    result = tmp_path / "out/set"
+    for stage in stages[:2]:
+        become(tmp_path / "in/set", stage)
+        run(tmp_path)
+    (old,) = former_of(result)
+    (old / "notes.txt").write_text("mine")
+    kept = digest_of(old)
+    become(tmp_path / "in/set", stages[2])
+    assert not run(tmp_path).set_aside
+    report = clean_fleet(tmp_path / "work")
+    assert [row.path for row in report.kept] == [old]
+    assert report.kept[0].reason == "it was changed after the run kept it"
+    assert digest_of(old) == kept
+    assert former_of(result) == [old]
 
 
 def test_a_former_result_of_which_an_episode_changed_is_never_removed(

@@ -198,6 +198,15 @@ def test_undo_gives_the_old_result_back_and_it_can_be_appended_anew(
     assert_is_result(result)
 
 
+def test_undo_refuses_a_former_state_that_was_changed(result: Path) -> None:
+    append(result)
+    (old,) = former_of(result)
+    edit_info(old, lambda info: info.update(fps=15))
+    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
+        undo_conversion(result)
+    assert v3.EpisodesReader(result).num_rows == 4
+
+
 def test_a_former_state_that_the_user_changed_stays_until_it_is_as_it_was(
     result: Path, grow: Grow
 ) -> None:
@@ -225,6 +234,10 @@ def own_key(result: Path) -> None:
     edit_info(result, lambda info: info.update(license="mine"))
 
 
+def own_split(result: Path) -> None:
+    edit_info(result, lambda info: info.update(splits={"train": "0:2", "val": "2:3"}))
+
+
 def own_statistics(result: Path) -> None:
     stats = json.loads((result / "meta/stats.json").read_bytes())
     stats["action"]["max"] = [9.0] * len(stats["action"]["max"])
@@ -237,6 +250,7 @@ def own_statistics(result: Path) -> None:
     [
         (False, own_card, "README.md"),
         (False, own_key, "license in meta/info.json"),
+        (False, own_split, "splits in meta/info.json"),
         (False, own_statistics, "meta/stats.json"),
         (True, own_card, "README.md"),
     ],
@@ -317,7 +331,7 @@ def test_where_nothing_is_there_all_is_converted(grow: Grow, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("layout", "batch"),
-    [("streaming", None), ("episode-files", 1)],
+    [("reference", 1), ("streaming", None), ("episode-files", 1)],
 )
 def test_every_layout_but_overlay(
     grow: Grow, tmp_path: Path, layout: str, batch: int | None
@@ -328,7 +342,7 @@ def test_every_layout_but_overlay(
     report = append(tmp_path / "out", options, workers=WorkerOptions(max_workers=2))
     new_files = 2 if layout == "episode-files" else 1
     assert len(files_of(tmp_path / "out", f"videos/{TOP}")) == new_files + {
-        "streaming": 3, "episode-files": 3
+        "reference": 1, "streaming": 3, "episode-files": 3
     }[layout]  # fmt: skip
     assert (report.kept_files is None) == (layout != "episode-files")
     assert_is_result(tmp_path / "out")
@@ -375,8 +389,18 @@ def changed_task(source: Path, result: Path) -> None:
     edit_lines(source, "tasks", lambda lines: lines[1].update(task="Another."))
 
 
+def changed_fps(source: Path, result: Path) -> None:
+    edit_info(result, lambda info: info.update(fps=15))
+
+
 def changed_feature(source: Path, result: Path) -> None:
     edit_info(result, lambda info: info["features"]["action"].update(names=["a"] * 6))
+
+
+def renamed_file(source: Path, result: Path) -> None:
+    path = "data/chunk-{chunk_index:03d}/part-{file_index:03d}.parquet"
+    edit_info(result, lambda info: info.update(data_path=path))
+    (result / DATA).rename(result / DATA.replace("file", "part"))
 
 
 def changed_statistics(source: Path, result: Path) -> None:
@@ -436,7 +460,9 @@ def grown_result(source: Path, result: Path) -> None:
         (changed_length, TargetError, "its episode 1 has 7 frames, but 8 in .*"),
         (grown_result, TargetError, r"it has 5 episodes, but .* has only 4"),
         (changed_task, TargetError, "its tasks are not the first tasks"),
+        (changed_fps, TargetError, "does not write them: fps in meta/info.json"),
         (changed_feature, TargetError, "does not write them: names of feature 'action'"),
+        (renamed_file, TargetError, "does not write them: data_path in meta/info.json"),
         (changed_statistics, TargetError, "does not write them: meta/episodes"),
         (changed_row, VerificationError, "does not match its source .* Nothing was replaced"),
         (changed_clip, LeconvertError, "does not match its source .* Nothing was replaced"),
@@ -516,6 +542,31 @@ def test_the_plan_says_what_is_new(
     assert snapshot(tmp_path) == before
 
 
+def test_the_command_is_repeated_whether_there_is_something_new_or_not(
+    result: Path, grow: Grow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["convert", str(result.with_name("source")), str(result), "--append", "--quiet"]
+    assert main([*words[:-1]]) == 0
+    assert "Appended 1 episode" in capsys.readouterr().out
+    assert main(words[:-1]) == 0
+    assert "There is nothing to do" in capsys.readouterr().out
+    grow(5)
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kept_episodes"] == 4
+    assert main([*words, "--on-bad-episode", "drop"]) == 0
+    assert_is_result(result)
+
+
+def test_a_cluster_plans_works_and_packs_it(result: Path, grow: Grow) -> None:
+    work = result.with_name("work")
+    source = result.with_name("source")
+    assert main(["plan", str(source), str(result), "--append", "--work-dir", str(work)]) == 0
+    assert main(["work", str(work)]) == 0
+    assert main(["pack", str(work)]) == 0
+    assert_is_result(result)
+    assert main(["pack", str(work)]) == 0
+
+
 def test_a_work_dir_that_is_kept_serves_again_once_the_source_has_grown(
     result: Path, grow: Grow
 ) -> None:
@@ -570,6 +621,8 @@ def test_without_hard_links_old_files_are_copied(
     ("call", "name", "code"),
     [
         ("stat", "meta/info.json", errno.EIO),
+        ("lstat", "", errno.ESTALE),
+        ("listdir", "meta/episodes", errno.EIO),
         ("listdir", "meta/episodes/chunk-000", errno.ESTALE),
     ],
 )

@@ -12,6 +12,7 @@ from tests.faults.faulty_files import CrashError
 from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 
 from leconvert.support.errors import StorageError, TargetError, WorkDirError
+from leconvert.support.storage_errors import any_storage_errors
 from leconvert.workdir import removal
 from leconvert.workdir.fs import remove_tree, sync_tree
 from leconvert.workdir.locks import packer_lock, planner_lock
@@ -42,6 +43,12 @@ def make_work_dir(parent: Path) -> Path:
     WorkDir(root).run("r1").ensure()
     WorkDir(root).set_current("r1")
     return root
+
+
+def test_a_work_dir_is_removed(work_dir: Path, tmp_path: Path) -> None:
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
+    assert list(tmp_path.iterdir()) == []
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set"), "gone already is gone"
 
 
 def changes_of(folder: Path, act: Callable[[], object]) -> list[int]:
@@ -230,6 +237,23 @@ def test_a_folder_that_we_did_not_make_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(WorkDirError, match="leconvert did not make this folder"):
         remove_work_dir(theirs, "r1", tmp_path / "set")
     assert theirs.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ESTALE, "Stale", "/data/set/x"), "/data/set/x: the server no longer knows"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/data/y"), "/data/y: No such file"),
+        (FileExistsError(errno.EEXIST, "File exists", "/dev/null"), "null: a part of this path is"),
+        (OSError("what nobody knows"), "a file of the run: what nobody knows"),
+    ],
+)
+def test_every_disk_error_becomes_a_sentence_with_a_path_and_a_next_step(
+    error: OSError, said: str
+) -> None:
+    with pytest.raises(StorageError, match=said) as caught, any_storage_errors():
+        raise error
+    assert caught.value.next_step
 
 
 def test_a_lock_that_cannot_be_released_hides_nothing(

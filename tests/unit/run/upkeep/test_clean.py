@@ -26,7 +26,7 @@ from leconvert.run.leasing.state import Outcome
 from leconvert.run.packer import pack_run, removal
 from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
-from leconvert.support.errors import BusyError, StorageError
+from leconvert.support.errors import BusyError, StorageError, WorkDirError
 from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.records import (
@@ -215,6 +215,13 @@ def test_the_lock_of_somebody_who_plans_meanwhile_stays(
             pass
 
 
+def test_a_default_work_dir_goes_as_a_whole(source_copy: Path) -> None:
+    leconvert.convert(source_copy, keep_work_dir=True)
+    root = default_work_dir(source_copy)
+    assert removed(clean_work_dir(root, target=source_copy)) == {root}
+    assert sorted(path.name for path in source_copy.parent.iterdir()) == ["small", "small_old"]
+
+
 def test_a_work_dir_in_which_somebody_planned_meanwhile_stays(
     source_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +397,21 @@ def outlines_of(run: OpenedRun) -> list[Path]:
     return folders
 
 
+def test_outlines_that_no_run_needs_go_and_those_of_a_run_stay(planned: OpenedRun) -> None:
+    first, second = outlines_of(planned)
+    manifest = json.loads(planned.paths.manifest.read_bytes())
+    manifest["sources"][0]["source"] = str(second / "source")
+    planned.paths.manifest.write_text(json.dumps(manifest))
+    dry = clean_work_dir(planned.work_dir.root, dry_run=True)
+    assert removed(dry) == {first}
+    report = clean_work_dir(planned.work_dir.root)
+    assert (removed(report), report.removed[0].reason) == ({first}, "no run needs it")
+    assert [first.exists(), second.exists()] == [False, True]
+    gone = clean_work_dir(planned.work_dir.root, give_up=True)
+    assert removed(gone) == {planned.paths.root, second}
+    assert not second.exists()
+
+
 def test_outlines_stay_while_it_cannot_be_told_which_one_a_run_needs(planned: OpenedRun) -> None:
     outlines = outlines_of(planned)
     planned.paths.manifest.write_text('{"format": "leconvert/manifest", "version": 99}')
@@ -405,6 +427,16 @@ def test_a_run_that_was_never_planned_to_the_end_needs_no_outline(
     report = clean_work_dir(planned.work_dir.root)
     assert removed(report) == {planned.paths.root, *outlines}
     assert kept(report) == {restarted.paths.root}
+
+
+def test_a_run_whose_target_lies_in_no_folder_any_more_is_given_up_without_trees(
+    planned: OpenedRun, restarted: OpenedRun
+) -> None:
+    manifest = json.loads(planned.paths.manifest.read_bytes())
+    manifest["target"] = str(planned.work_dir.root / "no such folder/out")
+    planned.paths.manifest.write_text(json.dumps(manifest))
+    report = clean_work_dir(planned.work_dir.root)
+    assert removed(report) == {planned.paths.root}
 
 
 def test_a_done_batch_that_cannot_be_judged_keeps_its_attempts(
@@ -447,6 +479,23 @@ def test_a_work_dir_that_cannot_be_removed_is_told(
     monkeypatch.setattr(upkeep, "remove_leftovers", lambda _: False)
     with pytest.raises(StorageError, match="could not be removed"):
         clean_work_dir(root)
+
+
+def test_what_is_no_work_dir_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"x")
+    with pytest.raises(WorkDirError):
+        clean_work_dir(tmp_path)
+    assert (tmp_path / "precious").exists()
+
+
+def test_the_kept_source_goes_only_with_proof(converted: Path) -> None:
+    old = converted.with_name("small_old")
+    dry = clean_kept_source(converted, dry_run=True)
+    assert removed(dry) == {old}
+    assert old.exists()
+    assert removed(clean_kept_source(converted)) == {old}
+    assert not old.exists()
+    assert "does not exist" in clean_kept_source(converted).kept[0].reason
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["before it began", "half way"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from tests.faults.faulty_files import FaultyFileSystem
 from tests.trees import snapshot
 
 from leconvert.api import run_worker
-from leconvert.run.leasing import LeaseStore, list_batches, read_done
+from leconvert.run.leasing import BatchState, LeaseStore, list_batches, read_done
 from leconvert.run.leasing.state import Outcome
-from leconvert.run.upkeep import ReleaseReport, release_batches
+from leconvert.run.upkeep import Holder, ReleaseReport, Verdict, judge, release_batches
 from leconvert.support.errors import UnreadableSourceError, UsageError
 from leconvert.workdir.run import OpenedRun
 
@@ -41,6 +42,26 @@ def fail_batch(store: LeaseStore, batch_id: int) -> None:
 
 def verdicts(report: ReleaseReport) -> dict[int, str]:
     return {row.batch_id: str(row.verdict) for row in report.batches}
+
+
+def test_a_holder_on_this_host_is_refused_whatever_is_asked_and_one_that_is_gone_never() -> None:
+    for force in (False, True):
+        assert judge(BatchState.LEASED, Holder.HERE, force=force)[0] is Verdict.REFUSED
+        assert judge(BatchState.LEASED, Holder.GONE, force=force)[0] is Verdict.RELEASED
+        assert judge(BatchState.FAILED, None, force=force)[0] is Verdict.RELEASED
+
+
+def test_only_force_overrules_a_holder_elsewhere_and_without_it_one_is_watched() -> None:
+    table = {
+        (holder, force): judge(BatchState.LEASED, holder, force=force)[0]
+        for holder, force in product((Holder.BEATS, Holder.UNWATCHED), (False, True))
+    }
+    assert table == {
+        (Holder.BEATS, False): Verdict.REFUSED,
+        (Holder.BEATS, True): Verdict.RELEASED,
+        (Holder.UNWATCHED, False): Verdict.WATCH,
+        (Holder.UNWATCHED, True): Verdict.RELEASED,
+    }
 
 
 def test_failed_batches_get_their_attempts_anew(

@@ -17,6 +17,7 @@ from tests.trees import digest_of, snapshot
 
 import leconvert
 from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
 from leconvert.run import upkeep
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import Difference, VerificationReport
@@ -24,6 +25,7 @@ from leconvert.run.upkeep import UndoReport, undo_conversion
 from leconvert.support.errors import (
     BusyError,
     InterruptedRunError,
+    LeconvertError,
     TargetError,
     VerificationError,
 )
@@ -72,7 +74,29 @@ def test_a_round_trip_gives_the_source_as_it_was_and_keeps_the_result(
     }
 
 
-@pytest.fixture(params=["v3.0-v3.0", "v2.0-v2.1"])
+@pytest.mark.parametrize("make_fs", KINDS)
+def test_a_conversion_from_v30_to_v30_is_undone(source_copy: Path, make_fs: MakeFs) -> None:
+    leconvert.convert(source_copy)
+    shutil.rmtree(source_copy.with_name("small_old"))
+    source = snapshot(source_copy)
+    leconvert.convert(source_copy, selection=EpisodeSelection(exclude_episodes="2"))
+    result = snapshot(source_copy)
+    report = undo_conversion(source_copy, fs=make_fs(None))
+    assert report.episodes == 4
+    assert snapshot(source_copy) == source
+    assert snapshot(report.result) == result
+    assert names(source_copy) == ["small", "small_v30"]
+    assert undo_conversion(source_copy) == UndoReport(source_copy, report.result, False, True)
+
+
+def test_a_dry_run_compares_and_moves_nothing(converted: Path) -> None:
+    before = snapshot(converted.parent)
+    report = undo_conversion(converted, dry_run=True)
+    assert (report.dry_run, report.episodes) == (True, 5)
+    assert snapshot(converted.parent) == before
+
+
+@pytest.fixture(params=["v2.1-v3.0", "v3.0-v3.0", "v3.0-v2.1", "v2.0-v2.1"])
 def told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Callable[[str], Path]:
@@ -192,6 +216,14 @@ def test_what_was_changed_since_stops_it_with_nothing_moved(converted: Path, whe
     assert snapshot(converted.parent) == before
 
 
+def test_a_missing_file_of_the_kept_source_stops_it(converted: Path) -> None:
+    next(converted.with_name("small_old").glob("data/**/*.parquet")).unlink()
+    before = snapshot(converted.parent)
+    with pytest.raises(LeconvertError):
+        undo_conversion(converted)
+    assert snapshot(converted.parent) == before
+
+
 @pytest.mark.parametrize("when", ["compared", "moved"])
 def test_a_change_while_they_are_compared_or_moved_stops_it(
     converted: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -236,6 +268,24 @@ def test_names_that_are_taken_or_missing_are_refused(converted: Path, tmp_path: 
     assert "does not exist" in refused(tmp_path / "other")
     (tmp_path / "empty").mkdir()
     assert "is not the result of a conversion in place" in refused(tmp_path / "empty")
+
+
+def test_another_v30_dataset_that_was_kept_is_not_put_back(converted: Path) -> None:
+    old = converted.with_name("small_old")
+    shutil.rmtree(old)
+    shutil.copytree(converted, old)
+    video = next(old.glob("videos/**/*.mp4"))
+    content = bytearray(video.read_bytes())
+    content[content.index(b"mdat") + 40] ^= 1
+    video.write_bytes(content)
+    before = snapshot(converted.parent)
+    with pytest.raises(VerificationError, match="one of them was changed or damaged"):
+        undo_conversion(converted)
+    assert snapshot(converted.parent) == before
+
+
+def test_a_source_that_was_never_converted_is_refused(source_copy: Path) -> None:
+    assert "is a v2.x dataset, but no kept source" in refused(source_copy)
 
 
 def test_every_move_is_synced_and_no_file_is_made_in_the_source(converted: Path) -> None:
