@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.faulty_files import CrashError
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -26,7 +28,7 @@ from leconvert.run.leasing import LeaseStore, WorkerIdentity, list_batches, read
 from leconvert.run.packer import WorkerMonitor, pack_run
 from leconvert.run.packer import run as packing
 from leconvert.run.planner import open_or_plan
-from leconvert.run.worker import ShardWriter
+from leconvert.run.worker import ShardWriter, Worker
 from leconvert.support.errors import (
     BusyError,
     LeconvertError,
@@ -35,8 +37,9 @@ from leconvert.support.errors import (
     TargetError,
 )
 from leconvert.workdir import locks
-from leconvert.workdir.records import WorkDir, default_work_dir
+from leconvert.workdir.records import Journal, WorkDir, default_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.workdir.swap import TREE_RECORD
 
 PATIENCE_SECONDS = 60
 
@@ -88,6 +91,7 @@ class Frozen:
             self.outcome = error
 
 
+ALL_SHARDS = (Worker, "_write_shards")
 EACH_SHARD = (ShardWriter, "write")
 
 
@@ -145,16 +149,18 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
     assert WorkDir(work).current_run_id() == new.manifest.run_id
 
 
+@pytest.mark.parametrize("before", [ALL_SHARDS, EACH_SHARD], ids=["all shards", "each shard"])
 def test_a_worker_whose_run_was_removed_ends_quietly_and_makes_nothing(
     small_source: Path,
     tmp_path: Path,
     frozen_before: Callable[..., Frozen],
     quiet_digest: str,
+    before: tuple[type, str],
 ) -> None:
     out = tmp_path / "out"
     work = default_work_dir(out)
     plan(small_source, out, work)
-    with frozen_before(lambda: run_worker(work), *EACH_SHARD) as worker:
+    with frozen_before(lambda: run_worker(work), *before) as worker:
         leconvert.convert(small_source, output=out, plan=PlanOptions(restart=True))
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
         ended = worker.thaw()
@@ -163,15 +169,18 @@ def test_a_worker_whose_run_was_removed_ends_quietly_and_makes_nothing(
     assert digest_of(out) == quiet_digest
 
 
+@pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])
 def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     source_copy: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     frozen_before: Callable[..., Frozen],
     quiet_digest: str,
+    in_place: bool,
 ) -> None:
     """Over NFS a frozen host's lock is given away; then two packers are at work."""
-    target, before = source_copy, snapshot(source_copy)
+    target = source_copy if in_place else tmp_path / "out"
+    before = snapshot(source_copy)
     run = plan(source_copy, target, tmp_path / "work")
     run_worker(run.work_dir.root)
     for lock in ("packer_lock", "target_lock"):
@@ -182,7 +191,7 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
         ended = zombie.thaw()
     assert isinstance(ended, BusyError | TargetError), ended
     assert digest_of(target) == quiet_digest
-    assert snapshot(tmp_path / "small_old") == before
+    assert snapshot(tmp_path / ("small_old" if in_place else "small")) == before
     assert list(tmp_path.glob(".*.leconvert-*")) == []
 
 
@@ -220,6 +229,8 @@ def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_succes
     ("module", "step"),
     [
         ("leconvert.run.packer.assembly", "write_meta"),
+        ("leconvert.dataset.formats.v3", "write_tasks"),
+        ("leconvert.media", "join_clips"),
         ("leconvert.run.packer.run", "prove_tree"),
     ],
 )
@@ -284,6 +295,24 @@ def test_a_packer_whose_run_was_given_up_while_it_waited_leaves_the_place_to_the
     assert digest_of(out) == quiet_digest
 
 
+def test_a_packer_whose_run_is_given_up_before_its_swap_moves_nothing(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    old = plan(small_source, out, work)
+    run_worker(work)
+    check = packing.check_source_unchanged
+
+    def restart_and_check(run: OpenedRun) -> None:
+        plan(small_source, out, work, restart=True)
+        check(run)
+
+    monkeypatch.setattr(packing, "check_source_unchanged", restart_and_check)
+    with pytest.raises(PlanMismatchError, match="discarded"):
+        pack_run(old)
+    assert not out.exists()
+
+
 def test_the_packer_collects_while_workers_work(
     small_source: Path, tmp_path: Path, quiet_digest: str
 ) -> None:
@@ -307,10 +336,53 @@ def test_the_packer_collects_while_workers_work(
     assert digest_of(out) == quiet_digest
 
 
-def test_a_source_file_replaced_right_before_the_exchange_stops_it(
-    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_second_packer_is_refused_while_the_first_is_in_its_swap(
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
+    quiet_digest: str,
 ) -> None:
-    run = plan(source_copy, source_copy, tmp_path / "work")
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.1)  # by which the first is known to live
+    run = plan(small_source, tmp_path / "out", tmp_path / "work")
+    run_worker(run.work_dir.root)
+    with frozen_before(lambda: pack_run(run), packing, "swap_into_place") as first:
+        with pytest.raises(BusyError, match=f"process {os.getpid()}"):
+            pack_run(open_run(run.work_dir.root))
+        assert not isinstance(first.thaw(), BaseException), first.outcome
+    assert digest_of(tmp_path / "out") == quiet_digest
+
+
+def test_a_crash_between_promoting_the_last_file_and_the_journal_is_gone_on_from(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
+) -> None:
+    run = plan(small_source, tmp_path / "out", tmp_path / "work")
+    run_worker(run.work_dir.root)
+
+    def die(*_: object, **__: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", die)
+        with pytest.raises(CrashError):
+            pack_run(run)
+    assert not (tmp_path / "out").exists()
+    [tree] = tmp_path.glob(".out.leconvert-*")
+    copy = Path(shutil.copytree(tree, tmp_path / "copy"))
+    (copy / TREE_RECORD).unlink()
+    assert digest_of(copy) == quiet_digest, "every file was promoted"
+    assert Journal(run.paths, run.manifest.run_id).read().notes == {}
+    pack_run(open_run(run.work_dir.root))
+    assert digest_of(tmp_path / "out") == quiet_digest
+    assert list(tmp_path.glob(".out.leconvert-*")) == []
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])
+def test_a_source_file_replaced_right_before_the_exchange_stops_it(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    target = source_copy if in_place else tmp_path / "out"
+    run = plan(source_copy, target, tmp_path / "work")
     run_worker(run.work_dir.root)
     clip = next(source_copy.rglob("episode_000002.mp4"))
     swap = packing.swap_into_place
@@ -326,7 +398,7 @@ def test_a_source_file_replaced_right_before_the_exchange_stops_it(
     with pytest.raises(SourceChangedError, match="changed") as caught:
         pack_run(run)
     assert clip.name in caught.value.details[0]
-    assert (source_copy / "meta/episodes.jsonl").exists()
+    assert (target / "meta/episodes.jsonl").exists() == in_place
     assert not (tmp_path / "small_old").exists()
 
 
@@ -380,10 +452,34 @@ def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
     assert digest_of(tmp_path / "out") == quiet_digest
 
 
+@pytest.mark.parametrize("place", ["beside", "in place"])
+def test_the_loser_that_planned_until_the_end_removes_the_work_dir(
+    source_copy: Path,
+    frozen_before: Callable[..., Frozen],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """It waits for the planner's lock, joins the run, and finds the result in place."""
+    output = None if place == "in place" else source_copy.with_name("out")
+    call = lambda: leconvert.convert(source_copy, output=output)  # noqa: E731
+    with frozen_before(call, planner, "planner_lock") as loser:
+        with monkeypatch.context() as patch:
+            # The work dir is in use, so the winner leaves it.
+            patch.setattr(api, "remove_work_dir", lambda *_: True)
+            call()
+        error = loser.thaw()
+    if output is None:
+        assert isinstance(error, BusyError), error
+        assert "Another process finished this conversion during this command" in error.message
+    wanted = {"small", "small_old"} if output is None else {"small", "out"}
+    assert {path.name for path in source_copy.parent.iterdir()} == wanted
+
+
+@pytest.mark.parametrize("place", ["beside", "in place"])
 @pytest.mark.parametrize(
-    ("before", "place"),
-    [("open_or_plan", "beside"), ("_write", "in place"), ("work_and_pack", "beside"),
-     ("pack_run", "in place"), ("acquire_lock", "beside")],
+    "before",
+    ["open_or_plan", "_write", "record_invocation", "work_and_pack", "pack_run", "packer_lock",
+     "acquire_lock"],
 )  # fmt: skip
 def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
     source_copy: Path, frozen_before: Callable[..., Frozen], before: str, place: str
@@ -392,7 +488,8 @@ def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
     output = None if place == "in place" else source_copy.with_name("out")
     call = lambda: leconvert.convert(source_copy, output=output)  # noqa: E731
     modules = {
-        "open_or_plan": api, "_write": planner, "work_and_pack": api, "pack_run": worker_pool,
+        "open_or_plan": api, "_write": planner, "record_invocation": api,
+        "work_and_pack": api, "pack_run": worker_pool, "packer_lock": packing,
         "acquire_lock": locks,
     }  # fmt: skip
 

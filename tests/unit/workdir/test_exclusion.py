@@ -103,10 +103,8 @@ def test_a_naming_that_happened_and_reported_an_error_counts(
     assert names_in(done.parent) == [done.name]
 
 
-@pytest.mark.parametrize(
-    ("step", "code"),
-    [("write_new", errno.ENOSPC), ("replace", errno.EIO), ("replace", errno.EROFS)],
-)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("step", ["write_new", "replace"])
 def test_a_naming_that_failed_is_a_storage_error_and_leaves_no_name(
     make_fs: MakeFileSystem, ours: Path, done: Path, step: str, code: int
 ) -> None:
@@ -179,6 +177,52 @@ def test_a_process_killed_between_its_look_and_its_rename_gives_the_lock_back(
         holder.wait()
     publish_exclusively(ours, done, fs=fs)
     assert done.read_bytes() == b"record of ours\n"
+
+
+RACER = """
+import sys
+from pathlib import Path
+from leconvert.workdir.fs import AlreadyPublishedError, publish_exclusively
+from leconvert.workdir.locks import OneHostFileSystem
+
+folder, name, names = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+fs = OneHostFileSystem(folder / "naming.lock")
+source = folder / name
+source.write_text(name)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(names):
+    try:
+        publish_exclusively(source, folder / "done" / str(number), sync=False, fs=fs)
+    except AlreadyPublishedError:
+        continue
+    print(number, flush=True)
+"""
+
+
+def test_of_two_processes_that_race_for_names_each_name_has_one_winner(tmp_path: Path) -> None:
+    names = 300
+    (tmp_path / "done").mkdir()
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(tmp_path), name, str(names)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("left", "right")
+    ]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    left, right = (set(map(int, racer.communicate(timeout=60)[0].split())) for racer in racers)
+    assert left & right == set()
+    assert left | right == set(range(names))
+    for number in range(names):
+        winner = "left" if number in left else "right"
+        assert (tmp_path / "done" / str(number)).read_text() == winner
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from lease_fakes import FakeClock, MakeStore
 from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.run.leasing import BatchState, BatchStatus, Board, Lease, void_done
+from leconvert.run.leasing.state import Outcome
 from leconvert.support.errors import LeconvertError, StorageError
 from leconvert.workdir.records import RunPaths
 
@@ -17,6 +18,15 @@ from leconvert.workdir.records import RunPaths
 def finish(lease: Lease | None) -> int:
     assert lease.publish_done({}) == "won"
     return lease.batch_id
+
+
+def test_one_worker_does_every_batch_once(make_store: MakeStore) -> None:
+    board = Board(make_store("a"), 40)
+    done = [finish(board.next_lease()) for _ in range(40)]
+    assert sorted(done) == list(range(40))
+    assert board.next_lease() is None
+    assert board.all_settled()
+    assert board.done_ids() == list(range(40))
 
 
 def test_expensive_batches_come_first(make_store: MakeStore) -> None:
@@ -31,8 +41,18 @@ def test_few_batches_are_taken_strictly_in_order(make_store: MakeStore) -> None:
     assert taken == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_number_of_folder_lists_does_not_grow_with_the_batches(make_store: MakeStore) -> None:
-    count = 800
+def test_workers_share_the_batches_without_doing_one_twice(make_store: MakeStore) -> None:
+    boards = [Board(make_store(name), 200) for name in "abcd"]
+    done = []
+    while len(done) < 200:
+        done += [finish(lease) for board in boards if (lease := board.next_lease())]
+    assert sorted(done) == list(range(200))
+
+
+@pytest.mark.parametrize("count", [160, 1600])
+def test_the_number_of_folder_lists_does_not_grow_with_the_batches(
+    make_store: MakeStore, count: int
+) -> None:
     fs = FaultyFileSystem()
     board = Board(make_store("a", fs=fs), count)
     for _ in range(count):
@@ -96,6 +116,28 @@ def test_an_idle_worker_whose_find_was_taken_goes_on_to_the_next(make_store: Mak
     assert lease.generation == taken[0].generation == 2
 
 
+def test_an_idle_worker_notices_the_end_of_the_run_soon(
+    make_store: MakeStore, clock: FakeClock
+) -> None:
+    held = Board(make_store("a"), 1).next_lease()
+    board = Board(make_store("b"), 1)
+    assert board.next_lease() is None
+    assert board.wait_hint() <= 0.05, "the first look comes soon"
+    finish(held)
+    clock.advance(board.wait_hint())
+    assert board.next_lease() is None
+    assert board.all_settled()
+
+
+def test_an_idle_worker_takes_what_was_handed_back(make_store: MakeStore, clock: FakeClock) -> None:
+    held = Board(make_store("a"), 1).next_lease()
+    board = Board(make_store("b"), 1)
+    assert board.next_lease() is None
+    held.hand_back("SIGTERM")
+    clock.advance(board.wait_hint())
+    assert finish(board.next_lease()) == 0
+
+
 def test_a_voided_batch_is_found_again(make_store: MakeStore, run: RunPaths) -> None:
     board = Board(make_store("a"), 2)
     for _ in range(2):
@@ -136,9 +178,8 @@ def test_a_late_done_cures_a_failed_batch(make_store: MakeStore, clock: FakeCloc
     assert (board.failed(), board.done_ids()) == ([], [0])
 
 
-@pytest.mark.parametrize(
-    ("folder", "code"), [("leases", errno.ESTALE), ("failed", errno.EIO), ("done", errno.EIO)]
-)
+@pytest.mark.parametrize("folder", ["leases", "failed", "done"])
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
 def test_a_work_dir_that_cannot_be_listed_is_a_storage_error(
     make_store: MakeStore, run: RunPaths, code: int, folder: str
 ) -> None:
@@ -172,6 +213,31 @@ def test_a_batch_that_is_settled_while_the_folders_are_listed_is_not_tried(
     assert ("make_dir", run.lease_dir(0)) not in fs.operations
 
 
+def test_an_error_without_a_message_is_shown_as_none(make_store: MakeStore) -> None:
+    store = make_store("a")
+    assert store.claim(0) is not None
+    store.log.write_end(0, 1, Outcome.ERROR, {"error": None})
+    (row,) = Board(make_store("viewer"), 1).status()
+    assert (row.state, row.errors, row.message) == (BatchState.PENDING, 1, None)
+
+
+def test_workers_begin_at_different_places_of_the_sixteenth(make_store: MakeStore) -> None:
+    systems = [FaultyFileSystem() for _ in range(8)]
+    boards = [
+        Board(make_store(name, fs=fs), 1600) for name, fs in zip("abcdefgh", systems, strict=True)
+    ]
+    for board in boards:
+        board.refresh()
+    for board in boards:
+        assert board.next_fresh() is not None
+    begun = {
+        int(next(path.name for operation, path in fs.operations if operation == "make_dir"))
+        for fs in systems
+    }
+    assert len(begun) == 8
+    assert max(begun) < 100
+
+
 def test_observers_of_the_same_free_batches_begin_at_different_ones(make_store: MakeStore) -> None:
     for batch_id in range(64):
         held = make_store("gone").claim(batch_id)
@@ -199,6 +265,39 @@ def test_where_nothing_is_free_each_batch_is_looked_at_once(make_store: MakeStor
     assert Board(make_store("b", fs=fs), 5).next_lease() is None
     looked = [path.name for name, path in fs.operations if name == "list_names"]
     assert sorted(name for name in looked if name.isdigit()) == [f"{n:06d}" for n in range(5)]
+
+
+@pytest.mark.parametrize("after_a_find", [False, True])
+def test_who_meets_others_leaves_out_one_batch_then_two_then_four(
+    make_store: MakeStore, after_a_find: bool
+) -> None:
+    fs = FaultyFileSystem()
+    board = Board(make_store("b", fs=fs), 16 * 64)
+    board.refresh()
+    if after_a_find:
+        assert board.next_fresh() is not None
+    for batch_id in range(64):
+        make_store("a").claim_fresh(batch_id)
+    before = len(fs.operations)
+    assert board.next_fresh() is not None
+    tried = [
+        int(path.name)
+        for name, path in fs.operations[before:]
+        if name == "make_dir" and path.parent.name == "leases"
+    ]
+    assert [batch_id - tried[0] for batch_id in tried[:4]] == [0, 2, 5, 10]
+
+
+def test_the_counts_tell_the_pending_from_the_leased(make_store: MakeStore) -> None:
+    board = Board(make_store("a"), 48)
+    finish(board.next_lease())
+    board.refresh()
+    counts = board.counts()
+    assert (counts.pending, counts.leased, counts.done, counts.failed) == (47, 0, 1, 0)
+    board.next_lease()
+    board.next_lease()
+    counts = board.counts()
+    assert (counts.pending, counts.leased, counts.done, counts.failed) == (45, 2, 1, 0)
 
 
 def test_an_idle_worker_looks_half_as_often_each_time_and_at_last_every_two_seconds(

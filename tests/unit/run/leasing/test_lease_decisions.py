@@ -28,43 +28,25 @@ def log(*outcomes: Outcome | None, reset_after: int = 0) -> LeaseLog:
     )
 
 
-def seen(number: int, since: float) -> LeaseObservation:
-    return LeaseObservation(number, b"n", since)
+def test_a_batch_without_claims_may_be_claimed() -> None:
+    assert decide(LeaseLog(), None, now=0, limits=LIMITS) == Claim(1)
 
 
-ERROR, VOID, BACK = Outcome.ERROR, Outcome.VOID, Outcome.HANDED_BACK
+def test_a_claim_that_was_never_observed_must_be_waited_for() -> None:
+    assert decide(log(None), None, now=5, limits=LIMITS) == Wait(until=65)
 
 
-@pytest.mark.parametrize(
-    ("entries", "observed", "now", "expected"),
-    [
-        (LeaseLog(), None, 0, Claim(1)),
-        # A claim that was never observed must be waited for.
-        (log(None), None, 5, Wait(until=65)),
-        (log(None), seen(1, 10), 69.9, Wait(70)),
-        (log(None), seen(1, 10), 70, Claim(2)),
-        # An observation of an older claim says nothing about the newest.
-        (log(None, None), seen(1, 0), 1000, Wait(until=1060)),
-        (log(*[BACK] * 50), None, 0, Claim(51)),
-        # Errors and losses count apart; the third error and the tenth loss give the batch up.
-        (log(*[None] * 9, ERROR, ERROR), None, 0, Claim(12)),
-        (log(ERROR, BACK, ERROR, ERROR), None, 0, GiveUp(errors=3, losses=0)),
-        (log(*[None] * 10), seen(10, 0), 59, Wait(60)),
-        (log(*[None] * 10), seen(10, 0), 60, GiveUp(errors=0, losses=10)),
-        # So that a bad disk ends.
-        (log(*[VOID] * 10), None, 0, GiveUp(errors=0, losses=10)),
-        (log(*[ERROR] * 3, reset_after=3), None, 0, Claim(4)),
-        (log(*[ERROR] * 6, reset_after=3), None, 0, GiveUp(errors=3, losses=0)),
-    ],
-)
-def test_what_a_log_and_an_observation_allow(
-    entries: LeaseLog, observed: LeaseObservation | None, now: float, expected: object
+@pytest.mark.parametrize(("now", "expected"), [(69.9, Wait(70)), (70, Claim(2)), (1e9, Claim(2))])
+def test_a_claim_expires_when_its_heartbeat_stood_still_for_the_lease(
+    now: float, expected: object
 ) -> None:
-    assert decide(entries, observed, now=now, limits=LIMITS) == expected
+    seen = LeaseObservation(1, b"n", 10)
+    assert decide(log(None), seen, now=now, limits=LIMITS) == expected
 
 
-def test_a_holder_that_is_certainly_gone_needs_no_waiting() -> None:
-    assert decide(log(None), None, now=0, limits=LIMITS, holder_is_gone=True) == Claim(2)
+def test_an_observation_of_an_older_claim_says_nothing_about_the_newest() -> None:
+    seen = LeaseObservation(1, b"n", 0)
+    assert decide(log(None, None), seen, now=1000, limits=LIMITS) == Wait(until=1060)
 
 
 def test_a_new_nonce_or_claim_starts_the_time_anew_and_the_same_one_does_not() -> None:
@@ -72,6 +54,45 @@ def test_a_new_nonce_or_claim_starts_the_time_anew_and_the_same_one_does_not() -
     assert observe(first, 1, b"a", 20) is first
     assert observe(first, 1, b"b", 20).first_seen_monotonic == 20
     assert observe(first, 2, b"a", 20).first_seen_monotonic == 20
+
+
+def test_a_holder_that_is_certainly_gone_needs_no_waiting() -> None:
+    assert decide(log(None), None, now=0, limits=LIMITS, holder_is_gone=True) == Claim(2)
+
+
+def test_handed_back_claims_never_use_up_attempts() -> None:
+    many = log(*[Outcome.HANDED_BACK] * 50)
+    assert decide(many, None, now=0, limits=LIMITS) == Claim(51)
+
+
+def test_errors_and_silent_losses_are_counted_apart() -> None:
+    mixed = log(*[None] * 9, Outcome.ERROR, Outcome.ERROR)
+    assert (mixed.errors, mixed.losses) == (2, 9)
+    assert decide(mixed, None, now=0, limits=LIMITS) == Claim(12)
+
+
+def test_the_third_error_gives_the_batch_up() -> None:
+    used_up = log(Outcome.ERROR, Outcome.HANDED_BACK, Outcome.ERROR, Outcome.ERROR)
+    assert decide(used_up, None, now=0, limits=LIMITS) == GiveUp(errors=3, losses=0)
+
+
+def test_the_tenth_loss_gives_the_batch_up_only_once_it_is_certain() -> None:
+    ten = log(*[None] * 10)
+    seen = LeaseObservation(10, b"n", 0)
+    assert decide(ten, seen, now=59, limits=LIMITS) == Wait(60)
+    assert decide(ten, seen, now=60, limits=LIMITS) == GiveUp(errors=0, losses=10)
+
+
+def test_voided_results_count_as_losses_so_that_a_bad_disk_ends() -> None:
+    voided = log(*[Outcome.VOID] * 10)
+    assert decide(voided, None, now=0, limits=LIMITS) == GiveUp(errors=0, losses=10)
+
+
+def test_a_released_batch_starts_with_a_clean_slate() -> None:
+    released = log(*[Outcome.ERROR] * 3, reset_after=3)
+    assert decide(released, None, now=0, limits=LIMITS) == Claim(4)
+    again = log(*[Outcome.ERROR] * 6, reset_after=3)
+    assert decide(again, None, now=0, limits=LIMITS) == GiveUp(errors=3, losses=0)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.run.leasing import (
     Lease,
+    LeaseLostError,
+    WorkerIdentity,
     list_batches,
     read_failed,
     release_failed,
@@ -200,6 +202,18 @@ def test_a_lease_that_ended_writes_nothing_more(make_store: MakeStore, end: str)
     assert fs.operations == []
 
 
+def test_a_loser_that_was_told_so_writes_nothing_more(
+    make_store: MakeStore, clock: FakeClock
+) -> None:
+    fs = FaultyFileSystem()
+    lease, b = claim(make_store("a", fs=fs)), make_store("b")
+    won(taken_over(b, clock))
+    assert lease.publish_done({}) == "lost"
+    del fs.operations[:]
+    lease.hand_back("again")
+    assert fs.operations == []
+
+
 def test_a_hand_back_that_failed_is_told_and_can_be_repeated(make_store: MakeStore) -> None:
     fs = FaultyFileSystem()
     lease = claim(make_store("a", fs=fs))
@@ -210,6 +224,20 @@ def test_a_hand_back_that_failed_is_told_and_can_be_repeated(make_store: MakeSto
     lease.hand_back("SIGTERM")
     assert not lease.attempt_dir.exists()
     assert claim(make_store("b")).generation == 2
+
+
+def test_publishing_again_what_was_won_unknowingly_changes_nothing(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    fs = FaultyFileSystem()
+    lease = claim(make_store("a", fs=fs))
+    fs.fail("link", errno.EIO, match="done", happens=True)
+    fs.fail("list_names", errno.EIO, match="done", times=3)
+    with pytest.raises(OutcomeUnknownError):
+        lease.publish_done({"round": 1})
+    assert lease.publish_done({"round": 2}) == "won"
+    assert keys_and_values(run.done(7))[1]["round"] == 1
+    assert lease.attempt_dir.is_dir()
 
 
 def test_tidying_up_never_raises_whatever_the_disk_does(
@@ -237,6 +265,23 @@ def test_tidying_up_never_raises_whatever_the_disk_does(
         other = claim(make_store("c"), 8)
         other.hand_back("SIGTERM")
         assert other.attempt_dir.is_dir(), "the packer removes it"
+
+
+def test_a_lost_lease_says_where_to_look_and_what_to_do(
+    make_store: MakeStore, clock: FakeClock, run: RunPaths, tmp_path: Path
+) -> None:
+    lease, b = claim(make_store("a")), make_store("b")
+    taken_over(b, clock)
+    with pytest.raises(LeaseLostError) as caught:
+        lease.heartbeat()
+    assert caught.value.message == "Another worker took over batch 7 (claim 2)."
+    assert caught.value.path == str(run.lease(7, 2))
+    assert caught.value.next_step == "There is nothing to do: the other worker does the batch."
+    run.leases_dir.rename(tmp_path / "gone")
+    with pytest.raises(LeaseLostError, match="run was removed") as caught:
+        lease.heartbeat()
+    assert caught.value.path == str(run.lease_dir(7))
+    assert caught.value.next_step == "Start the worker again on the work dir's current run."
 
 
 def test_folders_that_cannot_be_listed_are_named(make_store: MakeStore, run: RunPaths) -> None:
@@ -279,6 +324,24 @@ def test_one_log_tells_batches_and_generations_apart(make_store: MakeStore, run:
     assert log.read(3).generations == ()
     assert LeaseLogFiles(run, "r2").holder(1, 1) == {}, "another run's"
     assert LeaseLogFiles(run, "r2").read(1).generations == (Generation(1), Generation(2))
+
+
+def test_what_is_not_there_is_nothing_and_not_an_error(run: RunPaths) -> None:
+    log = LeaseLogFiles(run, "r1")
+    run.lease_dir(7).mkdir()
+    assert log.newest_claim(7) == 0
+    assert log.read_nonce(7, 1) == b""
+    assert log.holder(7, 1) == {}
+    assert log.end_record(7, 1) is None
+
+
+def test_of_those_that_set_a_batch_aside_one_is_told_that_it_did(run: RunPaths) -> None:
+    fs = FaultyFileSystem()
+    log = LeaseLogFiles(run, "r1", fs=fs)
+    workers = [WorkerIdentity(f"{name}-1-00000000", name, 1) for name in "ab"]
+    fs.fail("remove_file", errno.EIO)  # what is left there has a dot before its name
+    assert [log.publish_failed(7, worker, {}) for worker in workers] == [True, False]
+    assert list_batches(run.failed_dir) == {7}
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -38,6 +38,27 @@ def test_of_two_that_claim_one_generation_at_once_one_gets_it(
     assert first.log.holder(0, 1)["host"] == "b"
 
 
+@pytest.mark.parametrize("zombie_first", [True, False])
+def test_a_zombie_and_its_successor_publish_and_exactly_one_counts(
+    run: RunPaths,
+    make_store: MakeStore,
+    make_fs: MakeFileSystem,
+    clock: FakeClock,
+    zombie_first: bool,
+) -> None:
+    stores = [make_store(name, fs=make_fs()) for name in ("zombie", "heir")]
+    zombie = claim(stores[0], 0)
+    stores[1].observe(0)
+    clock.advance(61)
+    heir = claim(stores[1], 0)
+    first, second = (zombie, heir) if zombie_first else (heir, zombie)
+    assert first.publish_done({"shards": []}) == "won"
+    assert second.publish_done({"shards": []}) == "lost"
+    assert read_done(run, "r1", 0)["generation"] == first.generation
+    assert first.attempt_dir.exists()
+    assert not second.attempt_dir.exists()
+
+
 def test_a_zombie_that_comes_back_in_the_middle_of_its_successors_publication_wins_alone(
     run: RunPaths, make_store: MakeStore, make_fs: MakeFileSystem, clock: FakeClock
 ) -> None:
