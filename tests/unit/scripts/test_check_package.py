@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE_OF = {"pyyaml": "yaml"}
 IMPORTED = re.compile(r"^ *(?:import|from(?= \S+ import )) (\w+)", re.MULTILINE)
 # Used where they happen to be, and done without elsewhere; the last is for type checkers alone.
-LOOKED_FOR = {"pynvml", "_typeshed"}
+LOOKED_FOR = {"PIL", "pynvml", "_typeshed"}
 
 
 def test_a_lowest_installation_is_asked_for_what_every_installation_needs(
