@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from leconvert import media, tables
 from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES
-from leconvert.model.values import depth_facts, is_depth_map
+from leconvert.model.values import depth_facts, is_depth_map, is_in_metres
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 from leconvert.tables.arrow import (
@@ -418,12 +418,7 @@ def pixel_scale(feature: Mapping[str, Any]) -> int:
     """
     if not is_depth_map(feature):
         return _MAX_COLOUR
-    return _MM_PER_METRE if _is_in_metres(feature) else 1
-
-
-def _is_in_metres(feature: Mapping[str, Any]) -> bool:
-    info = feature.get("info")
-    return isinstance(info, Mapping) and info.get("depth_unit") == "m"
+    return _MM_PER_METRE if is_in_metres(feature) else 1
 
 
 def _millimetres_of_codes(feature: Mapping[str, Any]) -> npt.NDArray[np.uint16]:
@@ -441,8 +436,13 @@ def _millimetres_of_codes(feature: Mapping[str, Any]) -> npt.NDArray[np.uint16]:
     if use_log:
         np.exp(distances, out=distances)
         distances -= shift
-    distances = np.clip(distances, least, largest) * _MM_PER_METRE
-    return np.rint(distances).clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
+    return _whole(np.clip(distances, least, largest) * _MM_PER_METRE)
+
+
+def _whole(millimetres: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """Return distances in whole millimetres, as far as 16 bits reach."""
+    whole: npt.NDArray[Any] = np.rint(millimetres).clip(0, np.iinfo(np.uint16).max)
+    return whole.astype(np.uint16)
 
 
 class ImageStats:
@@ -697,15 +697,14 @@ def _over_rows[Column: (QuantileSearch, QuantileCheck)](
 def _image_stats(
     column: pa.ChunkedArray, feature: Mapping[str, Any], *, quantiles: bool
 ) -> ImageStats:
-    stats = ImageStats(quantiles=quantiles, scale=pixel_scale(feature))
-    is_depth = is_depth_map(feature)
+    is_depth, scale = is_depth_map(feature), pixel_scale(feature)
+    stats = ImageStats(quantiles=quantiles, scale=scale)
     for row in sample_indices(len(column)):
         try:
             data = _image_file(column.slice(row, 1).chunk(0))
             picture = media.decode_image(memoryview(data), is_depth=is_depth)
-            if is_depth and (_is_in_metres(feature) or picture.dtype.kind == "f"):
-                distances = picture * np.float64(_MM_PER_METRE if _is_in_metres(feature) else 1)
-                picture = np.rint(distances).clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
+            if is_depth and (scale != 1 or picture.dtype.kind == "f"):
+                picture = _whole(picture * np.float64(scale))
             stats.add(picture)
         except ValueError as error:
             raise ValueError(f"row {row}: {error}") from error

@@ -26,7 +26,7 @@ from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, Window
 from leconvert.loading.order import OrderBlock
 from leconvert.loading.tensors import Memory, TensorPlan, UnreadablePlace, WorkerCounters, allocate
 from leconvert.media import decode_image
-from leconvert.model.values import IntArray, depth_facts
+from leconvert.model.values import IntArray, depth_facts, is_in_metres
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
 
 # Distances from the values that a depth camera stores.
@@ -72,7 +72,7 @@ class DepthScale:
 
 def image_depth_factor(feature: Mapping[str, Any]) -> float:
     """Return the factor from the values of a stored depth image to millimetres."""
-    return _MM_PER_METRE if (feature.get("info") or {}).get("depth_unit") == "m" else 1.0
+    return _MM_PER_METRE if is_in_metres(feature) else 1.0
 
 
 # The assembly of samples.

@@ -77,6 +77,12 @@ def is_depth_map(feature: Mapping[str, Any]) -> bool:
     )
 
 
+def is_in_metres(feature: Mapping[str, Any]) -> bool:
+    """Return whether a depth camera was recorded in metres, not in millimetres."""
+    info = feature.get("info")
+    return isinstance(info, Mapping) and info.get("depth_unit") == "m"
+
+
 DEPTH_FACTS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
 """How a depth video stores distances: the facts in ``info``, and LeRobot's defaults."""
 

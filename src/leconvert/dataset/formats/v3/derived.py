@@ -570,8 +570,8 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[DerivedView | N
                 most = sum(rows[last])
                 finish_table(root / last, raw["features"], view / last, most_rows=most)
                 derived = derive_tables(view, declared, further=left_out)
-            if listed is not None and derived.episodes is not None:
-                derived = _with_listed(derived, derived.episodes, listed, raw["total_episodes"])
+            if listed is not None:
+                derived = _with_listed(derived, listed, raw["total_episodes"])
         except LeconvertError:
             yield None
             return
@@ -603,10 +603,11 @@ def _too_short_table(root: Path, raw: Mapping[str, Any]) -> EpisodesReader | Non
     return None
 
 
-def _with_listed(
-    derived: Derived, records: EpisodeRecords, listed: EpisodesReader, counted: int
-) -> Derived:
+def _with_listed(derived: Derived, listed: EpisodesReader, counted: int) -> Derived:
     """Add what a stored table says of its episodes; return nothing if it does not go on in rows."""
+    records = derived.episodes
+    if records is None or len(records.length) < counted:
+        return NOTHING_DERIVED
     lines, stats, at = list(records.legacy), list(records.stats.rows), 0
     for rows in listed.blocks(lambda _: True):
         own = slice(at, at := at + rows.num_rows)
@@ -622,8 +623,6 @@ def _with_listed(
             for line, more in zip(lines[own], rows.select(others).to_pylist(), strict=True)
         ]
         stats[own] = stats_of_rows(rows).rows
-    if len(lines) < counted:
-        return NOTHING_DERIVED
     message = f"{EPISODES_DIR} lists {at:,} episodes, but the files have {len(lines):,}."
     said = tuple(each for each in derived.said if each[0] != EPISODES_DIR)
     return derived._replace(
