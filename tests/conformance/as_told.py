@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,16 @@ def convert_as_told(root: Path, result: Path) -> Ending:
     return ending(f"no end after {_MOST_TRIES} tries", said=said)
 
 
-def why_it_does_not_load(root: Path, num_episodes: int, *, backend: str = "pyav") -> str | None:
+def why_it_does_not_load(
+    root: Path, num_episodes: int, *, backend: str = "pyav", all_frames: bool = False
+) -> str | None:
     """Load items, a batch and the features of a policy through LeRobot; None if it works.
 
     Args:
         root: The result.
         num_episodes: How many it is to have.
         backend: LeRobot's name of the decoder.
+        all_frames: Every item instead of the first, a middle and the last one of each episode.
     """
     from lerobot.datasets import LeRobotDataset
     from lerobot.utils.feature_utils import dataset_to_policy_features
@@ -94,7 +98,8 @@ def why_it_does_not_load(root: Path, num_episodes: int, *, backend: str = "pyav"
         dataset = LeRobotDataset("ours/told", root=root, video_backend=backend)
         for episode in dataset.meta.episodes:
             first, stop = episode["dataset_from_index"], episode["dataset_to_index"]
-            for index in {first, (first + stop) // 2, stop - 1}:
+            wanted: Iterable[int] = {first, (first + stop) // 2, stop - 1}
+            for index in range(first, stop) if all_frames else wanted:
                 item = dataset[index]
                 assert int(item["index"]) == index
                 assert int(item["episode_index"]) == episode["episode_index"]

@@ -47,7 +47,7 @@ def shifted(root: Path) -> Path:
     return root
 
 
-# What makes the source; the repairs that it needs; streams of which no file can be kept.
+# Makers of the source; the repairs that it needs; streams that keep no file.
 CASES: dict[str, tuple[Callable[[Path], Path], RepairOptions, frozenset[str]]] = {
     "sound": (lambda root: make_dataset(root, _SMALL), RepairOptions(), frozenset()),
     "computed times": (shifted, RepairOptions(retime=True), frozenset({"data"})),
@@ -156,7 +156,7 @@ def in_fragments(root: Path) -> None:
 
 
 UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
-    # What makes the source; what is said of the files that are written anew; how many are kept.
+    # Makers of the source; what is said of the files that are written anew; how many are kept.
     "a clip that starts late": (
         ODDITIES["late start in some clips"], ["does not show its first frame at time 0"], 5,
     ),

@@ -38,6 +38,15 @@ def record(folder: Path, monkeypatch: pytest.MonkeyPatch, *, at: str, use_videos
     return folder / "cut"
 
 
+def assert_same_items(found: Any, wanted: Any) -> None:
+    """Compare all items of a dataset of LeRobot's with the first ones of another."""
+    for index in range(len(found)):
+        item, other = found[index], wanted[index]
+        assert item.keys() == other.keys()
+        assert item.pop("task") == other.pop("task")
+        assert all(torch.equal(item[key], other[key]) for key in item)
+
+
 @pytest.mark.parametrize(
     ("at", "use_videos", "kept"),
     [
@@ -66,20 +75,14 @@ def test_every_saved_episode_of_an_interrupted_recording_loads_after_a_repair(
     )
     assert found.num_episodes == kept
     assert len(found) == sum(map(len, TASKS[:kept]))
-    for index in range(len(found)):
-        item, other = found[index], wanted[index]
-        assert item.keys() == other.keys()
-        assert item.pop("task") == other.pop("task")
-        assert all(torch.equal(item[key], other[key]) for key in item)
+    assert_same_items(found, wanted)
     repair_dataset(root)
     undo_conversion(root)
     assert {path: path.read_bytes() for path in root.rglob("*.parquet")} == before
 
 
 @pytest.mark.parametrize("resumed", [1, 10], ids=["no line of them", "ten lines without a footer"])
-def test_episodes_of_a_resumed_session_load_after_a_repair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: int
-) -> None:
+def test_episodes_of_a_resumed_session_load_after_a_repair(tmp_path: Path, resumed: int) -> None:
     from lerobot.datasets import LeRobotDataset
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -103,9 +106,5 @@ def test_episodes_of_a_resumed_session_load_after_a_repair(
     assert [f for f in check_dataset(cut).findings if f.severity == "error"] == []
     found, wanted = (LeRobotDataset("test/resumed", root=root) for root in (cut, whole))
     assert len(found) == len(wanted) == sum(map(len, TASKS[:2])) + 2 * resumed
-    for index in range(len(found)):
-        item, other = found[index], wanted[index]
-        assert item.keys() == other.keys()
-        assert item.pop("task") == other.pop("task")
-        assert all(torch.equal(item[key], other[key]) for key in item)
+    assert_same_items(found, wanted)
     undo_conversion(cut)

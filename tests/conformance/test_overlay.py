@@ -43,7 +43,7 @@ _SMALL = DatasetSpec(
 def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(tmp_path: Path) -> None:
     from lerobot.datasets import LeRobotDataset
 
-    # Of several chunks, whose names an overlay leaves as they are.
+    # It has several chunks; an overlay leaves their names as they are.
     source = V21Source.open(make_dataset(tmp_path / "source", replace(_SMALL, chunks_size=2)))
     ours = Path(shutil.copytree(source.root, tmp_path / "ours"))
     before = snapshot(ours)

@@ -162,7 +162,7 @@ def lose_a_file(source: Path) -> None:
 
 
 Options = dict[str, Any]
-# What is left out, and which episodes are kept; each writer once.
+# The options, and the episodes that are kept; each writer once.
 CUT: dict[str, tuple[Options, list[int]]] = {
     "ours": ({}, [*range(7)]),
     "reference": ({"repairs": RepairOptions(on_bad_episode="drop")}, [*range(6)]),
