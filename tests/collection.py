@@ -1,7 +1,7 @@
 """Kinds of v2.x datasets as people have them: sound and unsound, some unreadable.
 
 What is wrong with each is what was met in public datasets; `tests.oddities` has most of it. Each
-frame says which it is. `scripts/storm_fleet.py` makes fleets of them.
+frame says which it is. `scripts/storm.py fleet` makes a fleet of them.
 """
 
 from __future__ import annotations

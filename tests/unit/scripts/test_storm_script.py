@@ -19,13 +19,13 @@ def test_an_interrupted_storm_leaves_no_process_behind(
         raise KeyboardInterrupt
 
     with loaded_script("storm") as storm:
-        monkeypatch.setattr("storm_driver.leconvert_main", lambda _: signal.pause())
+        monkeypatch.setattr(storm, "leconvert_main", lambda _: signal.pause())
         monkeypatch.setattr(storm, "WORKERS", 2)
-        monkeypatch.setattr(storm.ConversionStorm, "may_strike", interrupted)
+        monkeypatch.setattr(storm.ConversionStorm, "strike", interrupted)
         options = Namespace(pace=1.0, plain=False)
-        of_round = storm.ConversionStorm(tmp_path / "work", random.Random(0), 1, options)
+        of_round = storm.ConversionStorm(tmp_path / "work", random.Random(0), options)
         with pytest.raises(KeyboardInterrupt):
-            of_round.rage()
+            of_round.rage(1)
     started = list(of_round.members)
     assert len(started) == 3
     for pid in started:
@@ -40,7 +40,15 @@ def test_a_storm_that_cannot_begin_leaves_no_folder_behind(
         raise OSError("no space left")
 
     with loaded_script("storm") as storm:
-        monkeypatch.setattr(storm, "make_source", full)
+        monkeypatch.setattr(storm, "make_dataset", full)
         with pytest.raises(OSError, match="no space left"):
             storm.main(["--folder", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_an_error_of_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with loaded_script("storm") as storm, pytest.raises(SystemExit, match="2"):
+        storm.main(["--folder", str(tmp_path / "nothing")])
+    assert f"--folder {tmp_path}/nothing is no folder" in capsys.readouterr().err
