@@ -18,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,26 +156,22 @@ def make_dataset(folder: Path, options: argparse.Namespace) -> Path:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = kit.parser(__doc__, repeats=3)
-    parser.add_argument("--root", type=Path, help="a v3.0 dataset (default: a generated one)")
-    parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--frames", type=int, default=300)
-    parser.add_argument("--duration-s", type=float, default=10.0)
-    parser.add_argument("--num-workers", type=int, default=min(4, os.cpu_count() or 1))
-    parser.add_argument("--steps", type=int, default=200)
-    options = parser.parse_args(arguments)
+    case = kit.Case("gpu_check.py", __doc__, arguments)
+    add = case.parser.add_argument
+    add("--root", type=Path, help="a v3.0 dataset (default: a generated one)")
+    add("--episodes", type=int, default=20)
+    add("--frames", type=int, default=300)
+    add("--duration-s", type=float, default=10.0)
+    add("--num-workers", type=int, default=min(4, os.cpu_count() or 1))
+    add("--steps", type=int, default=200)
+    options = case.parse(repeats=3)
     machine = look()
     outcomes = []
-    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="leconvert-gpu-") as folder:
-        scratch = Path(folder)
+    with case.scratch_folder() as scratch:
         root = options.root or make_dataset(scratch, options)
         shape = kit.dataset_shape(root, "given" if options.root else "generated")
-        first = kit.header("gpu_check.py", arguments, scratch, shape, packages=PACKAGES) | {
-            "gpus": machine.gpus,
-            "no_gpu": machine.missing,
-        }
-        log = kit.new_log(options.log_dir, first, "gpu")
-        with kit.rows_kept(log, first) as keep:
+        facts = {"dataset": shape, "gpus": machine.gpus, "no_gpu": machine.missing}
+        with case.log(scratch, "gpu", packages=PACKAGES, **facts) as keep:
             for step in steps(root, scratch / "out", options):
                 row = try_step(step, machine, scratch)
                 row["command"] = row["command"].replace(str(root), "ROOT")
@@ -186,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
                 ours = (line for line in lines if line.startswith("leconvert: "))
                 why = next(ours, lines[-1] if lines else "")
                 print(f"{row['outcome']:14} {step.name:46} {why}", flush=True)
-    print(f"{log}: {outcomes.count('ran')} of {len(outcomes)} steps ran")
+    print(f"{outcomes.count('ran')} of {len(outcomes)} steps ran")
     return 0 if set(outcomes) == {"ran"} else 1
 
 

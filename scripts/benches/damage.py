@@ -1,15 +1,4 @@
-"""Random bytes inside coded frames: in how many clips they are found, and what looking costs.
-
-    python scripts/bench.py damage --trials 40
-    python scripts/bench.py damage NAME=CLIP... --repeats 5
-
-Makes a clip of each codec, or takes those given. Each trial writes 1 to 64 random bytes into one
-coded frame of a copy and decodes it and up to five frames that follow in its group, each for
-itself, as the loader does. A clip is *found* if one of them raises, else *wrong* if a picture
-differs from the sound clip's, else *harmless*. Then every frame of the sound clip is decoded once,
-with and without looking, in turns; CPU time counts. Raw rows go to
-``bench_logs/<date>-damage.jsonl``.
-"""
+"""Random bytes inside coded frames: in how many clips they are found, and what looking costs."""
 
 from __future__ import annotations
 
@@ -20,7 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benches import kit
+from leconvert.loading import files_at, open_clip, open_decoder
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 CODECS: dict[str, dict[str, Any]] = {
     "H.264, a keyframe in 2 frames": {},
@@ -28,35 +22,63 @@ CODECS: dict[str, dict[str, Any]] = {
     "AV1": {"codec": "libsvtav1", "options": {"preset": "10"}},
     "HEVC": {"codec": "libx265", "options": {"x265-params": "log-level=none"}},
 }
+WAYS = {"strict": True, "not": False}
 _FOLLOWING = 6
 
 
-def make_clip(folder: Path, number: int, of_camera: dict[str, Any]) -> Path:
-    """Make a clip of 120 frames, half of each picture noise."""
-    from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+def damage(case: kit.Case) -> None:
+    """Damage clips of each codec, and print which damages a loader finds.
 
+        python scripts/bench.py damage --trials 40
+        python scripts/bench.py damage NAME=CLIP... --repeats 5
+
+    Makes a clip of each codec, or takes those given. Each trial writes 1 to 64 random bytes into
+    one coded frame of a copy and decodes it and up to five frames that follow in its group, each
+    for itself, as the loader does. A clip is *found* if one of them raises, else *wrong* if a
+    picture differs from the sound clip's, else *harmless*. Then every frame of the sound clip is
+    decoded once, with and without looking, in turns; CPU time counts.
+    """
+    case.parser.add_argument("clips", nargs="*", metavar="NAME=CLIP")
+    case.parser.add_argument("--trials", type=int, default=40)
+    options = case.parse(repeats=5)
+    given = (clip.partition("=") for clip in options.clips)
+    with case.scratch_folder() as folder:
+        clips = {name: Path(path) for name, _, path in given} or {
+            name: made_clip(folder / str(number), of_camera)
+            for number, (name, of_camera) in enumerate(CODECS.items())
+        }
+        with case.log(folder, "damage", clips=list(clips)) as keep:
+            for name, clip in clips.items():
+                drawn = random.Random(1)
+                trials = [trial(clip, folder / "bad.mp4", drawn) for _ in range(options.trials)]
+                row: kit.Row = {"clip": name, "trials": len(trials), "is_sound": True}
+                row |= {way: Counter(each[way] for each in trials) for way in WAYS}
+                frames = range(opened(clip).num_frames or 0)
+                for way in [*WAYS] * options.repeats:
+                    began = time.process_time()
+                    row["is_sound"] &= None not in list(pictures(clip, frames, way))
+                    row.setdefault(f"cpu_ms_a_frame_{way}", []).append(
+                        round((time.process_time() - began) / len(frames) * 1e3, 3)
+                    )
+                keep(row)
+                print(row, flush=True)
+
+
+def made_clip(root: Path, of_camera: dict[str, Any]) -> Path:
+    """Make a clip of 120 frames, half of each picture noise."""
     camera = CameraSpec(width=320, height=240, noise_amplitude=40, **of_camera)
-    root = make_dataset(
-        folder / str(number), DatasetSpec(episodes=1, frames=120, cameras=(camera,))
-    )
+    make_dataset(root, DatasetSpec(episodes=1, frames=120, cameras=(camera,)))
     return next(root.rglob("*.mp4"))
 
 
-def open_clip(path: Path) -> Any:
+def opened(path: Path) -> Any:
     """Open a clip as a stream of a local folder does."""
-    from leconvert.loading import files_at, open_clip
-
     return open_clip(files_at(path.parent).open(path.name), keep_index=True)
 
 
-def pictures(path: Path, ranks: Sequence[int], *, is_strict: bool) -> Iterator[bytes | None]:
+def pictures(path: Path, ranks: Sequence[int], way: str) -> Iterator[bytes | None]:
     """Yield the picture of each frame, None for one that raises."""
-    import numpy as np
-
-    from leconvert.loading import open_decoder
-    from leconvert.support.errors import UnreadableSourceError
-
-    decoder = open_decoder(open_clip(path), "pyav", is_strict=is_strict)
+    decoder = open_decoder(opened(path), "pyav", is_strict=WAYS[way])
     for rank in ranks:
         try:
             ((_, frames),) = list(decoder.decode(np.array([rank])))
@@ -67,9 +89,7 @@ def pictures(path: Path, ranks: Sequence[int], *, is_strict: bool) -> Iterator[b
 
 def trial(clip: Path, damaged: Path, drawn: random.Random) -> dict[str, str]:
     """Damage a copy of a clip, and return what becomes of it with and without looking."""
-    import numpy as np
-
-    index = open_clip(clip).index
+    index = opened(clip).index
     heads = [*np.flatnonzero(index.keyframes).tolist(), index.num_samples]
     sample = drawn.randrange(index.num_samples)
     end = next(head for head in heads if head > sample)
@@ -80,41 +100,9 @@ def trial(clip: Path, damaged: Path, drawn: random.Random) -> dict[str, str]:
     data = bytearray(clip.read_bytes())
     data[place : place + amount] = drawn.randbytes(amount)
     damaged.write_bytes(data)
-    sound = list(pictures(clip, ranks, is_strict=True))
+    sound = list(pictures(clip, ranks, "strict"))
     found = {}
-    for name, is_strict in (("strict", True), ("not", False)):
-        seen = list(pictures(damaged, ranks, is_strict=is_strict))
-        found[name] = "found" if None in seen else "harmless" if seen == sound else "wrong"
+    for way in WAYS:
+        seen = list(pictures(damaged, ranks, way))
+        found[way] = "found" if None in seen else "harmless" if seen == sound else "wrong"
     return found
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Damage clips of each codec, and print which damages are found."""
-    parser = kit.parser(__doc__, repeats=5)
-    parser.add_argument("clips", nargs="*", metavar="NAME=CLIP")
-    parser.add_argument("--trials", type=int, default=40)
-    options = parser.parse_args(arguments)
-    with kit.scratch_folder(options.scratch, "damage") as folder:
-        given = (clip.partition("=") for clip in options.clips)
-        clips = {name: Path(path) for name, _, path in given} or {
-            name: make_clip(folder, number, of_camera)
-            for number, (name, of_camera) in enumerate(CODECS.items())
-        }
-        head = kit.header("bench.py damage", arguments, folder, {"clips": list(clips)})
-        with kit.rows_kept(kit.new_log(options.log_dir, head, "damage"), head) as keep:
-            for name, clip in clips.items():
-                drawn = random.Random(1)
-                trials = [trial(clip, folder / "bad.mp4", drawn) for _ in range(options.trials)]
-                row: kit.Row = {"clip": name, "trials": len(trials)}
-                row |= {way: Counter(each[way] for each in trials) for way in ("strict", "not")}
-                frames = range(open_clip(clip).num_frames or 0)
-                for way, is_strict in [("strict", True), ("not", False)] * options.repeats:
-                    began = time.process_time()
-                    sound = None not in list(pictures(clip, frames, is_strict=is_strict))
-                    row.setdefault(f"cpu_ms_a_frame_{way}", []).append(
-                        round((time.process_time() - began) / len(frames) * 1e3, 3)
-                    )
-                    row["is_sound"] = row.get("is_sound", True) and sound
-                keep(row)
-                print(row, flush=True)
-    return 0

@@ -1,17 +1,4 @@
-"""Rehearse a fleet of 100 TB: the real list, planner, leases and workers; no bytes are moved.
-
-    python scripts/bench.py fleet
-
-makes 5,000 folders with an ``info.json`` and nothing else, of log-normal sizes, and
-
-1. reads the list and begins the fleet;
-2. lays out, cuts and writes the plan of each dataset, from a simulated scan;
-3. lets 64 workers take datasets and batches on a clock that is turned, with all leases real: what a
-   dataset takes is reckoned from the rates of docs/scaling.md.
-
-Each step is a process of its own, so that peak memory is its own, and a row of
-``bench_logs/<date>-rehearse-fleet.jsonl``.
-"""
+"""A rehearsal of a fleet of 100 TB: the real list, planner, leases and workers, and no bytes."""
 
 from __future__ import annotations
 
@@ -20,9 +7,8 @@ import os
 import random
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benches import kit
@@ -144,27 +130,34 @@ def work(folder: Path, episodes: Sequence[int], workers: int) -> kit.Row:
     }
 
 
-STEPS: Mapping[str, Callable[..., kit.Row]] = {"begin": begin, "plan": plan, "work": work}
+def fleet(case: kit.Case) -> None:
+    """Rehearse a fleet of 100 TB: the real list, planner, leases and workers; no bytes are moved.
 
+        python scripts/bench.py fleet
 
-def main(arguments: Sequence[str]) -> int:
-    """Begin, plan and work."""
-    parser = kit.parser(__doc__, repeats=None)
-    parser.add_argument("--datasets", type=int, default=5000)
-    parser.add_argument("--workers", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
+    makes 5,000 folders with an ``info.json`` and nothing else, of log-normal sizes, and
+
+    1. reads the list and begins the fleet;
+    2. lays out, cuts and writes the plan of each dataset, from a simulated scan;
+    3. lets 64 workers take datasets and batches on a clock that is turned, with all leases real:
+       what a dataset takes is reckoned from the rates of docs/scaling.md.
+
+    Each step is a process of its own, so that peak memory is its own.
+    """
+    add = case.parser.add_argument
+    add("--datasets", type=int, default=5000)
+    add("--workers", type=int, default=64)
+    add("--seed", type=int, default=1)
+    options = case.parse()
     sizes = episodes_of(options.datasets, options.seed)
-    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="leconvert-rehearse-") as name:
-        folder = Path(name)
-        shape = {"episodes": sum(sizes), "largest": max(sizes), "seed": options.seed}
-        head = kit.header("bench.py fleet", arguments, folder, shape)
-        head["load"] = os.getloadavg()
-
-        def run(step: str) -> kit.Row:
-            more = (options.workers,) if step == "work" else ()
-            return {"step": step, **kit.measured_call(STEPS[step], folder, sizes, *more)}
-
-        log = kit.new_log(options.log_dir, head, "rehearse-fleet")
-        kit.rows_in_turns(log, head, tuple(STEPS), 1, run)
-    return 0
+    shape = {"episodes": sum(sizes), "largest": max(sizes), "seed": options.seed}
+    steps: dict[Callable[..., kit.Row], tuple[int, ...]]
+    steps = {begin: (), plan: (), work: (options.workers,)}
+    with (
+        case.scratch_folder() as folder,
+        case.log(folder, "rehearse-fleet", dataset=shape, load=os.getloadavg()) as keep,
+    ):
+        for step, more in steps.items():
+            row = {"step": step.__name__, **kit.measured_call(step, folder, sizes, *more)}
+            keep(row)
+            print(json.dumps(row), flush=True)

@@ -1,20 +1,4 @@
-"""Measure the bytes that move between this machine and the Hub.
-
-    python scripts/bench.py hub push        # a result, to a repo that holds the v2.1 dataset
-    python scripts/bench.py hub migration   # a dataset to v3.0 without moving its files
-    python scripts/bench.py hub folders     # many small datasets in folders of one repository
-
-The Hub is the stand-in of the tests. Every command is a process of its own with the real client, as
-for a user. Raw rows go to ``bench_logs/<date>-hub-<what>.jsonl``.
-
-- *push*: the v2.1 dataset is uploaded through `hf_xet` to a ``local://`` store, converted, and the
-  result pushed: with the client's cache of shards as the upload left it (warm), and without it
-  (cold). The store grows by the bytes that were sent.
-- *migration*: ``convert ORG/NAME`` with each layout that keeps files where they are. Rows hold the
-  bytes of the bodies that came and went, requests and commits.
-- *folders*: datasets converted to a folder that is then pushed in one commit, pushed back one by
-  one, and without moving files.
-"""
+"""The bytes that move between this machine and the Hub, whose stand-in of the tests serves here."""
 
 from __future__ import annotations
 
@@ -22,7 +6,6 @@ import json
 import shutil
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,27 +65,38 @@ SHAPES = (
 )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure one of the three."""
-    cases = {"push": push, "migration": migration, "folders": folders}
-    parser = kit.parser(__doc__, repeats=None)
-    parser.add_argument("what", choices=cases)
-    parser.add_argument("--datasets", type=int, default=50, help="of `folders` (50)")
-    options = parser.parse_args(arguments)
+def hub(case: kit.Case) -> None:
+    """Measure the bytes that move between this machine and the Hub.
+
+        python scripts/bench.py hub push        # a result, to a repo that holds the v2.1 dataset
+        python scripts/bench.py hub migration   # a dataset to v3.0 without moving its files
+        python scripts/bench.py hub folders     # many small datasets in folders of one repository
+
+    Every command is a process of its own with the real client, as for a user.
+
+    - *push*: the v2.1 dataset is uploaded through `hf_xet` to a ``local://`` store, converted, and
+      the result pushed: with the client's cache of shards as the upload left it (warm), and without
+      it (cold). The store grows by the bytes that were sent.
+    - *migration*: ``convert ORG/NAME`` with each layout that keeps files where they are. Rows hold
+      the bytes of the bodies that came and went, requests and commits.
+    - *folders*: datasets converted to a folder that is then pushed in one commit, pushed back one
+      by one, and without moving files.
+    """
+    whats = {"push": push, "migration": migration, "folders": folders}
+    case.parser.add_argument("what", choices=whats)
+    case.parser.add_argument("--datasets", type=int, default=50, help="of `folders` (50)")
+    options = case.parse()
     packages = ("huggingface_hub", "hf_xet")
-    head = kit.header("bench.py hub", arguments, options.scratch, {}, packages=packages)
-    log = kit.new_log(options.log_dir, head, f"hub-{options.what}")
-    with kit.rows_kept(log, head) as keep:
-        for row in cases[options.what](options):
+    with case.log(options.scratch, f"hub-{options.what}", packages=packages) as keep:
+        for row in whats[options.what](case):
             keep(row)
             print(json.dumps(row), flush=True)
-    return 0
 
 
-def push(options: Namespace) -> Iterator[kit.Row]:
+def push(case: kit.Case) -> Iterator[kit.Row]:
     """Push the result of each shape, with a warm and with a cold client."""
     for shape in SHAPES:
-        with kit.scratch_folder(options.scratch, "hub") as folder:
+        with case.scratch_folder() as folder:
             source = shape.make(folder / "source", TOP)
             with StandIn(folder / "hub", xet=True) as hub:
                 hub.add_repo(REPO)
@@ -141,11 +135,11 @@ def pushed(folder: Path, result: Path, *, warm: bool) -> kit.Row:
     }
 
 
-def migration(options: Namespace) -> Iterator[kit.Row]:
+def migration(case: kit.Case) -> Iterator[kit.Row]:
     """Migrate a dataset of each shape with each layout."""
     for shape in SHAPES:
         for layout in IN_PLACE:
-            with kit.scratch_folder(options.scratch, "hub") as folder:
+            with case.scratch_folder() as folder:
                 source = shape.make(folder / "source", TOP, WRIST, state_dim=14)
                 size = kit.size_of(source)
                 with StandIn(folder / "hub") as hub:
@@ -157,13 +151,13 @@ def migration(options: Namespace) -> Iterator[kit.Row]:
                 yield about | row | {"moved_percent": round(100 * total / size, 2)}
 
 
-def folders(options: Namespace) -> Iterator[kit.Row]:
+def folders(case: kit.Case) -> Iterator[kit.Row]:
     """Migrate a repository of many datasets in each way."""
     shape = replace(SMALL, episodes=5)
     for way in WAYS:
-        with kit.scratch_folder(options.scratch, "hub") as folder:
+        with case.scratch_folder() as folder:
             files: dict[str, bytes] = {"README.md": b"# Many\n"}
-            for seed in range(options.datasets):
+            for seed in range(case.options.datasets):
                 root = shape.make(folder / f"source-{seed}", TOP, WRIST, seed=seed, state_dim=14)
                 files |= {
                     f"user_{seed % 7}/task_{seed}/{path.relative_to(root)}": path.read_bytes()
@@ -185,7 +179,7 @@ def folders(options: Namespace) -> Iterator[kit.Row]:
                 row = moved(hub, repo, folder, commands)
                 tree = repo.tree(repo.branches["main"])
             done = sum(path.endswith("meta/tasks.parquet") for path in tree)
-            about = {"way": way, "datasets": options.datasets, "migrated": done}
+            about = {"way": way, "datasets": case.options.datasets, "migrated": done}
             yield about | {"files": len(files), "bytes": sum(map(len, files.values()))} | row
 
 

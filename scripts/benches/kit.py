@@ -1,4 +1,4 @@
-"""The kit of the benchmarks: datasets, measured commands, taking turns, and raw rows.
+"""The kit of the benchmarks: a case with its options and logs, datasets, and measured commands.
 
 This module imports nothing of weight: a child's memory record begins with that of its parent.
 """
@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,42 +28,182 @@ BENCH = REPOSITORY / "scripts/bench.py"
 LECONVERT = (sys.executable, "-m", "leconvert")
 PROFILE_NAMES = ("small", "mid", "big", "many", "images")
 PACKAGES = ("lerobot", "datasets", "pyarrow", "av", "numpy", "pandas")
-
 SETTLE_LOOKS, SETTLE_SECONDS, LONGEST_SETTLE_SECONDS = 3, 0.2, 60.0
-WALL, CPU = "wall_seconds", ("user_seconds", "system_seconds")
 
 type Row = dict[str, Any]
+type Keep = Callable[[Mapping[str, Any]], None]
 
 
-def parser(about: str | None, *, repeats: int | None) -> argparse.ArgumentParser:
-    """Return a parser of where a benchmark happens, where its log goes, and how often it measures.
+class Case:
+    """One benchmark: its options, its scratch folders and its logs.
+
+    Attributes:
+        parser: For the case's own options, until `parse`.
+        options: All options, after `parse`.
 
     Args:
-        about: The case's docstring.
-        repeats: How often by default; None for a case that measures once.
+        script: The script's name, and the case, as in ``bench.py convert``.
+        about: Its help.
+        arguments: Its command line.
     """
-    scratch = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path.cwd()
-    found = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    found.add_argument(
-        "--scratch", type=Path, default=scratch, help=f"where it happens ({scratch})"
-    )
-    if repeats is not None:
-        found.add_argument("--repeats", type=int, default=repeats)
-    found.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
-    return found
+
+    options: argparse.Namespace
+
+    def __init__(self, script: str, about: str | None, arguments: Sequence[str]) -> None:
+        self.script, self.arguments = script, arguments
+        scratch = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path.cwd()
+        self.parser = argparse.ArgumentParser(
+            description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        self.parser.add_argument(
+            "--scratch", type=Path, default=scratch, help=f"where it happens ({scratch})"
+        )
+        self.parser.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
+
+    def parse(self, repeats: int | None = None) -> argparse.Namespace:
+        """Return the options; a case that measures once has no ``--repeats``."""
+        if repeats is not None:
+            self.parser.add_argument("--repeats", type=int, default=repeats)
+        self.options = self.parser.parse_args(self.arguments)
+        return self.options
+
+    @contextmanager
+    def scratch_folder(self) -> Iterator[Path]:
+        """Have a folder for the length of a ``with`` block."""
+        folder = Path(self.options.scratch, f"leconvert-bench-{os.getpid()}")
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def log(
+        self, scratch: Path, *name: str, packages: Sequence[str] = PACKAGES, **facts: Any
+    ) -> Iterator[Keep]:
+        """Open a log, and provide what appends a row; each is on disk before the next.
+
+        Args:
+            scratch: The folder that the case works in.
+            name: Parts of the log's name, which follow the date.
+            packages: Whose versions are noted.
+            facts: Further facts of the first line.
+        """
+        head = {
+            "format": "leconvert-bench",
+            "version": 1,
+            **machine(self.script, self.arguments, scratch),
+            "packages": {package: version_of(package) for package in packages},
+            **facts,
+        }
+        path = new_log(self.options.log_dir, head["started"][:10], *name)
+        with path.open("w", encoding="utf-8") as file:
+
+            def keep(row: Mapping[str, Any]) -> None:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+
+            keep(head)
+            yield keep
+        print(f"\n{path.name}", flush=True)
+
+    def in_turns[Each](
+        self, keep: Keep, runners: Sequence[Each], run: Callable[[Each], Row]
+    ) -> list[Row]:
+        """Measure all runners in turns, keep every row, and return them, a runner's together."""
+        found: list[tuple[int, Row]] = []
+        for repeat in range(getattr(self.options, "repeats", 1)):
+            turn = repeat % len(runners)  # nobody always follows the same neighbour
+            for runner in (*runners[turn:], *runners[:turn]):
+                row = {"repeat": repeat, **run(runner)}
+                keep(row)
+                found.append((runners.index(runner), row))
+                facts = {key: value for key, value in row.items() if isinstance(value, int | float)}
+                print(f"  {row.get('runner', ''):24} {json.dumps(facts)}", flush=True)
+        return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+
+    def add_trees(self) -> None:
+        """Let the command line name other source trees, such as those before and after a change."""
+        self.parser.add_argument(
+            "--trees", nargs="+", type=Path, default=[], metavar="DIR",
+            help="let leconvert of each of these trees take turns, such as ../before/src src",
+        )  # fmt: skip
+
+    def compare(
+        self,
+        name: Sequence[str],
+        runners: Iterable[Runner],
+        scratch: Path,
+        dataset: Row,
+        against: Sequence[str] = (),
+    ) -> None:
+        """Let runners take turns, keep every row in a log, and print the medians.
+
+        Args:
+            name: Parts of the log's name.
+            runners: The programs; those of leconvert once for each of the ``--trees``.
+            scratch: The folder that they work in.
+            dataset: The answer of `dataset_shape`.
+            against: As for `conversions_table`.
+        """
+        sync, trees = getattr(self.options, "sync", False), getattr(self.options, "trees", [])
+        each = [
+            runner.of_tree(tree)
+            for runner in runners
+            for tree in (trees if trees and runner.is_ours else [None])
+        ]
+        facts: Row = {"synced": sync, "dataset": dataset, "trees": [commit(tree) for tree in trees]}
+        with self.log(scratch, *name, **facts) as keep:
+            rows = self.in_turns(keep, each, lambda runner: runner.run(scratch, sync=sync))
+        print(f"{conversions_table(rows, against)}\n", flush=True)
 
 
-@contextmanager
-def scratch_folder(parent: Path, case: str) -> Iterator[Path]:
-    """Have a folder for the length of a ``with`` block."""
-    folder = parent / f"leconvert-{case}-{os.getpid()}"
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+@dataclass(frozen=True)
+class Runner:
+    """One program at one task.
+
+    Attributes:
+        name: Its name in the log.
+        command: The command that is measured.
+        made: Paths that it writes, removed after each repeat with those called ``PATH_*``.
+        copied: A tree and a path that the tree is copied to before each repeat, untimed.
+        after: A command that follows each repeat, untimed.
+        environment: Variables for it.
+        is_ours: Whether it is of leconvert, so that other source trees take turns with it.
+    """
+
+    name: str
+    command: Sequence[object]
+    made: Sequence[Path] = ()
+    copied: tuple[Path, Path] | None = None
+    after: Sequence[object] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_ours: bool = True
+
+    def of_tree(self, tree: Path | None) -> Runner:
+        """Return the runner of another source tree, called by the tree's folder."""
+        if tree is None:
+            return self
+        name = f"{self.name}, {tree.resolve().parent.name}"
+        environment = {**self.environment, "PYTHONPATH": str(tree.resolve())}
+        return replace(self, name=name, environment=environment)
+
+    def run(self, scratch: Path, *, sync: bool = False) -> Row:
+        """Run once and return the measured row."""
+        if self.copied is not None:
+            run_quietly(["cp", "-r", "--reflink=never", *self.copied])
+        os.sync()  # pages of the repeat before it
+        load = round(os.getloadavg()[0], 1)
+        row = measured([*map(str, self.command)], scratch, self.environment, sync=sync)
+        said = (scratch / "last-run.out").read_bytes()
+        if said.startswith(b"{") and (stages := json.loads(said).get("stage_seconds")):
+            row["stage_seconds"] = stages
+        if self.after:
+            run_quietly(self.after)
+        for made in self.made:
+            for path in (made, *made.parent.glob(f"{made.name}_*")):
+                shutil.rmtree(path, ignore_errors=True)
+        return {"runner": self.name, "load": load, **row}
 
 
 def make_profile(name: str, root: Path, episodes: int | None = None) -> None:
@@ -103,25 +242,20 @@ def _measured_call(function: Callable[..., Row], arguments: Sequence[Any]) -> Ro
     return row
 
 
-def files_below(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every file below a folder."""
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from files_below(Path(entry.path))
-            else:
-                yield entry
+def files_below(root: Path) -> list[Path]:
+    """Return every file below a folder; none if there is no folder."""
+    return [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
 
 
 def size_of(root: Path) -> int:
     """Return the bytes of all files below a folder; 0 if it does not exist."""
-    return sum(entry.stat().st_size for entry in files_below(root)) if root.exists() else 0
+    return sum(path.stat().st_size for path in files_below(root))
 
 
 def read_through(root: Path) -> None:
     """Bring every file below a folder into the page cache."""
-    for entry in files_below(root):
-        Path(entry.path).read_bytes()
+    for path in files_below(root):
+        path.read_bytes()
 
 
 def dataset_shape(root: Path, profile: str) -> Row:
@@ -134,18 +268,14 @@ def dataset_shape(root: Path, profile: str) -> Row:
         "frames": info["total_frames"],
         "cameras": kinds.count("video"),
         "images": kinds.count("image"),
-        "files": sum(1 for _ in files_below(root)),
+        "files": len(files_below(root)),
         "bytes": size_of(root),
         "video_bytes": size_of(root / "videos"),
     }
 
 
 def measured(
-    command: Sequence[str],
-    scratch: Path,
-    environment: Mapping[str, str] | None = None,
-    *,
-    sync: bool = False,
+    command: Sequence[str], scratch: Path, environment: Mapping[str, str], *, sync: bool = False
 ) -> Row:
     """Run a command and return what it took; its output is in ``last-run.out``.
 
@@ -166,7 +296,7 @@ def measured(
     with log.open("wb") as errors, said.open("wb") as output:
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, env=os.environ | dict(environment or {}),
+            command, env=os.environ | dict(environment),
             stdout=output, stderr=errors, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         _, status, usage = os.wait4(process.pid, 0)
@@ -212,8 +342,7 @@ def used_bytes(folder: Path) -> int:
 def shown(command: Sequence[str], scratch: Path) -> str:
     """Return a command line without this machine's paths."""
     text = " ".join(command).replace(str(scratch), "$SCRATCH")
-    text = text.replace(sys.executable, "python")
-    return text.replace(f"{REPOSITORY}/", "")
+    return text.replace(sys.executable, "python").replace(f"{REPOSITORY}/", "")
 
 
 def run_quietly(command: Sequence[object], **variables: str) -> str:
@@ -235,193 +364,14 @@ def run_quietly(command: Sequence[object], **variables: str) -> str:
     return done.stdout.strip()
 
 
-def add_trees(parser: argparse.ArgumentParser) -> None:
-    """Let a command line name other source trees, such as those of before and after a change."""
-    parser.add_argument(
-        "--trees", nargs="+", type=Path, default=[], metavar="DIR",
-        help="let leconvert of each of these trees take turns, such as ../before/src src",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Runner:
-    """One program at one task.
-
-    Attributes:
-        name: Its name in the log.
-        command: The command that is measured.
-        made: Paths that it writes, removed after each repeat with those called ``PATH_*``.
-        copied: A tree and a path that the tree is copied to before each repeat, untimed.
-        after: A command that follows each repeat, untimed.
-        environment: Variables for it.
-        is_ours: Whether it is of leconvert, so that other source trees take turns with it.
-    """
-
-    name: str
-    command: Sequence[object]
-    made: Sequence[Path] = ()
-    copied: tuple[Path, Path] | None = None
-    after: Sequence[object] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    is_ours: bool = True
-
-    def run(self, scratch: Path, *, sync: bool = False) -> Row:
-        """Run once and return the measured row."""
-        if self.copied is not None:
-            run_quietly(["cp", "-r", "--reflink=never", *self.copied])
-        os.sync()  # pages of the repeat before it
-        load = round(os.getloadavg()[0], 1)
-        row = measured([*map(str, self.command)], scratch, self.environment, sync=sync)
-        said = (scratch / "last-run.out").read_bytes()
-        if said.startswith(b"{") and (stages := json.loads(said).get("stage_seconds")):
-            row["stage_seconds"] = stages
-        if self.after:
-            run_quietly(self.after)
-        for made in self.made:
-            for path in (made, *made.parent.glob(f"{made.name}_*")):
-                shutil.rmtree(path, ignore_errors=True)
-        return {"runner": self.name, "load": load, **row}
-
-
-def of_trees(runners: Iterable[Runner], trees: Sequence[Path]) -> list[Runner]:
-    """Return each runner of ours once for each source tree, called by the tree's folder.
-
-    Args:
-        runners: The runners.
-        trees: The trees; none leaves the runners as they are.
-    """
-    found = []
-    for runner in runners:
-        for tree in trees if runner.is_ours else ():
-            name = f"{runner.name}, {tree.resolve().parent.name}"
-            environment = {**runner.environment, "PYTHONPATH": str(tree.resolve())}
-            found.append(replace(runner, name=name, environment=environment))
-        if not trees or not runner.is_ours:
-            found.append(runner)
-    return found
-
-
-def compare(
-    case: str,
-    name: Sequence[str],
-    runners: Sequence[Runner],
-    scratch: Path,
-    dataset: Row,
-    options: argparse.Namespace,
-    arguments: Sequence[str],
-    **ratios: Mapping[str, str],
-) -> None:
-    """Let runners take turns, keep every row in a log, and print the medians.
-
-    Args:
-        case: The case.
-        name: Parts of the log's name.
-        runners: The programs.
-        scratch: The folder that they work in.
-        dataset: The answer of `dataset_shape`.
-        options: The options of `parser`, perhaps ``sync`` and those of `add_trees`.
-        arguments: The command line.
-        ratios: As for `table`.
-    """
-    sync, trees = getattr(options, "sync", False), getattr(options, "trees", [])
-    head = header(f"bench.py {case}", arguments, scratch, dataset, synced=sync)
-    head["trees"] = [commit(tree) for tree in trees]
-    log = new_log(options.log_dir, head, *name)
-    print(f"{log.name}: {dataset['bytes'] / 1e6:,.0f} MB on {head['file_system']}", flush=True)
-    run = partial(Runner.run, scratch=scratch, sync=sync)
-    rows = rows_in_turns(log, head, of_trees(runners, trees), options.repeats, run)
-    print(f"{table(rows, **ratios)}\n", flush=True)
-
-
-def in_turns[Each](runners: Sequence[Each], repeats: int) -> Iterator[tuple[int, Each]]:
-    """Yield every runner in each repeat; nobody always follows the same neighbour."""
-    for repeat in range(repeats):
-        turn = repeat % len(runners)
-        for runner in (*runners[turn:], *runners[:turn]):
-            yield repeat, runner
-
-
-def rows_in_turns[Each](
-    log: Path,
-    head: Mapping[str, Any],
-    runners: Sequence[Each],
-    repeats: int,
-    run: Callable[[Each], Row],
-) -> list[Row]:
-    """Measure all runners in turns, keep every row in a log, and return them, a runner's together.
-
-    Args:
-        log: A log that does not exist yet.
-        head: Its first line.
-        runners: The programs that take turns.
-        repeats: How often.
-        run: Measures one runner.
-    """
-    found: list[tuple[int, Row]] = []
-    with rows_kept(log, head) as keep:
-        for repeat, runner in in_turns(runners, repeats):
-            row = {"repeat": repeat, **run(runner)}
-            keep(row)
-            found.append((runners.index(runner), row))
-            facts = {k: v for k, v in row.items() if isinstance(v, int | float) and k != "repeat"}
-            name = row.get("runner", "")
-            print(f"  {repeat} {name:24} {json.dumps(facts)}", flush=True)
-    print(f"\n{log.name}", flush=True)
-    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
-
-
-@contextmanager
-def rows_kept(log: Path, first: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Open a log with its head, and provide what appends a row; each is on disk before the next."""
-    with log.open("w", encoding="utf-8") as file:
-
-        def keep(row: Mapping[str, Any]) -> None:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-
-        keep(first)
-        yield keep
-
-
-def new_log(folder: Path, head: Mapping[str, Any], *parts: str) -> Path:
+def new_log(folder: Path, *parts: str) -> Path:
     """Return the path of a log that does not exist yet, such as ``2026-11-24-many-tmpfs.jsonl``."""
     folder.mkdir(parents=True, exist_ok=True)
-    stem = "-".join([str(head["started"])[:10], *parts])
-    path = folder / f"{stem}.jsonl"
-    number = 2
+    path, number = folder / f"{'-'.join(parts)}.jsonl", 2
     while path.exists():
-        path = folder / f"{stem}-{number}.jsonl"
+        path = folder / f"{'-'.join(parts)}-{number}.jsonl"
         number += 1
     return path
-
-
-def header(
-    script: str,
-    arguments: Sequence[str],
-    scratch: Path,
-    dataset: Mapping[str, Any],
-    *,
-    synced: bool = False,
-    packages: Sequence[str] = PACKAGES,
-) -> Row:
-    """Return the first line of a log.
-
-    Args:
-        script: Its name without the folder, and the case, as in ``bench.py convert``.
-        arguments: What it was called with.
-        scratch: Where it works.
-        dataset: What `dataset_shape` says.
-        synced: Whether times include a sync.
-        packages: Whose versions are noted.
-    """
-    return {
-        "format": "leconvert-bench",
-        "version": 1,
-        **machine(script, arguments, scratch),
-        "packages": {package: version_of(package) for package in packages},
-        "synced": synced,
-        "dataset": dataset,
-    }
 
 
 def machine(script: str, arguments: Sequence[str], scratch: Path) -> Row:
@@ -453,8 +403,7 @@ def without_path(argument: str) -> str:
 
 def file_system_of(folder: Path) -> str:
     """Return the type of a folder's file system, such as ``tmpfs`` or ``ext4``."""
-    command = ["stat", "--file-system", "--format=%T", str(folder)]
-    name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    name = run_quietly(["stat", "--file-system", "--format=%T", folder])
     return name.replace("ext2/ext3", "ext4").replace("/", "-")
 
 
@@ -480,57 +429,30 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def by_runner(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the rows of each runner, in order of first appearance."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+def conversions_table(rows: Iterable[Mapping[str, Any]], against: Sequence[str] = ()) -> str:
+    """Return medians of measured commands as a Markdown table, a row a runner.
+
+    Args:
+        rows: The rows of a log.
+        against: The runners by whose time each runner's is divided.
+    """
+    found = []
     for row in rows:
-        found.setdefault(row["runner"], []).append(row)
-    return found
-
-
-def median(rows: Iterable[Mapping[str, Any]], *columns: str) -> float:
-    """Return the median of the sum of some columns."""
-    return float(statistics.median(sum(row[column] for column in columns) for row in rows))
+        one = {"runner": row["runner"], "s": row["wall_seconds"]}
+        one["CPU s"] = row["user_seconds"] + row["system_seconds"]
+        one["peak MB"] = row["peak_rss_bytes"] / 2**20
+        stages = row.get("stage_seconds") or {}
+        found.append(one | {f"{name} s": stages.get(name) for name in ("plan", "work", "pack")})
+    forms = {"s": ".2f", "CPU s": ".2f", "peak MB": ".0f"}
+    stage_forms = {f"{name} s": ".2f" for name in ("plan", "work", "pack")}
+    return table(found, ("runner",), forms | stage_forms, against)
 
 
 def table(
     rows: Iterable[Mapping[str, Any]],
-    *,
-    faster: Mapping[str, str] | None = None,
-    slower: Mapping[str, str] | None = None,
-) -> str:
-    """Return medians, spread, memory and ratios of medians as a Markdown table, a row a runner.
-
-    Args:
-        rows: The rows of a log.
-        faster: By title of a column, the runner whose time is divided by each runner's.
-        slower: By title of a column, the runner by whose time each runner's is divided.
-    """
-    known = by_runner(rows)
-    wall = {name: median(group, WALL) for name, group in known.items()}
-    faster, slower = faster or {}, slower or {}
-    titles = ["", "runs", "s (least to most)", "plan, work, pack s", "CPU s", "peak MB"]
-    titles += [*faster, *slower]
-    lines = [titles]
-    for name, group in known.items():
-        stages = [row["stage_seconds"] for row in group if row.get("stage_seconds")]
-        parts = [f"{median(stages, part):.2f}" for part in ("plan", "work", "pack") if stages]
-        walls = [row[WALL] for row in group]
-        line = [name, str(len(group)), f"{wall[name]:.2f} ({min(walls):.2f}-{max(walls):.2f})"]
-        line += [", ".join(parts), f"{median(group, *CPU):.2f}"]
-        line += [f"{max(row['peak_rss_bytes'] for row in group) / 2**20:.0f}"]
-        line += [
-            f"{wall[base] / wall[name]:.1f}" if base in wall else "" for base in faster.values()
-        ]
-        line += [
-            f"{wall[name] / wall[base]:.2f}" if base in wall else "" for base in slower.values()
-        ]
-        lines.append(line)
-    return markdown(lines)
-
-
-def medians(
-    rows: Iterable[Mapping[str, Any]], keys: Sequence[str], columns: Mapping[str, str]
+    keys: Sequence[str],
+    columns: Mapping[str, str],
+    against: Sequence[str] = (),
 ) -> str:
     """Return medians as a Markdown table, a row for all that agree in some keys.
 
@@ -540,12 +462,15 @@ def medians(
         rows: The rows of a log.
         keys: The keys whose values tell the groups apart.
         columns: The format of each number's median, by its key; a cell is empty if no row has it.
+        against: Names of groups by whose median of the first column each group's is divided.
     """
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(str(row.get(key, "")) for key in keys), []).append(row)
     first, *_ = columns
+    known = [base for base in against if (base,) in groups]
     lines = [[*keys, "runs", f"{first} (least to most)", *list(columns)[1:]]]
+    lines[0] += [f"it / `{base}`" for base in known]
     for names, group in groups.items():
         sound = [row for row in group if "error" not in row]
         line = [*names, str(len(sound or group))]
@@ -557,12 +482,14 @@ def medians(
             line.append(format(statistics.median(values), form) if values else "")
             if key == first:
                 line[-1] += f" ({format(min(values), form)}-{format(max(values), form)})"
+        if sound:
+            bases = [median(groups[base,], first) for base in known]
+            line += [f"{median(sound, first) / base:.2f}" for base in bases]
         lines.append(line + [""] * (len(lines[0]) - len(line)))
-    return markdown(lines)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a Markdown table; the first has the titles."""
-    titles, *others = rows
-    lines = [titles, ["---"] * len(titles), *others]
+    lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def median(rows: Iterable[Mapping[str, Any]], column: str) -> float:
+    """Return the median of a column."""
+    return float(statistics.median(row[column] for row in rows))

@@ -1,25 +1,4 @@
-"""Loaders side by side: what a sample costs, from the disk and from a store, and if it is right.
-
-    python scripts/bench.py loaders --repeats 3
-    python scripts/bench.py loaders --peer lance=DIR --peer mosaic=DIR   # where pip put them
-
-A dataset of 96 short episodes with two cameras is made, each of whose pictures says which frame it
-is. It is converted into a few MP4s a camera (*few*), into one a camera (*one*, which LeRobot's
-streaming class needs), into one an episode (*many*), into Lance's tables by
-``lerobot-lance-convert``, and into MosaicML's shards (*mds*: its frames as JPEG, since that format
-holds no video). The store speaks S3 on loopback: 20 ms a request, 100 MB/s together.
-
-Every run is a process of its own: batches of 32, shuffled, uint8, no windows. CPU time is that of
-the process and its workers in the second half of the timed samples; memory is the sum of their
-proportional sets (PSS); the first batch counts from the opening of the dataset, after all imports.
-Then five batches more are taken untimed, and every picture of theirs is compared with what the
-dataset drew. The bytes that left the store are those of all these samples, or with
-``--whole-epoch`` of an epoch. A run that fails is a row with its error. Loaders take turns in each
-repeat; raw rows go to ``bench_logs/<date>-loaders-<file system>.jsonl``.
-
-A peer's packages need not be in this environment: ``pip install --target DIR --no-deps`` puts them
-into a folder, which is put before the others for its runs alone.
-"""
+"""Loaders side by side: what a sample costs, from the disk and from a store, and if it is right."""
 
 from __future__ import annotations
 
@@ -32,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -50,7 +29,6 @@ LOCAL = (
     *(("lance", "few-lance"), ("mosaic", "mds")),
     ("ours", "many"),
 )
-STORE = tuple(pair for pair in LOCAL if not pair[0].startswith("lerobot"))
 # Modules of each loader, and the modules that it imports when it first opens a dataset.
 IMPORTS = {
     "ours": ("leconvert.loading", "leconvert.loading.stream", "av", "pyarrow.parquet", "fsspec"),
@@ -275,40 +253,56 @@ def measure(options: argparse.Namespace) -> kit.Row:
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run every loader in turn and write a line for each."""
-    parser = kit.parser(__doc__, repeats=3)
-    parser.add_argument("--peer", action="append", default=[], help="NAME=DIR of its packages")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--episodes", type=int, default=96)
+def loaders(case: kit.Case) -> None:
+    """Measure what a sample costs by each loader, from the disk and from a store.
+
+        python scripts/bench.py loaders --repeats 3
+        python scripts/bench.py loaders --peer lance=DIR --peer mosaic=DIR   # where pip put them
+
+    A dataset of 96 short episodes with two cameras is made, each of whose pictures says which frame
+    it is. It is converted into a few MP4s a camera (*few*), into one a camera (*one*, which
+    LeRobot's streaming class needs), into one an episode (*many*), into Lance's tables by
+    ``lerobot-lance-convert``, and into MosaicML's shards (*mds*: its frames as JPEG, since that
+    format holds no video). The store speaks S3 on loopback: 20 ms a request, 100 MB/s together.
+
+    Every run is a process of its own: batches of 32, shuffled, uint8, no windows. CPU time is that
+    of the process and its workers in the second half of the timed samples; memory is the sum of
+    their proportional sets (PSS); the first batch counts from the opening of the dataset, after all
+    imports. Then five batches more are taken untimed, and every picture of theirs is compared with
+    what the dataset drew. The bytes that left the store are those of all these samples, or with
+    ``--whole-epoch`` of an epoch. A run that fails is a row with its error.
+
+    A peer's packages need not be in this environment: ``pip install --target DIR --no-deps`` puts
+    them into a folder, which is put before the others for its runs alone.
+    """
+    add = case.parser.add_argument
+    add("--peer", action="append", default=[], help="NAME=DIR of its packages")
+    add("--workers", type=int, default=2)
+    add("--episodes", type=int, default=96)
     for name in ("here", "place", "endpoint", "write-mds", "out"):
-        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
-    parser.add_argument("--samples", type=int, default=960, help="of each of the two timed halves")
-    parser.add_argument("--whole-epoch", action="store_true", help="go on to the end of the epoch")
-    options = parser.parse_args(arguments)
+        add(f"--{name}", help=argparse.SUPPRESS)
+    add("--samples", type=int, default=960, help="of each of the two timed halves")
+    add("--whole-epoch", action="store_true", help="go on to the end of the epoch")
+    options = case.parse(repeats=3)
     if options.here:
         print(json.dumps(measure(options)))
-    elif options.write_mds:
+        return
+    if options.write_mds:
         write_mds(Path(options.write_mds), Path(options.out))
-    else:
-        compare(options, arguments)
-    return 0
-
-
-def compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Run every loader in every place, in turns."""
+        return
     folder = options.scratch / "bench-loaders"
     folder.mkdir(exist_ok=True)
     peers = dict(one.split("=", 1) for one in options.peer)
     kit.in_own_process(prepare, folder, options.episodes, peers)
     kit.read_through(folder)
-    shape = kit.dataset_shape(folder / "few", f"{options.episodes} episodes, two cameras")
-    sizes = {path.name: kit.size_of(path) for path in sorted(folder.iterdir())}
-    versions = (*kit.PACKAGES, "torch", "torchcodec", "s3fs")
-    first = kit.header("bench.py loaders", arguments, folder, shape, packages=versions)
-    first |= {"bytes": sizes, **PACE}
-    runs = [(where, *run) for where, of in (("local", LOCAL), ("store", STORE)) for run in of]
-    log = kit.new_log(options.log_dir, first, "loaders", first["file_system"])
+    facts: kit.Row = {
+        **PACE,
+        "dataset": kit.dataset_shape(folder / "few", f"{options.episodes} episodes, two cameras"),
+        "bytes": {path.name: kit.size_of(path) for path in sorted(folder.iterdir())},
+        "packages": (*kit.PACKAGES, "torch", "torchcodec", "s3fs"),
+    }
+    runs = [("local", *pair) for pair in LOCAL]
+    runs += [("store", *pair) for pair in LOCAL if not pair[0].startswith("lerobot")]
 
     def run(one: tuple[str, str, str]) -> kit.Row:
         about = dict(zip(KEYS, one, strict=True))
@@ -317,8 +311,9 @@ def compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         row["load"] = round(os.getloadavg()[0], 1)
         return row | one_run(options, *one, folder, peers.get(one[1]))
 
-    rows = kit.rows_in_turns(log, first, runs, options.repeats, run)
-    print(kit.medians(rows, KEYS, COLUMNS), flush=True)
+    with case.log(folder, "loaders", kit.file_system_of(folder), **facts) as keep:
+        rows = case.in_turns(keep, runs, run)
+    print(kit.table(rows, KEYS, COLUMNS), flush=True)
 
 
 def one_run(

@@ -1,26 +1,7 @@
-"""Time loaders on one dataset, converted in several ways, alternately, beside the decode limit.
-
-    python scripts/bench.py probe h264 av1 images --repeats 3
-    python scripts/bench.py probe h264 --episodes 4 --duration-s 1 --repeats 1   # to try it
-
-A dataset with three cameras and uneven episodes is generated and converted with several MP4s a
-camera (``ours``), the same with ``--layout streaming`` (``streaming``), and with one MP4 a camera
-(``one-file``), the only result that LeRobot's streaming class reads rightly. Every loader runs in
-every mode on ``ours`` and ``one-file``, and our stream on ``streaming``.
-
-``images`` has pictures in the tables instead of videos: nothing to decode in advance, no limit, and
-one MP4 a camera means nothing. There every loader runs, in ``single``, on the first two.
-
-Every run is a ``leconvert probe run`` of its own, with two workers; files are read once beforehand.
-It measures the decode limit as well, and compares samples of our stream with those of LeRobot's
-map-style loader; neither is in its time. Raw rows go to
-``bench_logs/<date>-probe-<kind>-<file system>.jsonl``: a header line, then one line a run. A run
-that fails is a row with its error.
-"""
+"""Loaders on one dataset, converted in several ways, beside the decode limit."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -162,36 +143,44 @@ def measured(run: Run, scratch: Path, duration_s: float) -> kit.Row:
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
     """Return the medians of the runs that were timed; older logs have rows of other kinds too."""
-    return kit.medians([row for row in rows if "mode" in row and "kind" not in row], KEYS, COLUMNS)
+    return kit.table([row for row in rows if "mode" in row and "kind" not in row], KEYS, COLUMNS)
 
 
-def bench_kind(
-    kind: str, scratch: Path, options: argparse.Namespace, arguments: Sequence[str]
-) -> None:
-    """Generate, convert, run everything, write the log and print its table."""
-    print(f"{kind}: generating and converting ...", flush=True)
-    source = scratch / "source"
-    kit.in_own_process(make_source, kind, source, options.episodes)
-    results = convert_all(kind, source, scratch)
-    first = kit.header("bench.py probe", arguments, scratch, kit.dataset_shape(source, kind))
-    first |= {
-        "codec": CODECS[kind][0] if kind in CODECS else "png",
-        "results": {name: kit.dataset_shape(result, name) for name, result in results.items()},
-    }
-    log = kit.new_log(options.log_dir, first, "probe", kind, first["file_system"])
-    run = partial(measured, scratch=scratch, duration_s=options.duration_s)
-    rows = kit.rows_in_turns(log, first, planned_runs(kind), options.repeats, run)
-    print(f"{kind}\n{table(rows)}\n", flush=True)
+def probe(case: kit.Case) -> None:
+    """Time loaders on one dataset, converted in several ways, in turns, beside the decode limit.
 
+        python scripts/bench.py probe h264 av1 images --repeats 3
+        python scripts/bench.py probe h264 --episodes 4 --duration-s 1 --repeats 1   # to try it
 
-def main(arguments: Sequence[str]) -> int:
-    """Parse and run."""
-    parser = kit.parser(__doc__, repeats=3)
-    parser.add_argument("kinds", nargs="+", choices=(*CODECS, IMAGES))
-    parser.add_argument("--episodes", type=int, default=16)
-    parser.add_argument("--duration-s", type=float, default=3.0)
-    options = parser.parse_args(arguments)
+    A dataset with three cameras and uneven episodes is generated and converted with several MP4s a
+    camera (``ours``), the same with ``--layout streaming`` (``streaming``), and with one MP4 a
+    camera (``one-file``), the only result that LeRobot's streaming class reads rightly. Every
+    loader runs in every mode on ``ours`` and ``one-file``, and our stream on ``streaming``.
+
+    ``images`` has pictures in the tables instead of videos: nothing to decode in advance, no limit,
+    and one MP4 a camera means nothing. There every loader runs, in ``single``, on the first two.
+
+    Every run is a ``leconvert probe run`` of its own, with two workers; files are read once
+    beforehand. It measures the decode limit as well, and compares samples of our stream with those
+    of LeRobot's map-style loader; neither is in its time. A run that fails is a row with its error.
+    """
+    add = case.parser.add_argument
+    add("kinds", nargs="+", choices=(*CODECS, IMAGES))
+    add("--episodes", type=int, default=16)
+    add("--duration-s", type=float, default=3.0)
+    options = case.parse(repeats=3)
     for kind in options.kinds:
-        with kit.scratch_folder(options.scratch, "probe") as scratch:
-            bench_kind(kind, scratch, options, arguments)
-    return 0
+        with case.scratch_folder() as scratch:
+            print(f"{kind}: generating and converting ...", flush=True)
+            source = scratch / "source"
+            kit.in_own_process(make_source, kind, source, options.episodes)
+            results = convert_all(kind, source, scratch)
+            facts: kit.Row = {
+                "dataset": kit.dataset_shape(source, kind),
+                "codec": CODECS[kind][0] if kind in CODECS else "png",
+                "results": {name: kit.dataset_shape(path, name) for name, path in results.items()},
+            }
+            run = partial(measured, scratch=scratch, duration_s=options.duration_s)
+            with case.log(scratch, "probe", kind, kit.file_system_of(scratch), **facts) as keep:
+                rows = case.in_turns(keep, planned_runs(kind), run)
+            print(f"{kind}\n{table(rows)}\n", flush=True)

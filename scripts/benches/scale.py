@@ -1,40 +1,33 @@
 """How planning, leasing and packing metadata grow with the number of episodes.
 
 Nothing here reads videos: the scan is simulated, so that the figures are those of the planner, the
-leases and the metadata writers alone. Each size runs in a process of its own, so that peak memory
-is its own.
-
-    python scripts/bench.py scale plan --episodes 10000 100000 1000000
-    python scripts/bench.py scale metadata --episodes 10000 100000 1000000
-    python scripts/bench.py scale lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
-
-``lease`` plans so many batches and lets so many processes claim, beat for and publish each of them
-(see `benches.leases`), then does what the packer and ``status`` do at the end of a run.
-
-Raw rows go to ``bench_logs/<date>-scale-<part>.jsonl``.
+leases and the metadata writers alone.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benches import kit
-from benches.leases import finish_run, lease_run
 from leconvert import tables
 from leconvert.dataset.formats import StatsBlock, v3
 from leconvert.model.values import (
+    DATA_STREAM,
     KEEPING_LAYOUTS,
     OVERLAY,
     Batch,
@@ -45,8 +38,24 @@ from leconvert.model.values import (
     StreamLayout,
     StreamScan,
 )
+from leconvert.report.status import run_status
 from leconvert.run.layout import count_out_of_reach, cut_batches, layout_streams
-from leconvert.workdir.run import Manifest, tool_versions
+from leconvert.run.leasing import Board, Lease, LeaseLostError, LeaseStore
+from leconvert.run.packer import check_all_done
+from leconvert.run.packer.assembly import Collector
+from leconvert.run.worker import Worker
+from leconvert.testing import DatasetSpec, make_dataset
+from leconvert.workdir.activity import WorkerReporter
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.run import (
+    BatchFile,
+    Manifest,
+    ScanTable,
+    open_run,
+    tool_versions,
+    write_plan,
+)
 
 CAMERAS = 4
 # Episodes whose rows are made at a time, as of a source of v2.1.
@@ -55,6 +64,43 @@ FRAMES = 300
 # One episode's slices fill about a twentieth of an output file each.
 EPISODES_PER_BATCH = 21
 RUN_ID = "simulated"
+
+
+def scale(case: kit.Case) -> None:
+    """Measure how planning, leasing and packing metadata grow with the number of episodes.
+
+        python scripts/bench.py scale plan --episodes 10000 100000 1000000
+        python scripts/bench.py scale metadata --episodes 10000 100000 1000000
+        python scripts/bench.py scale lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
+
+    Each size runs in a process of its own, so that peak memory is its own. ``lease`` plans so many
+    batches and lets so many processes claim, beat for and publish each of them, then does what the
+    packer and ``status`` do at the end of a run.
+    """
+    add = case.parser.add_argument
+    add("part", choices=("plan", "metadata", "lease"))
+    add("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    add("--layout", nargs="+", default=["reference"], help="of plan")
+    add("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
+    add("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
+    options = case.parse()
+    # Ending by a signal unwinds like any error, so that no process and no folder stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
+    parts: Mapping[str, tuple[Callable[..., kit.Row], tuple[Sequence[Any], ...]]] = {
+        "plan": (bench_plan, (options.episodes, options.layout)),
+        "metadata": (bench_metadata, (options.episodes,)),
+        "lease": (bench_lease, (options.batches, options.workers)),
+    }
+    measures, grows = parts[options.part]
+
+    def run(size: tuple[Any, ...]) -> kit.Row:
+        with case.scratch_folder() as folder:
+            if options.part == "lease":  # its steps are processes of their own
+                return measures(*size, folder)
+            return kit.measured_call(measures, *size, folder)
+
+    with case.log(options.scratch, "scale", options.part) as keep:
+        case.in_turns(keep, [*product(*grows)], run)
 
 
 def simulated_scan(episodes: int) -> SourceScan:
@@ -96,60 +142,76 @@ def simulated_manifest(
     )  # fmt: skip
 
 
-def bench_plan(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
-    """Lay out, cut batches and write the plan."""
-    from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.run import BatchFile, ScanTable, write_plan
+def timed(steps: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], kit.Row]:
+    """Run steps in order; return what each returns, and its seconds on the clock and of CPU."""
+    results, row = {}, {}
+    for name, step in steps.items():
+        began, cpu = time.perf_counter(), time.process_time()
+        results[name] = step()
+        row[f"{name}_s"] = time.perf_counter() - began
+        row[f"{name}_cpu_s"] = time.process_time() - cpu
+    return results, row
 
+
+def bench_plan(episodes: int, layout: str, folder: Path) -> kit.Row:
+    """Lay out, cut batches and write the plan."""
     scan = simulated_scan(episodes)
-    started = time.perf_counter()
-    layouts = layout_streams(scan, LayoutOptions(layout=layout))
-    laid_out = time.perf_counter()
+    run = WorkDir(folder / "work").run(RUN_ID)
+    done: dict[str, Any] = {}
     fit = {}
     if layout in KEEPING_LAYOUTS:
         fit = {stream.stream: np.ones(episodes, np.bool_) for stream in scan.streams}
-    # An overlay in place has nothing for workers.
-    batches = [] if layout == OVERLAY else cut_batches(scan.streams, layouts, None, fit)
-    cut = time.perf_counter()
-    count_out_of_reach(scan, layouts)
-    counted = time.perf_counter()
-    run = WorkDir(folder / "work").run(RUN_ID)
-    write_plan(run, simulated_manifest(scan, layouts, batches), scan, batches)
-    written = time.perf_counter()
-    table, file = ScanTable(run, layouts), BatchFile(run, layouts)
-    some = range(0, len(file), max(1, len(file) // 100))
-    for number in some:
-        for shard in file.read(number).shards:
-            table.stream(shard.stream, shard.first, shard.stop)
-    looked_up = time.perf_counter()
+
+    def lay_out() -> None:
+        done["layouts"] = layout_streams(scan, LayoutOptions(layout=layout))
+
+    def cut() -> None:
+        # An overlay in place has nothing for workers.
+        is_done = layout == OVERLAY
+        done["batches"] = [] if is_done else cut_batches(scan.streams, done["layouts"], None, fit)
+
+    def write() -> None:
+        manifest = simulated_manifest(scan, done["layouts"], done["batches"])
+        write_plan(run, manifest, scan, done["batches"])
+
+    def look_up() -> int:
+        table, file = ScanTable(run, done["layouts"]), BatchFile(run, done["layouts"])
+        some = range(0, len(file), max(1, len(file) // 100))
+        for number in some:
+            for shard in file.read(number).shards:
+                table.stream(shard.stream, shard.first, shard.stop)
+        return len(some)
+
+    results, row = timed({
+        "layout": lay_out, "batches": cut,
+        "reach": lambda: count_out_of_reach(scan, done["layouts"]),
+        "write": write, "look_up": look_up,
+    })  # fmt: skip
     return {
         "episodes": episodes,
         "layout": layout,
-        "layout_s": laid_out - started,
-        "batches_s": cut - laid_out,
-        "reach_s": counted - cut,
-        "write_s": written - counted,
-        "total_s": written - started,
-        "batches": len(batches),
-        "files": sum(layout.num_files for layout in layouts),
+        **row,
+        "total_s": sum(row[f"{name}_s"] for name in ("layout", "batches", "reach", "write")),
+        "look_up_ms_a_batch": 1000 * row["look_up_s"] / max(1, results["look_up"]),
+        "batches": len(done["batches"]),
+        "files": sum(layout.num_files for layout in done["layouts"]),
         "plan_bytes": sum(path.stat().st_size for path in run.root.iterdir() if path.is_file()),
-        "look_up_ms_a_batch": 1000 * (looked_up - written) / max(1, len(some)),
     }
 
 
-def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
+def bench_metadata(episodes: int, folder: Path) -> kit.Row:
     """Write ``meta/episodes`` and aggregate statistics, an episode at a time."""
     chance = np.random.default_rng(0)
     vector = chance.normal(size=14).tolist()
     pixel = [[[0.5]], [[0.4]], [[0.3]]]
+    four = ("min", "max", "mean", "std")
     stats: dict[str, Any] = {
-        key: {"min": vector, "max": vector, "mean": vector, "std": vector, "count": [FRAMES]}
+        key: {**dict.fromkeys(four, vector), "count": [FRAMES]}
         for key in ("observation.state", "action")
     }
     for number in range(CAMERAS):
-        stats[f"observation.images.{number}"] = {
-            "min": pixel, "max": pixel, "mean": pixel, "std": pixel, "count": [100],
-        }  # fmt: skip
+        camera = {**dict.fromkeys(four, pixel), "count": [100]}
+        stats[f"observation.images.{number}"] = camera
 
     def records() -> Iterator[v3.EpisodeRecords]:
         for first in range(0, episodes, BLOCK):
@@ -171,30 +233,33 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
                 stats=StatsBlock([stats] * len(index)),
             )
 
-    started = time.perf_counter()
-    written = v3.write_episodes(folder, records, fps=Fraction(30))
-    rows = time.perf_counter()
-    aggregate = v3.StatsAggregator()
-    for block in records():
-        aggregate.update_block(block.stats, block.episode_index.tolist())
-    v3.write_stats(folder, aggregate.result())
-    ended = time.perf_counter()
-    return {
-        "episodes": episodes,
-        "episodes_table_s": rows - started,
-        "aggregate_s": ended - rows,
-        "total_s": ended - started,
-        "files": len(written),
-        "bytes": sum((folder / path).stat().st_size for path in written),
-    }
+    def aggregated() -> None:
+        aggregate = v3.StatsAggregator()
+        for block in records():
+            aggregate.update_block(block.stats, block.episode_index.tolist())
+        v3.write_stats(folder, aggregate.result())
+
+    results, row = timed({
+        "episodes_table": lambda: v3.write_episodes(folder, records, fps=Fraction(30)),
+        "aggregate": aggregated,
+    })  # fmt: skip
+    written = results["episodes_table"]
+    size = sum((folder / path).stat().st_size for path in written)
+    return {"episodes": episodes, **row, "files": len(written), "bytes": size}
 
 
-def plan_leases(batches: int, work_dir: Path, source: Path) -> dict[str, Any]:
+def bench_lease(batches: int, workers: int, folder: Path) -> kit.Row:
+    """Plan, lease and publish every batch, collect: each in processes of its own."""
+    work_dir = folder / "work"
+    planned = kit.measured_call(plan_leases, batches, work_dir, folder / "source")
+    about = {"batches": batches, "workers": workers, "folder": kit.file_system_of(folder)}
+    leased = lease_run(work_dir, batches, workers)
+    finished = kit.measured_call(finish_run, work_dir)
+    return {**about, "episodes": planned["episodes"], **leased, **finished}
+
+
+def plan_leases(batches: int, work_dir: Path, source: Path) -> kit.Row:
     """Plan a run of exactly so many batches, for workers that write nothing."""
-    from leconvert.testing import DatasetSpec, make_dataset
-    from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.run import write_plan
-
     make_dataset(source, DatasetSpec(episodes=1, cameras=()))  # a worker looks at its info.json
     scan = replace(
         simulated_scan(batches * EPISODES_PER_BATCH),
@@ -211,47 +276,120 @@ def plan_leases(batches: int, work_dir: Path, source: Path) -> dict[str, Any]:
     return {"episodes": scan.num_episodes}
 
 
-def bench_lease(batches: int, workers: int, folder: Path) -> dict[str, Any]:
-    """Plan, lease and publish every batch, collect: each in processes of its own."""
-    work_dir = folder / "work"
-    planned = kit.measured_call(plan_leases, batches, work_dir, folder / "source")
-    leased = lease_run(work_dir, batches, workers)
-    finished = kit.measured_call(finish_run, work_dir)
+class ShardlessWorker(Worker):
+    """A worker whose shards are empty files; ``last_wrote`` is when it wrote its last ones.
+
+    It leases as every worker does, with one heartbeat for a batch. So forcing shards to the disk is
+    not part of the figures; forcing the records to the disk is.
+    """
+
+    last_wrote = 0.0
+
+    def _write_shards(
+        self, lease: Lease, batch: Batch, lease_lost: threading.Event
+    ) -> list[dict[str, Any]]:
+        lease.heartbeat()
+        if lease_lost.is_set():
+            raise LeaseLostError(f"batch {batch.batch_id} was taken over")
+        written = []
+        for shard in batch.shards:
+            path = lease.attempt_dir / shard.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            record: dict[str, Any] = {"path": shard.name, "size_bytes": 0}
+            if shard.stream != DATA_STREAM:
+                # As long as a real record: reading it is most of what collecting costs.
+                digests = ["0" * 16] * (shard.stop - shard.first)
+                record |= {"copied_bytes": 0, "cloned_bytes": 0, "clip_digests": digests}
+            written.append(record)
+        self.last_wrote = time.monotonic()
+        return written
+
+
+def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
+    """Be one worker from the common start to the end of the run, and report."""
+    run = open_run(work_dir)
+    identity = WorkerIdentity.of_this_process()
+    # A worker that sees the end first exits first; its last claims must not look abandoned.
+    store = LeaseStore(run.paths, run.manifest.run_id, identity, process_gone=lambda _: False)
+    worker = ShardlessWorker(
+        run,
+        Board(store, run.manifest.num_batches),
+        stop=threading.Event(),
+        reporter=WorkerReporter(run.paths, run.manifest.run_id, identity),
+    )
+    ready.release()
+    go.wait()
+    cpu = time.process_time()
+    summary = worker.run()
+    cpu = time.process_time() - cpu
+    not_done = summary.batches_lost + summary.batches_failed
+    reports.put((summary.batches_done, not_done, worker.last_wrote, cpu))
+
+
+def lease_run(work_dir: Path, batches: int, workers: int) -> kit.Row:
+    """Let so many processes lease and publish all batches of a planned run.
+
+    Returns:
+        Wall clock until the last batch was written, and until every worker noticed that; CPU, a
+        batch unless the name says otherwise.
+
+    Raises:
+        SystemExit: A worker died, or a batch was done twice, lost or failed.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # Imported once, however many workers there are.
+    context.set_forkserver_preload(["leconvert.run.worker", "leconvert.report.status"])
+    ready, go, queue = context.Semaphore(0), context.Event(), context.Queue()
+    processes = [
+        context.Process(target=work, args=(work_dir, ready, go, queue)) for _ in range(workers)
+    ]
+    reports: list[tuple[int, int, float, float]] = []
+    try:
+        for process in processes:
+            process.start()
+        for _ in processes:
+            ready.acquire()
+        began = time.monotonic()
+        go.set()
+        while len(reports) < workers:
+            try:
+                reports.append(queue.get(timeout=1.0))
+            except Empty:
+                if any(process.exitcode for process in processes):
+                    raise SystemExit("a worker died; its error is above") from None
+        ended = time.monotonic()
+    finally:
+        for process in processes:
+            if len(reports) < workers and process.is_alive():
+                process.terminate()
+            process.join()
+    done, not_done, last_wrote, cpu_s = zip(*reports, strict=True)
+    if sum(done) != batches or sum(not_done):
+        raise SystemExit(f"not every one of {batches} batches was done exactly once")
+    # One machine has one monotonic clock, so times of different processes compare.
+    wall_s = max(last_wrote) - began
     return {
-        "batches": batches,
-        "workers": workers,
-        "folder": kit.file_system_of(folder),
-        "episodes": planned["episodes"],
-        **leased,
-        **finished,
+        "wall_s": wall_s,
+        "until_noticed_s": ended - began - wall_s,
+        "wall_ms_a_batch": 1000 * wall_s / batches,
+        "cpu_ms_a_batch": 1000 * sum(cpu_s) / batches,
+        "batches_of_a_worker": [min(done), max(done)],
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the asked part and log it."""
-    parser = kit.parser(__doc__, repeats=None)
-    parser.add_argument("part", choices=("plan", "metadata", "lease"))
-    parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--layout", nargs="+", default=["reference"], help="of plan")
-    parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
-    options = parser.parse_args(arguments)
-    # Ending by a signal unwinds like any error, so that no process and no folder stays.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
-    parts: Mapping[str, tuple[Callable[..., kit.Row], tuple[Sequence[Any], ...]]] = {
-        "plan": (bench_plan, (options.episodes, options.layout)),
-        "metadata": (bench_metadata, (options.episodes,)),
-        "lease": (bench_lease, (options.batches, options.workers)),
-    }
-    measures, grows = parts[options.part]
-
-    def run(size: tuple[Any, ...]) -> kit.Row:
-        with tempfile.TemporaryDirectory(dir=options.scratch) as name:
-            if options.part == "lease":  # its steps are processes of their own
-                return measures(*size, Path(name))
-            return kit.measured_call(measures, *size, Path(name))
-
-    head = kit.header("bench.py scale", arguments, options.scratch, {})
-    log = kit.new_log(options.log_dir, head, "scale", options.part)
-    kit.rows_in_turns(log, head, [*product(*grows)], 1, run)
-    return 0
+def finish_run(work_dir: Path) -> kit.Row:
+    """Do what the packer and ``status`` do once every batch is done; all of it O(batches)."""
+    run = open_run(work_dir)
+    store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process())
+    board = Board(store, run.manifest.num_batches)
+    results, row = timed({
+        "refresh": board.refresh,
+        "check": lambda: check_all_done(run, board),
+        "collect": lambda: sum(1 for _ in Collector(run).take(board.done_ids())),
+        "status": lambda: run_status(work_dir),
+    })  # fmt: skip
+    batches, done, files = run.manifest.num_batches, results["status"].done, results["collect"]
+    if done != batches or files < batches:
+        raise SystemExit(f"{done} of {batches} batches done, {files} files collected")
+    return row | {"work_dir_files": sum(len(names) for _, _, names in os.walk(work_dir))}

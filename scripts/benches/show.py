@@ -1,71 +1,102 @@
-r"""Turn logs of ``bench.py`` into tables and plots.
-
-    python scripts/bench.py show bench_logs/2026-11-21-{small,mid,big,images}-tmpfs.jsonl \
-        bench_logs/2026-11-24-many-tmpfs.jsonl \
-        --plot docs/images/benchmarks.svg
-    python scripts/bench.py show bench_logs/*-grid.jsonl --plot docs/images/grid.svg
-    python scripts/bench.py show bench_logs/2026-11-22-strong-scaling.jsonl \
-        --plot docs/images/strong-scaling.svg
-    python scripts/bench.py show bench_logs/*-probe-*.jsonl
-
-The kind of a log is told by its rows. Every number is a median of raw rows; nothing is typed by
-hand. Logs of ``strong`` are shown together, all others one by one; those of ``probe`` have no plot.
-"""
+"""Tables and plots of logs."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from benches import kit, probe
-from benches.convert import COPY, RATIOS, REFERENCE
+from benches.conversions import COPY, REFERENCE
 
 WHOLE, WINDOW = "wall_seconds", "window_seconds"
 _GRID = re.compile(r"batch-(\w+) workers-(\d+)")
+_BLUE, _GREY, _RED = "#2a6fb0", "#888888", "#c05a1c"
 
 type Rows = Sequence[Mapping[str, Any]]
-type Scaling = Mapping[int, Rows]
-
-
-def read_log(path: Path) -> tuple[Mapping[str, Any], Rows]:
-    """Return a log's header and its rows; further headers were written where commands appended."""
-    header, *rows = map(json.loads, path.read_text("utf-8").splitlines())
-    return header, [row for row in rows if "format" not in row]
 
 
 @dataclass(frozen=True)
 class Log:
-    """One log of conversions: its header, and its rows by runner in order of first appearance."""
+    """A log: its header, and its rows; further headers were written where commands appended."""
 
     header: Mapping[str, Any]
-    rows: Mapping[str, Rows]
+    rows: Rows
+
+    @classmethod
+    def read(cls, path: Path) -> Log:
+        """Read a log."""
+        header, *rows = map(json.loads, path.read_text("utf-8").splitlines())
+        return cls(header, [row for row in rows if "format" not in row])
 
     @property
     def name(self) -> str:
         """Profile and file system."""
         return f"{self.header['dataset']['profile']}, {self.header['file_system']}"
 
+    @property
+    def walls(self) -> dict[str, list[float]]:
+        """The seconds of each runner, in order of first appearance."""
+        found: dict[str, list[float]] = {}
+        for row in self.rows:
+            found.setdefault(row["runner"], []).append(row[WHOLE])
+        return found
+
     def median(self, runner: str) -> float:
         """Return the median wall clock of a runner in seconds."""
-        return kit.median(self.rows[runner], kit.WALL)
+        return statistics.median(self.walls[runner])
+
+
+def show(case: kit.Case) -> None:
+    r"""Turn logs of ``bench.py`` into tables and plots.
+
+        python scripts/bench.py show bench_logs/2026-11-21-{small,mid,big,images}-tmpfs.jsonl \
+            bench_logs/2026-11-24-many-tmpfs.jsonl \
+            --plot docs/images/benchmarks.svg
+        python scripts/bench.py show bench_logs/*-grid.jsonl --plot docs/images/grid.svg
+        python scripts/bench.py show bench_logs/2026-11-22-strong-scaling.jsonl \
+            --plot docs/images/strong-scaling.svg
+        python scripts/bench.py show bench_logs/*-probe-*.jsonl
+
+    The kind of a log is told by its rows. Every number is a median of raw rows; nothing is typed by
+    hand. Logs of ``strong`` are shown together, all others one by one; those of ``probe`` have no
+    plot.
+    """
+    case.parser.add_argument("logs", nargs="+", type=Path)
+    case.parser.add_argument("--plot", type=Path, metavar="SVG")
+    options = case.parse()
+    logs = [Log.read(path) for path in options.logs]
+    scaling = [row for log in logs if WINDOW in log.rows[0] for row in log.rows]
+    conversions = []
+    for log in logs:
+        if "loader" in log.rows[0]:
+            print(f"**{log.name}**\n\n{probe.table(log.rows)}", end="\n\n")
+        elif WINDOW not in log.rows[0]:
+            conversions.append(log)
+            print(table(log), end="\n\n")
+    if scaling:
+        print(scaling_table(scaling))
+    if options.plot is not None and conversions:
+        is_grid = all(any(map(_GRID.fullmatch, log.walls)) for log in conversions)
+        (plot_grids if is_grid else plot)(conversions, options.plot)
+    elif options.plot is not None and scaling:
+        plot_scaling(scaling, options.plot)
 
 
 def table(log: Log) -> str:
     """Return a log as a Markdown table, one row a runner."""
     shape = log.header["dataset"]
-    head = (
-        f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
-        f"{shape['cameras']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
-    )
-    medians = kit.table(chain.from_iterable(log.rows.values()), **RATIOS)
     synced = ", `sync -f` in each time" if log.header["synced"] else ""
-    return f"{head}{synced}\n\n{medians}"
+    medians = kit.conversions_table(log.rows, (REFERENCE, COPY))
+    return (
+        f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
+        f"{shape['cameras']} cameras, {shape['bytes'] / 1e6:,.0f} MB{synced}\n\n{medians}"
+    )
 
 
 def pyplot() -> Any:
@@ -88,18 +119,15 @@ def save(figure: Any, path: Path) -> None:
 
 def plot(logs: Sequence[Log], path: Path) -> None:
     """Draw one panel a log: bars of medians, with every single run as a dot."""
-    plt = pyplot()
-    figure, axes = plt.subplots(
-        len(logs), 1, figsize=(8, 0.5 + sum(0.6 + 0.28 * len(log.rows) for log in logs)),
-        height_ratios=[0.6 + 0.28 * len(log.rows) for log in logs], squeeze=False,
-    )  # fmt: skip
+    heights = [0.6 + 0.28 * len(log.walls) for log in logs]
+    figure, axes = pyplot().subplots(
+        len(logs), 1, figsize=(8, 0.5 + sum(heights)), height_ratios=heights, squeeze=False
+    )
     for axis, log in zip(axes[:, 0], logs, strict=True):
-        names = list(log.rows)
-        colors = ["#888888" if n in {REFERENCE, COPY} else "#2a6fb0" for n in names]
-        medians = [log.median(name) for name in names]
-        axis.barh(names, medians, color=colors, alpha=0.75)
-        for place, name in enumerate(names):
-            walls = [row["wall_seconds"] for row in log.rows[name]]
+        colors = [_GREY if name in {REFERENCE, COPY} else _BLUE for name in log.walls]
+        medians = [log.median(name) for name in log.walls]
+        axis.barh([*log.walls], medians, color=colors, alpha=0.75)
+        for place, walls in enumerate(log.walls.values()):
             axis.plot(walls, [place] * len(walls), "k.", markersize=3)
             axis.annotate(f" {medians[place]:.2f} s", (max(walls), place), va="center", fontsize=7)
         axis.invert_yaxis()
@@ -113,70 +141,58 @@ def plot(logs: Sequence[Log], path: Path) -> None:
 
 def plot_grids(logs: Sequence[Log], path: Path) -> None:
     """Draw one panel a grid log: a line a batch size, workers to the right."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, len(logs), figsize=(4.5 * len(logs), 3.5), squeeze=False)
+    figure, axes = pyplot().subplots(1, len(logs), figsize=(4.5 * len(logs), 3.5), squeeze=False)
     for axis, log in zip(axes[0], logs, strict=True):
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for name in log.rows:
-            if found := _GRID.fullmatch(name):
-                lines.setdefault(found[1], []).append((int(found[2]), log.median(name)))
-        for size, points in lines.items():
-            axis.plot(*zip(*sorted(points), strict=True), marker="o", label=f"{size} episodes")
-        axis.axhline(log.median(COPY), color="#888888", linestyle="--", label=COPY)
+        found = [name for name in map(_GRID.fullmatch, log.walls) if name]
+        for size, names in groupby(found, lambda name: name[1]):
+            points = sorted((int(name[2]), log.median(name[0])) for name in names)
+            axis.plot(*zip(*points, strict=True), marker="o", label=f"{size} episodes")
+        axis.axhline(log.median(COPY), color=_GREY, linestyle="--", label=COPY)
         axis.set(title=log.name, xlabel="workers", ylabel="seconds", ylim=(0, None))
         axis.legend(fontsize=7)
     save(figure, path)
 
 
-def scaling_of(logs: Iterable[Rows]) -> Scaling:
-    """Return the rows of all logs by number of workers, ascending."""
-    found: dict[int, list[Mapping[str, Any]]] = {}
-    for row in chain.from_iterable(logs):
-        found.setdefault(row["workers"], []).append(row)
-    return dict(sorted(found.items()))
+def seconds_by_workers(rows: Rows, column: str) -> dict[int, list[float]]:
+    """Return the values of a column by number of workers, ascending."""
+    counts = sorted({row["workers"] for row in rows})
+    return {n: [row[column] for row in rows if row["workers"] == n] for n in counts}
 
 
-def efficiency(rows: Scaling, workers: int, name: str) -> float:
-    """Return m T(m) / (n T(n)) of medians, m being the least number of workers: 1, mostly."""
-    least = min(rows)
-    return least * kit.median(rows[least], name) / (workers * kit.median(rows[workers], name))
+def speedups(rows: Rows, column: str) -> dict[int, float]:
+    """Return m T(m) / T(n) of medians by n, m being the least number of workers: 1, mostly."""
+    times = seconds_by_workers(rows, column)
+    base = min(times) * statistics.median(times[min(times)])
+    return {n: base / statistics.median(values) for n, values in times.items()}
 
 
-def scaling_table(rows: Scaling) -> str:
-    """Return the rows as a Markdown table."""
-    lines = [
-        ["workers", "runs", "first claim to last `done`, s", "efficiency", "whole conversion, s",
-         "efficiency", "CPU s"],
-    ]  # fmt: skip
-    for workers, taken in rows.items():
-        line = [str(workers), str(len(taken))]
-        for name in (WINDOW, WHOLE):
-            line += [_spread(taken, name), f"{efficiency(rows, workers, name):.3f}"]
-        lines.append([*line, f"{kit.median(taken, 'cpu_seconds'):.1f}"])
-    return kit.markdown(lines)
+def scaling_table(rows: Rows) -> str:
+    """Return the rows as a Markdown table, with the efficiency, which is the speed-up a worker."""
+    gains = {name: speedups(rows, name) for name in (WINDOW, WHOLE)}
+    known = []
+    for row in sorted(rows, key=lambda row: row["workers"]):
+        n = row["workers"]
+        known.append({**row, **{f"efficiency, {name}": gains[name][n] / n for name in gains}})
+    columns = {WINDOW: ".2f", f"efficiency, {WINDOW}": ".3f", WHOLE: ".2f",
+               f"efficiency, {WHOLE}": ".3f", "cpu_seconds": ".1f"}  # fmt: skip
+    return kit.table(known, ("workers",), columns)
 
 
-def _spread(taken: Rows, name: str) -> str:
-    values = [row[name] for row in taken]
-    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
-
-
-def plot_scaling(rows: Scaling, path: Path) -> None:
+def plot_scaling(rows: Rows, path: Path) -> None:
     """Draw speed-up over workers, each run as a dot, and the ideal."""
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(5.5, 4))
-    counts = list(rows)
-    least = min(counts)
-    axis.plot(counts, counts, color="#888888", linestyle="--", label="n times as fast")
-    for name, label, color in (
-        (WINDOW, "first claim to last done", "#2a6fb0"),
-        (WHOLE, "whole conversion", "#c05a1c"),
+    figure, axis = pyplot().subplots(figsize=(5.5, 4))
+    counts = [*seconds_by_workers(rows, WHOLE)]
+    axis.plot(counts, counts, color=_GREY, linestyle="--", label="n times as fast")
+    for column, label, color in (
+        (WINDOW, "first claim to last done", _BLUE),
+        (WHOLE, "whole conversion", _RED),
     ):
-        base = least * kit.median(rows[least], name)
-        speedups = [base / kit.median(rows[workers], name) for workers in counts]
-        axis.plot(counts, speedups, color=color, marker="o", label=label)
-        for workers in counts:
-            dots = [base / row[name] for row in rows[workers]]
+        gains = speedups(rows, column)
+        axis.plot(counts, [*gains.values()], color=color, marker="o", label=label)
+        times = seconds_by_workers(rows, column)
+        base = min(counts) * statistics.median(times[min(counts)])
+        for workers, walls in times.items():
+            dots = [base / wall for wall in walls]
             axis.plot([workers] * len(dots), dots, ".", color=color, markersize=3)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
@@ -187,30 +203,3 @@ def plot_scaling(rows: Scaling, path: Path) -> None:
     axis.set(xlabel="workers", ylabel="times as fast as one worker")
     axis.legend(fontsize=8)
     save(figure, path)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Print the tables of every log, and draw the plot that was asked for."""
-    parser = kit.parser(__doc__, repeats=None)
-    parser.add_argument("logs", nargs="+", type=Path)
-    parser.add_argument("--plot", type=Path, metavar="SVG")
-    options = parser.parse_args(arguments)
-    conversions: list[Log] = []
-    scaling: list[Rows] = []
-    for header, rows in map(read_log, options.logs):
-        if WINDOW in rows[0]:
-            scaling.append(rows)
-        elif "loader" in rows[0]:
-            print(f"**{Log(header, {}).name}**\n\n{probe.table(rows)}", end="\n\n")
-        else:
-            conversions.append(Log(header, kit.by_runner(rows)))
-            print(table(conversions[-1]), end="\n\n")
-    known = scaling_of(scaling)
-    if known:
-        print(scaling_table(known))
-    if options.plot is not None and conversions:
-        grids = all(any(map(_GRID.fullmatch, log.rows)) for log in conversions)
-        (plot_grids if grids else plot)(conversions, options.plot)
-    elif options.plot is not None and known:
-        plot_scaling(known, options.plot)
-    return 0

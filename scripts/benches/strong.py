@@ -1,16 +1,4 @@
-"""Do n workers take an n-th of the time where the machine is not the limit? A simulated slow disk.
-
-    python scripts/bench.py strong --repeats 3
-
-Converts one generated dataset again and again by `LocalEngine` with 1, 2, 4, 8 and 16 real worker
-processes, in turns. A worker is `leconvert work`, but for every byte that it deals with it sleeps
-(`slow_worker.py`), in all `--seconds` in each conversion, however many workers share them. So two
-cores are enough for sixteen workers, and what is lost is lost by leases, idle workers and the tail.
-
-Two times are taken of each conversion: its wall clock, with scan, start of Python, packer, proof
-and swap; and that from the first claim of a batch to the last `done`, from the records of both.
-Efficiency is T(1) / (n T(n)), with medians over repeats.
-"""
+"""One to sixteen workers where the machine is not the limit: on a simulated slow disk."""
 
 from __future__ import annotations
 
@@ -18,7 +6,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -102,14 +89,27 @@ def _window(work_dir: Path) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Parse and run."""
-    parser = kit.parser(__doc__, repeats=3)
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--seconds", type=float, default=320, help="of sleep in a conversion (320)")
-    parser.add_argument("--episodes", type=int, default=640, help="a batch each (640)")
-    options = parser.parse_args(arguments)
-    with kit.scratch_folder(options.scratch, "strong") as scratch:
+def strong(case: kit.Case) -> None:
+    """Do n workers take an n-th of the time where the machine is not the limit?
+
+        python scripts/bench.py strong --repeats 3
+
+    Converts one generated dataset again and again by `LocalEngine` with 1, 2, 4, 8 and 16 real
+    worker processes, in turns. A worker is `leconvert work`, but for every byte that it deals with
+    it sleeps (`slow_worker.py`), in all `--seconds` in each conversion, however many workers share
+    them. So two cores are enough for sixteen workers, and what is lost is lost by leases, idle
+    workers and the tail.
+
+    Two times are taken of each conversion: its wall clock, with scan, start of Python, packer,
+    proof and swap; and that from the first claim of a batch to the last `done`, from the records of
+    both. Efficiency is T(1) / (n T(n)), with medians over repeats.
+    """
+    add = case.parser.add_argument
+    add("--workers", nargs="+", type=int, default=[1, 2, 4, 8, 16])
+    add("--seconds", type=float, default=320, help="of sleep in a conversion (320)")
+    add("--episodes", type=int, default=640, help="a batch each (640)")
+    options = case.parse(repeats=3)
+    with case.scratch_folder() as scratch:
         # Workers find compiled modules, as of an installed program, wherever this is a checkout.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(scratch / "compiled")
@@ -128,8 +128,6 @@ def main(arguments: Sequence[str]) -> int:
             return row
 
         run(1, 0.0)  # warms up
-        first = kit.header("bench.py strong", arguments, scratch, shape)
-        first |= {"sleep_seconds": options.seconds, "seconds_a_byte": seconds_a_byte}
-        log = kit.new_log(options.log_dir, first, "strong-scaling")
-        kit.rows_in_turns(log, first, options.workers, options.repeats, run)
-    return 0
+        facts = {"sleep_seconds": options.seconds, "seconds_a_byte": seconds_a_byte}
+        with case.log(scratch, "strong-scaling", dataset=shape, **facts) as keep:
+            case.in_turns(keep, options.workers, run)

@@ -36,14 +36,17 @@ def test_ratios_are_of_medians_against_the_reference_and_the_copy(
     rows += [row("inline", wall) for wall in (2.0, 2.5, 90.0)]
     rows += [row("cp -r", wall) for wall in (1.0, 1.0, 1.0)]
 
-    table = case("kit").table(rows, **case("convert").RATIOS)
+    table = case("kit").conversions_table(rows, ("reference", "cp -r"))
     head, _, *lines = table.splitlines()
 
-    assert head.endswith("| CPU s | peak MB | reference / it | it / `cp -r` |")
+    assert head == (
+        "| runner | runs | s (least to most) | CPU s | peak MB | plan s | work s | pack s "
+        "| it / `reference` | it / `cp -r` |"
+    )
     assert lines == [
-        "| reference | 3 | 10.00 (9.00-30.00) |  | 1.50 | 95 | 1.0 | 10.00 |",
-        "| inline | 3 | 2.50 (2.00-90.00) |  | 1.50 | 95 | 4.0 | 2.50 |",
-        "| cp -r | 3 | 1.00 (1.00-1.00) |  | 1.50 | 95 | 10.0 | 1.00 |",
+        "| reference | 3 | 10.00 (9.00-30.00) | 1.50 | 95 |  |  |  | 1.00 | 10.00 |",
+        "| inline | 3 | 2.50 (2.00-90.00) | 1.50 | 95 |  |  |  | 0.25 | 2.50 |",
+        "| cp -r | 3 | 1.00 (1.00-1.00) | 1.50 | 95 |  |  |  | 0.10 | 1.00 |",
     ]
 
 
@@ -52,7 +55,7 @@ def test_a_log_never_replaces_an_older_one(
 ) -> None:
     names = []
     for _ in range(3):
-        path = case("kit").new_log(tmp_path, {"started": "2030-01-01T00:00"}, "small", "tmpfs")
+        path = case("kit").new_log(tmp_path, "2030-01-01", "small", "tmpfs")
         path.write_text("")
         names.append(path.name)
 
@@ -70,7 +73,7 @@ def test_a_verification_is_measured_by_a_command_without_paths_and_must_find_no_
 ) -> None:
     (tmp_path / "source").symlink_to(small_source)
     convert(small_source, output=tmp_path / "result")
-    runners = {runner.name: runner for runner in case("verify").runners(tmp_path)}
+    runners = {runner.name: runner for runner in case("conversions").verify_runners(tmp_path)}
     for runner in runners.values():
         shown = case("kit").shown([*map(str, runner.command)], tmp_path)
         assert str(tmp_path) not in shown
@@ -103,16 +106,16 @@ def test_efficiency_is_of_medians_against_one_worker(
         times = {"window_seconds": window, "wall_seconds": wall, "cpu_seconds": 3.0}
         return json.dumps({"workers": workers, **times})
 
-    bench = case("show")
+    show = case("show")
     head = json.dumps({"format": "leconvert-bench", "version": 1})
-    (tmp_path / "a.jsonl").write_text("\n".join([head, row(16, 7, 10), row(1, 99, 120)]))
-    (tmp_path / "b.jsonl").write_text(
-        "\n".join([head, row(16, 5, 8), row(1, 96, 120), head, row(16, 60, 90), row(1, 9, 10)])
-    )
-    rows = bench.scaling_of(bench.read_log(tmp_path / name)[1] for name in ("a.jsonl", "b.jsonl"))
-    assert list(rows) == [1, 16]
-    assert bench.efficiency(rows, 16, bench.WINDOW) == 96 / (16 * 7)
-    assert bench.efficiency(rows, 16, bench.WHOLE) == 120 / (16 * 10)
-    assert bench.efficiency(rows, 1, bench.WHOLE) == 1
-    last = bench.scaling_table(rows).splitlines()[-1]
-    assert last == "| 16 | 3 | 7.00 (5.00-60.00) | 0.857 | 10.00 (8.00-90.00) | 0.750 | 3.0 |"
+    (tmp_path / "log.jsonl").write_text(
+        "\n".join([
+            *(head, row(16, 7, 10), row(1, 99, 120), row(16, 5, 8), row(1, 96, 120)),
+            *(head, row(16, 60, 90), row(1, 9, 10)),
+        ])
+    )  # fmt: skip
+    rows = show.Log.read(tmp_path / "log.jsonl").rows
+    assert show.speedups(rows, show.WINDOW) == {1: 1, 16: 96 / 7}
+    assert show.speedups(rows, show.WHOLE) == {1: 1, 16: 12}
+    last = show.scaling_table(rows).splitlines()[-1]
+    assert last == "| 16 | 3 | 7.00 (5.00-60.00) | 0.857 | 10.00 | 0.750 | 3.0 |"
