@@ -22,7 +22,12 @@ from make_reference import write_pages  # noqa: E402
 
 project = "leconvert"
 release = __version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_member_order = "bysource"
+autodoc_mock_imports = ["torch"]  # the site is built without it
+default_role = "code"  # of docstrings
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 90
 myst_heading_anchors = 4  # links to headings as the Git forges know them
 html_theme = "furo"
 html_title = f"leconvert {release}"

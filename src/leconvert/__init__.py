@@ -1,5 +1,7 @@
 """Convert LeRobot datasets from codebase version v2.x to v3.0.
 
+For example::
+
     import leconvert
 
     report = leconvert.convert("my_dataset", output="my_dataset_v30")

@@ -1,5 +1,7 @@
 """Loading a v3.0 dataset for training: an exact stream of samples, and its loader.
 
+For example::
+
     from leconvert.loading import EpisodeStream, StreamLoader
 
     loader = StreamLoader(EpisodeStream("my_dataset"), batch_size=64, num_workers=4)

@@ -1,5 +1,7 @@
 """Engines start, watch and stop workers; they know nothing about batches.
 
+For example::
+
     from leconvert import WorkerOptions, convert
     from leconvert.run.engines import SlurmEngine, SlurmOptions
 
