@@ -10,7 +10,8 @@ import pytest
 from tests.docs.commands import commands_of, parsed
 from tests.docs.pages import ROOT, Block, blocks_of, page_names
 
-LANGUAGES = {"sh", "python", "text", "toml", "yaml", "json"}
+# The generated page of Python has directives of Sphinx.
+LANGUAGES = {"{eval-rst}", "sh", "python", "text", "toml", "yaml", "json"}
 _SCRIPT = re.compile(r"\b(?:python3? )?((?:scripts|\.ci)/[\w./-]+)")
 
 
