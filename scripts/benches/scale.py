@@ -7,7 +7,6 @@ leases and the metadata writers alone.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -38,11 +37,8 @@ from leconvert.model.values import (
     StreamLayout,
     StreamScan,
 )
-from leconvert.report.status import run_status
 from leconvert.run.layout import count_out_of_reach, cut_batches, layout_streams
 from leconvert.run.leasing import Board, Lease, LeaseLostError, LeaseStore
-from leconvert.run.packer import check_all_done
-from leconvert.run.packer.assembly import Collector
 from leconvert.run.worker import Worker
 from leconvert.testing import DatasetSpec, make_dataset
 from leconvert.workdir.activity import WorkerReporter
@@ -74,8 +70,7 @@ def scale(case: kit.Case) -> None:
         python scripts/bench.py scale lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
 
     Each size runs in a process of its own, so that peak memory is its own. ``lease`` plans so many
-    batches and lets so many processes claim, beat for and publish each of them, then does what the
-    packer and ``status`` do at the end of a run.
+    batches and lets so many processes claim, beat for and publish each of them.
     """
     add = case.parser.add_argument
     add("part", choices=("plan", "metadata", "lease"))
@@ -249,13 +244,12 @@ def bench_metadata(episodes: int, folder: Path) -> kit.Row:
 
 
 def bench_lease(batches: int, workers: int, folder: Path) -> kit.Row:
-    """Plan, lease and publish every batch, collect: each in processes of its own."""
+    """Plan, then lease and publish every batch, each in processes of its own."""
     work_dir = folder / "work"
     planned = kit.measured_call(plan_leases, batches, work_dir, folder / "source")
     about = {"batches": batches, "workers": workers, "folder": kit.file_system_of(folder)}
     leased = lease_run(work_dir, batches, workers)
-    finished = kit.measured_call(finish_run, work_dir)
-    return {**about, "episodes": planned["episodes"], **leased, **finished}
+    return {**about, "episodes": planned["episodes"], **leased}
 
 
 def plan_leases(batches: int, work_dir: Path, source: Path) -> kit.Row:
@@ -376,20 +370,3 @@ def lease_run(work_dir: Path, batches: int, workers: int) -> kit.Row:
         "cpu_ms_a_batch": 1000 * sum(cpu_s) / batches,
         "batches_of_a_worker": [min(done), max(done)],
     }
-
-
-def finish_run(work_dir: Path) -> kit.Row:
-    """Do what the packer and ``status`` do once every batch is done; all of it O(batches)."""
-    run = open_run(work_dir)
-    store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process())
-    board = Board(store, run.manifest.num_batches)
-    results, row = timed({
-        "refresh": board.refresh,
-        "check": lambda: check_all_done(run, board),
-        "collect": lambda: sum(1 for _ in Collector(run).take(board.done_ids())),
-        "status": lambda: run_status(work_dir),
-    })  # fmt: skip
-    batches, done, files = run.manifest.num_batches, results["status"].done, results["collect"]
-    if done != batches or files < batches:
-        raise SystemExit(f"{done} of {batches} batches done, {files} files collected")
-    return row | {"work_dir_files": sum(len(names) for _, _, names in os.walk(work_dir))}

@@ -61,32 +61,23 @@ def run_once(source: Path, folder: Path, workers: int, seconds_a_byte: float) ->
         "workers": workers,
         "batches": report.batches,
         "wall_seconds": round(wall_seconds, 4),
-        **_window(folder / "work"),
+        "window_seconds": _window(folder / "work"),
         "stage_seconds": {name: round(s, 4) for name, s in report.stage_seconds.items()},
         # The CPU time of this process and of its workers, which have ended.
         "cpu_seconds": round(sum(after[:4]) - sum(before[:4]), 4),
     }
 
 
-def _window(work_dir: Path) -> dict[str, Any]:
-    """Return what the records of a finished run say of its workers' time."""
+def _window(work_dir: Path) -> float:
+    """Return the seconds from the first claim to the last ``done``, as the records say."""
     run = open_run(work_dir, only_look=True)
-    began: dict[str, list[datetime]] = {}
-    ends: dict[str, list[datetime]] = {}
-    busy = 0.0
-    for batch_id in range(run.manifest.num_batches):
-        record = read_done(run.paths, run.manifest.run_id, batch_id)
-        began.setdefault(record["token"], []).append(datetime.fromisoformat(record["began"]))
-        ends.setdefault(record["token"], []).append(datetime.fromisoformat(record["ended"]))
-        busy += record["seconds"]
-    first, last = min(map(min, began.values())), max(map(max, ends.values()))
-    return {
-        "window_seconds": (last - first).total_seconds(),
-        "last_worker_began_after": (max(map(min, began.values())) - first).total_seconds(),
-        "first_worker_ended_before": (last - min(map(max, ends.values()))).total_seconds(),
-        "batches_a_worker": sorted(map(len, began.values())),
-        "busy_seconds": round(busy, 3),
-    }
+    ids = range(run.manifest.num_batches)
+    records = [read_done(run.paths, run.manifest.run_id, batch_id) for batch_id in ids]
+    first, last = (
+        pick(datetime.fromisoformat(record[key]) for record in records)
+        for pick, key in ((min, "began"), (max, "ended"))
+    )
+    return (last - first).total_seconds()
 
 
 def strong(case: kit.Case) -> None:
