@@ -113,19 +113,18 @@ def is_allowed(declared: Declared, *, is_needed: bool = True) -> bool:
 def _expression_allowed(expression: str) -> bool:
     """Read an SPDX expression: of OR one part is enough, of AND all are needed.
 
-    An exception that follows WITH only adds permissions. Parentheses are taken apart from within.
+    An exception that follows WITH only adds permissions.
     """
+
+    def value(word: re.Match[str]) -> str:
+        name = word[0].lower()
+        return name if name in ("and", "or") else str(name in _ALLOWED)
+
     text = re.sub(r"\s+with\s+[\w.-]+", "", expression, flags=re.IGNORECASE)
-    while "(" in text:
-        inner = re.search(r"\(([^()]*)\)", text)
-        if inner is None:
-            return False
-        word = "MIT" if _expression_allowed(inner[1]) else "no"
-        text = text[: inner.start()] + word + text[inner.end() :]
-    return any(
-        all(word.strip().lower() in _ALLOWED for word in re.split(r"\s+and\s+", part, flags=re.I))
-        for part in re.split(r"\s+or\s+", text, flags=re.I)
-    )
+    try:
+        return bool(eval(re.sub(r"[^\s()]+", value, text)))  # of True, False, and, or, parentheses
+    except (SyntaxError, TypeError):
+        return False  # no expression
 
 
 def reached_from(requirements: Iterable[str], extras: Iterable[str] = ()) -> list[str]:
