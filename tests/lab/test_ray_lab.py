@@ -8,24 +8,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from ray_lab.scenarios import SCENARIOS, Ground, build
+from ray_scenarios import SCENARIOS, Cluster, build
 
 pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")
-def ground() -> Iterator[Ground]:
+def cluster() -> Iterator[Cluster]:
     """Three nodes in network namespaces and a small dataset, for all scenarios."""
     # The paths of Ray's sockets must be short.
     with TemporaryDirectory(prefix="leray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        with build(Namespace(folder=Path(folder))) as (_, ground):
-            assert len(ground.cluster.processes) > 3 * 3
-            yield ground
-        assert ground.cluster.processes == []
+        with build(Namespace(folder=Path(folder))) as (_, cluster):
+            assert len(cluster.processes) > 3 * 3
+            yield cluster
+        assert cluster.processes == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(ground: Ground, name: str) -> None:
-    rows = list(SCENARIOS[name](ground))
+def test_scenario(cluster: Cluster, name: str) -> None:
+    rows = list(SCENARIOS[name](cluster))
     assert rows
-    assert all(row.outcome for row in rows)
+    assert all(outcome for _, outcome in rows)

@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 from lab_kit import wait_until
-from slurm_lab import SlurmCluster
-from slurm_lab.ground import Ground
-from slurm_lab.scenarios import SCENARIOS, build
+from slurm_cluster import SlurmCluster
+from slurm_scenarios import SCENARIOS, Ground, build
 
 pytestmark = pytest.mark.lab
 
@@ -47,7 +46,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 def test_scenario(ground: Ground, name: str) -> None:
     rows = list(SCENARIOS[name](ground))
     assert rows
-    assert all(row.outcome for row in rows)
+    assert all(outcome for _, outcome in rows)
 
 
 def test_a_cluster_ends_its_jobs_and_its_daemons(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from lab_kit import missing_packages, wait_until
-from slurm_lab import SlurmCluster
-from slurm_lab.cluster import PACKAGES
+from slurm_cluster import PACKAGES, SlurmCluster
 
 from leconvert.api import convert
 from leconvert.cli import main

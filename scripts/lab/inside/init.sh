@@ -10,7 +10,6 @@ done
 mkdir -p /mnt/lab /mnt/shared /mnt/work /mnt/disk /run/home /run/scratch /run/rpcbind
 mount -t hostfs mailbox /mnt/lab -o "$LAB_MAILBOX"
 exec >/mnt/lab/init.log 2>&1 </dev/null
-. /mnt/lab/settings.sh
 mount -r -t hostfs shared /mnt/shared -o "$LAB_SHARED"
 export TMPDIR=/run/scratch
 
