@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,13 +196,12 @@ class Guest:
                     said += (self.mailbox / log).read_bytes()[-400:]
             raise LabError(f"{error} It said: {said.decode(errors='replace').strip()}") from error
 
-    def wait_until(self, ready: object, seconds: float, what: str) -> None:
+    def wait_until(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait for what the host brings about.
 
         Raises:
             LabError: It does not come about in time, or the host is off.
         """
-        assert callable(ready)
 
         def is_ready() -> bool:
             is_on = self.is_on  # before the look: it may have told, and lost its power then

@@ -37,7 +37,7 @@ _NODES = 3
 _SUBNET, _BRIDGE, _PORT = "10.98.0", "bridge0", 6379
 _PACKAGES = {"ip": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
 _SECONDS, _UP_SECONDS = 300.0, 120.0
-_SECONDS_A_BATCH = 3.0
+_SECONDS_A_BATCH = 6.0
 # Ray gives its own agents 15 s to start, which a busy machine may not keep.
 _MOST_STARTS = 4
 _OBJECT_STORE_BYTES = 75 * 2**20  # Ray's least
@@ -201,27 +201,22 @@ class Conversion:
             log=self._log,
         )  # fmt: skip
 
-    def wait_for_done(self, count: int) -> None:
-        """Wait until so many batches are done."""
+    def wait(self, ready: Callable[[], bool], what: str) -> float:
+        """Wait for what happens before the end; return the seconds it took."""
 
-        def is_enough() -> bool:
+        def is_ready() -> bool:
             has_ended = self._process.poll() is not None
-            enough = len(list(self.work.glob("runs/*/done/*.json"))) >= count
-            demand(enough or not has_ended, f"convert ended: {self._log.read_text()[-2000:]}")
-            return enough
-
-        wait_until(is_enough, _SECONDS, f"Batch {count} of {self.work.name}")
-
-    def wait_for_workers(self, count: int, host: str | None = None) -> float:
-        """Wait until so many workers came, on any host or one; return the seconds it took."""
-
-        def is_enough() -> bool:
-            came = self.workers()
-            return (came[host] if host else came.total()) >= count
+            holds = ready()
+            demand(holds or not has_ended, f"convert ended: {self._log.read_text()[-2000:]}")
+            return holds
 
         began = time.monotonic()
-        wait_until(is_enough, _SECONDS, f"Worker {count} of {self.work.name}")
+        wait_until(is_ready, _SECONDS, f"{what} of {self.work.name}")
         return time.monotonic() - began
+
+    def done(self) -> int:
+        """Return how many batches are done."""
+        return len(list(self.work.glob("runs/*/done/*.json")))
 
     def workers(self) -> Counter[str]:
         """Return how many workers ever came, by host."""
@@ -253,13 +248,15 @@ def link_cut(cluster: Cluster) -> Rows:
 
 def _lost(cluster: Cluster, name: str, what: str, lose: Callable[[str], None]) -> Rows:
     conversion = Conversion(cluster, name, "--nodes", "2", "--workers-per-node", "2")
-    conversion.wait_for_workers(4)
-    conversion.wait_for_done(1)
+    conversion.wait(lambda: conversion.workers().total() >= 4, "The workers")
+    conversion.wait(lambda: conversion.done() >= 1, "The first batch")
     before = conversion.workers()
     # Ray may have put no worker on one of the nodes.
     host = max(before.keys() - {_HEAD}, key=before.__getitem__)
     lose(host)
-    replaced = conversion.wait_for_workers(before.total() + 1)
+    replaced = conversion.wait(
+        lambda: conversion.workers().total() > before.total(), "A replacement"
+    )
     result = conversion.end()
     if lose == cluster.cut:
         cluster.kill(host)
@@ -274,9 +271,9 @@ def _lost(cluster: Cluster, name: str, what: str, lose: Callable[[str], None]) -
 def node_joins(cluster: Cluster) -> Rows:
     """A node joins in the middle and gets workers of its own."""
     conversion = Conversion(cluster, "joined", "--workers-per-node", "1")
-    conversion.wait_for_done(2)
+    conversion.wait(lambda: conversion.done() >= 2, "Two batches")
     cluster.boot("h4")
-    joined = conversion.wait_for_workers(1, "h4")
+    joined = conversion.wait(lambda: conversion.workers()["h4"] >= 1, "A worker of h4")
     result = conversion.end()
     cluster.kill("h4")
     yield (
