@@ -28,7 +28,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -40,9 +39,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pytest
@@ -52,10 +51,9 @@ CORE = ("run", "workdir", "tables", "media", "dataset", "model")
 KINDS = ("comparison", "constant", "call", "condition")
 
 FLIPPED = {
-    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
-    "is": "is not", "is not": "is", "in": "not in", "not in": "in",
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
-OPERATOR = re.compile(r"not\s+in\b|is\s+not\b|\bin\b|\bis\b|[<>=!]=|[<>]")
 # Calls with one argument that the program may run without, so that a test has to notice the value.
 WRAPPERS = {"sorted", "reversed", "abs"}
 # Texts for people are not tested word by word.
@@ -78,161 +76,106 @@ type Tests = Sequence[tuple[str, float]]  # names and seconds
 # --- mutants ---
 
 
+class Change(NamedTuple):
+    """One attribute of a node in a module's tree, and what it becomes."""
+
+    kind: str
+    line: int  # the first line of the innermost statement
+    in_function: bool
+    node: ast.AST
+    name: str
+    value: Any
+
+    def make(self) -> tuple[str, str]:
+        """Change the tree; return what is changed, before and after."""
+        whole = isinstance(self.node, ast.expr | ast.comprehension)
+        shown = self.node if whole and self.name != "test" else getattr(self.node, self.name)
+        before = ast.unparse(shown).strip()
+        setattr(self.node, self.name, self.value)
+        return before, ast.unparse(shown if shown is self.node else self.value).strip()
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one file; positions count characters of the file."""
+    """One change of one file."""
 
     file: str
     line: int
     kind: str
     before: str
     after: str
-    start: int
-    end: int
-    statement: int  # the first line of the innermost statement
+    number: int  # of the file's changes
     in_function: bool
 
     def applied(self, text: str) -> str:
-        """Return the source of the file with the change."""
-        assert text[self.start : self.end] == self.before
-        return text[: self.start] + self.after + text[self.end :]
+        """Return the source of the file with the change; comments are gone."""
+        tree = ast.parse(text)
+        list(changes_of(tree))[self.number].make()
+        return ast.unparse(tree)
 
 
-class _Finder(ast.NodeVisitor):
-    """Collects every mutant of one module."""
+def changes_of(tree: ast.AST, line: int = 1, *, in_function: bool = False) -> Iterator[Change]:
+    """Yield all changes of a tree, in the order of the source, that a test should notice."""
+    line = tree.lineno if isinstance(tree, ast.stmt) else line
+    if isinstance(tree, ast.If) and _names(tree.test) & {"TYPE_CHECKING", "__name__"}:
+        return
+    for kind, name, value in _own_changes(tree):
+        yield Change(kind, line, in_function, tree, name, value)
+    for part in _parts(tree):
+        is_inside = isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) and part in tree.body
+        yield from changes_of(part, line, in_function=in_function or is_inside)
 
-    def __init__(self, file: str, text: str) -> None:
-        self.file, self.text = file, text
-        self.found: list[Mutant] = []
-        self._lines = text.splitlines(keepends=True)
-        self._starts = [0]
-        for line in self._lines:
-            self._starts.append(self._starts[-1] + len(line))
-        self._statement = 1
-        self._functions = 0
 
-    def _position(self, line: int, column: int) -> int:
-        """Return the index of a place that ast gives in bytes of its line."""
-        before = self._lines[line - 1].encode()[:column].decode()
-        return self._starts[line - 1] + len(before)
+def _own_changes(node: ast.AST) -> Iterator[tuple[str, str, Any]]:
+    match node:
+        case ast.Expr(ast.Call(function)) if not _is_telling(function):
+            yield "call", "value", ast.Constant(None)
+        case ast.Call(ast.Name(name), [inner], []) if name in WRAPPERS and not isinstance(
+            inner, ast.Starred | ast.GeneratorExp
+        ):
+            yield "call", "func", ast.parse("lambda value: value", mode="eval").body
+        case ast.Compare(ops=operators):
+            for n, operator in enumerate(operators):
+                flipped = FLIPPED[type(operator)]()
+                yield "comparison", "ops", [*operators[:n], flipped, *operators[n + 1 :]]
+        case ast.Constant(int() as value) if not isinstance(value, bool):
+            yield "constant", "value", value + 1
+            yield "constant", "value", value - 1
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if not isinstance(
+            test, ast.Constant
+        ):
+            yield "condition", "test", ast.UnaryOp(ast.Not(), test)
+        case ast.comprehension(ifs=tests):
+            for n, test in enumerate(tests):
+                negated = ast.UnaryOp(ast.Not(), test)
+                yield "condition", "ifs", [*tests[:n], negated, *tests[n + 1 :]]
 
-    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        start = self._position(node.lineno, node.col_offset)
-        return start, self._position(node.end_lineno, node.end_col_offset)
 
-    def _add(self, kind: str, line: int, span: tuple[int, int], after: str) -> None:
-        before = self.text[slice(*span)]
-        self.found.append(
-            Mutant(
-                self.file, line, kind, before, after, *span, self._statement, self._functions > 0
-            )
-        )
+def _names(test: ast.expr) -> set[str]:
+    return {name.id for name in ast.walk(test) if isinstance(name, ast.Name)}
 
-    def visit(self, node: ast.AST) -> None:
-        if isinstance(node, ast.stmt):
-            outer, self._statement = self._statement, node.lineno
-            super().visit(node)
-            self._statement = outer
-        else:
-            super().visit(node)
 
-    def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for default in (*node.args.defaults, *node.args.kw_defaults):
-            if default is not None:
-                self.visit(default)  # evaluated where the function is defined
-        self._functions += 1
-        for statement in node.body:
-            self.visit(statement)
-        self._functions -= 1
+def _is_telling(function: ast.expr) -> bool:
+    return getattr(function, "id", getattr(function, "attr", "")) in TELLING
 
-    visit_FunctionDef = visit_AsyncFunctionDef = _visit_function  # noqa: N815 - names of ast
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for statement in node.body:
-            self.visit(statement)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        if not any(isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets):
-            self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.visit(node.value)
-
-    def visit_TypeAlias(self, node: ast.TypeAlias) -> None:
-        """Leave types alone."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Leave texts alone."""
-
-    def visit_keyword(self, node: ast.keyword) -> None:
-        if node.arg not in WORDS_FOR_PEOPLE:
-            self.visit(node.value)
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Call):
-            function = node.value.func
-            name = getattr(function, "id", getattr(function, "attr", ""))
-            if name in TELLING:
-                return
-            self._add("call", node.lineno, self._span(node), "pass")
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        match node:
-            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if (
-                name in WRAPPERS and not isinstance(inner, ast.Starred | ast.GeneratorExp)
-            ):
-                inside = self.text[slice(*self._span(inner))]
-                self._add("call", node.lineno, self._span(node), f"({inside})")
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        sides = [node.left, *node.comparators]
-        for left, right in pairwise(sides):
-            gap = self._span(left)[1], self._span(right)[0]
-            operator = OPERATOR.search(self.text, *gap)
-            assert operator is not None
-            after = FLIPPED[" ".join(operator[0].split())]
-            line = self.text.count("\n", 0, operator.start()) + 1
-            self._add("comparison", line, operator.span(), after)
-        self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if type(node.value) is int:
-            for after in (node.value + 1, node.value - 1):
-                shown = f"({after})" if after < 0 else str(after)
-                self._add("constant", node.lineno, self._span(node), shown)
-
-    def _condition(self, test: ast.expr) -> None:
-        span = self._span(test)
-        self._add("condition", test.lineno, span, f"(not ({self.text[slice(*span)]}))")
-
-    def visit_If(self, node: ast.If) -> None:
-        names = {name.id for name in ast.walk(node.test) if isinstance(name, ast.Name)}
-        if names & {"TYPE_CHECKING", "__name__"}:
-            return
-        self._condition(node.test)
-        self.generic_visit(node)
-
-    def visit_While(self, node: ast.While) -> None:
-        if not isinstance(node.test, ast.Constant):
-            self._condition(node.test)
-        self.generic_visit(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._condition(node.test)
-        self.generic_visit(node)
-
-    def visit_comprehension(self, node: ast.comprehension) -> None:
-        for test in node.ifs:
-            self._condition(test)
-        self.generic_visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        """Leave assertions alone: the program is right without them."""
+def _parts(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a node that are code; types, exports and words for people are not."""
+    match node:
+        case ast.FunctionDef(args=args) | ast.AsyncFunctionDef(args=args):
+            defaults = (*args.defaults, *args.kw_defaults)
+            return [*(default for default in defaults if default is not None), *node.body]
+        case ast.ClassDef(body=body):
+            return [*body]
+        case ast.Assign([ast.Name("__all__")]) | ast.TypeAlias() | ast.JoinedStr() | ast.Assert():
+            return []
+        case ast.AnnAssign(value=value):
+            return [value] if value is not None else []
+        case ast.keyword(arg) if arg in WORDS_FOR_PEOPLE:
+            return []
+        case ast.Expr(ast.Call(function)) if _is_telling(function):
+            return []
+    return [*ast.iter_child_nodes(node)]
 
 
 def mutants_of(source: Path, only: str = "") -> list[Mutant]:
@@ -244,11 +187,14 @@ def mutants_of(source: Path, only: str = "") -> list[Mutant]:
     """
     found = []
     for path in sorted(source.rglob("*.py")):
-        name = path.relative_to(source).as_posix()
-        if name.startswith(only):
-            finder = _Finder(name, path.read_text("utf-8"))
-            finder.visit(ast.parse(finder.text))
-            found += finder.found
+        file = path.relative_to(source).as_posix()
+        if file.startswith(only):
+            for number, change in enumerate(changes_of(ast.parse(path.read_text("utf-8")))):
+                kept = getattr(change.node, change.name)
+                before, after = change.make()
+                setattr(change.node, change.name, kept)
+                about = (file, change.line, change.kind, before, after, number)
+                found.append(Mutant(*about, change.in_function))
     return found
 
 
@@ -468,7 +414,7 @@ class TestMap:
         """
         lines = self._data.contexts_by_lineno(str(self._source / mutant.file))
         if mutant.in_function:
-            reached = set(lines.get(mutant.line) or lines.get(mutant.statement) or ())
+            reached = set(lines.get(mutant.line) or ())
         else:
             reached = {context for contexts in lines.values() for context in contexts or ()}
         return [
