@@ -15,6 +15,7 @@ from tests.scripts import SCRIPTS, loaded_script
 
 from leconvert.api import convert
 from leconvert.bench.options import ResampleOptions
+from leconvert.model.values import LayoutOptions
 from leconvert.testing import PROFILES
 
 
@@ -85,6 +86,17 @@ def test_a_verification_is_measured_by_a_command_without_paths_and_must_find_no_
     video.write_bytes(video.read_bytes()[:-1])
     with pytest.raises(SystemExit, match="ended with 10"):
         runners["bytes"].run(tmp_path)
+
+
+def test_a_source_has_the_bytes_of_the_one_that_it_has_grown_from(
+    case: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    case("conversions")._make_grown(tmp_path, "many", 2)
+    grown = convert(
+        tmp_path / "source", output=tmp_path / "result", layout=LayoutOptions(append=True)
+    )
+    assert grown.kept_episodes == 2
+    assert grown.episodes == 12
 
 
 def test_every_file_is_hashed(tmp_path: Path) -> None:
