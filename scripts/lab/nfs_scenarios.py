@@ -166,43 +166,59 @@ def worker_power_loss(ground: Ground) -> Rows:
         yield _lose_a_worker(ground, lease_seconds)
 
 
-def _lose_a_worker(ground: Ground, lease_seconds: float) -> tuple[str, str]:
-    """Lose a worker's host in mid-batch; the other one finishes and packs."""
+def clock_skew(ground: Ground) -> Rows:
+    """Lose a host whose clock is ahead; its successor's is behind, and jumps meanwhile."""
+    case, outcome = _lose_a_worker(ground, 4.0, clocks=(5, -7, 72))
+    yield (
+        "the holder's clock is 5 h ahead, the successor's 7 h behind and jumps 79 h forward; "
+        + case,
+        f"{outcome}; not earlier for the jump",
+    )
+
+
+def _lose_a_worker(
+    ground: Ground, lease_seconds: float, clocks: tuple[int, int, int] | None = None
+) -> tuple[str, str]:
+    """Lose a worker's host in mid-batch; the other one finishes and packs.
+
+    Args:
+        ground: The lab and its datasets.
+        lease_seconds: The lease time of both.
+        clocks: The hours of the two hosts' clocks, and those to which the second one's jumps.
+
+    Raises:
+        LabError: Nobody takes over within two leases, or somebody too early.
+    """
     first, second, *_ = ground.all_on()
-    conversion = Conversion(ground, f"worker-{lease_seconds:.0f}", lease_seconds=lease_seconds)
+    name = f"worker-{lease_seconds:.0f}{'-clocks' if clocks else ''}"
+    conversion = Conversion(ground, name, lease_seconds=lease_seconds)
+    if clocks:
+        first.set_clock(clocks[0])
+        second.set_clock(clocks[1])
     conversion.plan(first)
     holder = conversion.work(first, halt=_MID_BATCH)
     holder.wait_for("halted")
     successor = conversion.work(second)
     successor.wait_for("published", conversion.batches - 1, outcome="won")
-    seconds = _take_over(conversion, holder, successor)
-    successor.finish()
-    conversion.pack_and_check(second)
-    return (
-        f"a host loses power in mid-batch; lease {lease_seconds:.0f} s",
-        f"taken over after {seconds:.1f} s ({seconds / lease_seconds:.2f} leases), same digest",
-    )
-
-
-def _take_over(conversion: Conversion, holder: Observed, successor: Observed) -> float:
-    """Take the power from a holder whose batch is all that is left.
-
-    Returns:
-        Seconds from the loss to the successor's claim.
-
-    Raises:
-        LabError: Nobody takes over within two leases, or somebody too early.
-    """
-    holder.guest.power_off()
+    if clocks:
+        second.set_clock(clocks[2])
+    first.power_off()
     dark = time.monotonic()
     successor.wait_for("claimed", generation=2, won=True)
     seconds = time.monotonic() - dark
     # The last heartbeat was up to a quarter of the lease before the loss, more on a busy machine.
     demand(
-        0.5 <= seconds / conversion.lease_seconds <= 2,
-        f"The take-over came after {seconds:.1f} s with a lease of {conversion.lease_seconds} s.",
+        0.5 <= seconds / lease_seconds <= 2,
+        f"The take-over came after {seconds:.1f} s with a lease of {lease_seconds} s.",
     )
-    return seconds
+    successor.finish()
+    conversion.pack_and_check(second)
+    if clocks:
+        second.set_clock(0)
+    return (
+        f"a host loses power in mid-batch; lease {lease_seconds:.0f} s",
+        f"taken over after {seconds:.1f} s ({seconds / lease_seconds:.2f} leases), same digest",
+    )
 
 
 def packer_power_loss(ground: Ground) -> Rows:
@@ -326,30 +342,7 @@ def _frozen_packer(ground: Ground) -> tuple[str, str]:
     )
 
 
-# --- clocks that disagree, a slow network, a restart ---
-
-
-def clock_skew(ground: Ground) -> Rows:
-    """Lose a host whose clock is ahead; its successor's is behind, and jumps meanwhile."""
-    first, second, *_ = ground.all_on()
-    first.set_clock(5)
-    second.set_clock(-7)
-    conversion = Conversion(ground, "clocks")
-    conversion.plan(first)
-    holder = conversion.work(first, halt=_MID_BATCH)
-    holder.wait_for("halted")
-    successor = conversion.work(second)
-    successor.wait_for("published", conversion.batches - 1, outcome="won")
-    second.set_clock(72)
-    seconds = _take_over(conversion, holder, successor)
-    successor.finish()
-    conversion.pack_and_check(second)
-    second.set_clock(0)
-    yield (
-        "the holder's clock is 5 h ahead, the successor's 7 h behind and jumps 79 h forward; the "
-        f"holder loses power; lease {conversion.lease_seconds:.0f} s",
-        f"taken over after {seconds:.1f} s, not earlier for the jump; same digest",
-    )
+# --- a slow network, a restart ---
 
 
 def latency(ground: Ground) -> Rows:
