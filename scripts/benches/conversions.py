@@ -128,6 +128,8 @@ def verify(case: kit.Case) -> None:
     if options.hash is not None:
         hash_all(options.hash, options.processes)
         return
+    if not options.datasets:
+        case.parser.error("name at least one dataset")
     for profile in options.datasets:
         with case.scratch_folder() as scratch:
             source, result = scratch / "source", scratch / "result"

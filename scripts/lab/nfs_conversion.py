@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lab_kit import demand, run_tool, wait_until
+from lab_kit import LabError, demand, run_tool, wait_until
 from nfs_hosts import INSIDE, LOOK_SECONDS, MAILBOX, MOUNT, SHARED, Command, Finished, Guest, NfsLab
 
 from leconvert.api import convert
@@ -125,7 +125,10 @@ class Observed:
             has_ended = self._command.ended
             if len(self.told(event, **fields)) >= count:
                 return True
-            demand(not has_ended, f"leconvert on {self.guest.name} ended before `{event}`")
+            if has_ended:
+                done = self._command.wait()
+                where = f"leconvert on {self.guest.name} ended ({done.code}) before `{event}`"
+                raise LabError(f"{where}: {done.err[-600:]}")
             return False
 
         self.guest.wait_until(is_told, _EVENT_SECONDS, f"`{event}`")
