@@ -137,60 +137,41 @@ def simulated_manifest(
     )  # fmt: skip
 
 
-def timed(steps: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], kit.Row]:
-    """Run steps in order; return what each returns, and its seconds on the clock and of CPU."""
-    results, row = {}, {}
-    for name, step in steps.items():
-        began, cpu = time.perf_counter(), time.process_time()
-        results[name] = step()
-        row[f"{name}_s"] = time.perf_counter() - began
-        row[f"{name}_cpu_s"] = time.process_time() - cpu
-    return results, row
-
-
 def bench_plan(episodes: int, layout: str, folder: Path) -> kit.Row:
     """Lay out, cut batches and write the plan."""
     scan = simulated_scan(episodes)
     run = WorkDir(folder / "work").run(RUN_ID)
-    done: dict[str, Any] = {}
     fit = {}
     if layout in KEEPING_LAYOUTS:
         fit = {stream.stream: np.ones(episodes, np.bool_) for stream in scan.streams}
-
-    def lay_out() -> None:
-        done["layouts"] = layout_streams(scan, LayoutOptions(layout=layout))
-
-    def cut() -> None:
-        # An overlay in place has nothing for workers.
-        is_done = layout == OVERLAY
-        done["batches"] = [] if is_done else cut_batches(scan.streams, done["layouts"], None, fit)
-
-    def write() -> None:
-        manifest = simulated_manifest(scan, done["layouts"], done["batches"])
-        write_plan(run, manifest, scan, done["batches"])
-
-    def look_up() -> int:
-        table, file = ScanTable(run, done["layouts"]), BatchFile(run, done["layouts"])
-        some = range(0, len(file), max(1, len(file) // 100))
-        for number in some:
-            for shard in file.read(number).shards:
-                table.stream(shard.stream, shard.first, shard.stop)
-        return len(some)
-
-    results, row = timed({
-        "layout": lay_out, "batches": cut,
-        "reach": lambda: count_out_of_reach(scan, done["layouts"]),
-        "write": write, "look_up": look_up,
-    })  # fmt: skip
+    started = time.perf_counter()
+    layouts = layout_streams(scan, LayoutOptions(layout=layout))
+    laid_out = time.perf_counter()
+    # An overlay in place has nothing for workers.
+    batches = [] if layout == OVERLAY else cut_batches(scan.streams, layouts, None, fit)
+    cut = time.perf_counter()
+    count_out_of_reach(scan, layouts)
+    counted = time.perf_counter()
+    write_plan(run, simulated_manifest(scan, layouts, batches), scan, batches)
+    written = time.perf_counter()
+    table, file = ScanTable(run, layouts), BatchFile(run, layouts)
+    some = range(0, len(file), max(1, len(file) // 100))
+    for number in some:
+        for shard in file.read(number).shards:
+            table.stream(shard.stream, shard.first, shard.stop)
+    looked_up = time.perf_counter()
     return {
         "episodes": episodes,
         "layout": layout,
-        **row,
-        "total_s": sum(row[f"{name}_s"] for name in ("layout", "batches", "reach", "write")),
-        "look_up_ms_a_batch": 1000 * row["look_up_s"] / max(1, results["look_up"]),
-        "batches": len(done["batches"]),
-        "files": sum(layout.num_files for layout in done["layouts"]),
+        "layout_s": laid_out - started,
+        "batches_s": cut - laid_out,
+        "reach_s": counted - cut,
+        "write_s": written - counted,
+        "total_s": written - started,
+        "batches": len(batches),
+        "files": sum(layout.num_files for layout in layouts),
         "plan_bytes": sum(path.stat().st_size for path in run.root.iterdir() if path.is_file()),
+        "look_up_ms_a_batch": 1000 * (looked_up - written) / max(1, len(some)),
     }
 
 
@@ -228,19 +209,20 @@ def bench_metadata(episodes: int, folder: Path) -> kit.Row:
                 stats=StatsBlock([stats] * len(index)),
             )
 
-    def aggregated() -> None:
-        aggregate = v3.StatsAggregator()
-        for block in records():
-            aggregate.update_block(block.stats, block.episode_index.tolist())
-        v3.write_stats(folder, aggregate.result())
-
-    results, row = timed({
-        "episodes_table": lambda: v3.write_episodes(folder, records, fps=Fraction(30)),
-        "aggregate": aggregated,
-    })  # fmt: skip
-    written = results["episodes_table"]
-    size = sum((folder / path).stat().st_size for path in written)
-    return {"episodes": episodes, **row, "files": len(written), "bytes": size}
+    started = time.perf_counter()
+    written = v3.write_episodes(folder, records, fps=Fraction(30))
+    rows = time.perf_counter()
+    aggregate = v3.StatsAggregator()
+    for block in records():
+        aggregate.update_block(block.stats, block.episode_index.tolist())
+    v3.write_stats(folder, aggregate.result())
+    return {
+        "episodes": episodes,
+        "episodes_table_s": rows - started,
+        "aggregate_s": time.perf_counter() - rows,
+        "files": len(written),
+        "bytes": sum((folder / path).stat().st_size for path in written),
+    }
 
 
 def bench_lease(batches: int, workers: int, folder: Path) -> kit.Row:
