@@ -191,6 +191,13 @@ class LeaseLogFiles:
         except WorkDirError:
             return None
 
+    def last_error(self, batch_id: int, log: LeaseLog) -> dict[str, Any] | None:
+        """Return the end of the last attempt with an error, empty if unreadable; else None."""
+        for entry in reversed(log.generations):
+            if entry.outcome is Outcome.ERROR:
+                return self.end_record(batch_id, entry.number) or {}
+        return None
+
     def write_end(
         self, batch_id: int, generation: int, outcome: Outcome, fields: Mapping[str, Any]
     ) -> None:
@@ -340,36 +347,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class AttemptTimes:
-    """The times of one attempt: moments on its host's wall clock, the duration on a monotonic one.
-
-    Wall clocks of hosts disagree and jump. So moments are only for display, and a duration is never
-    computed from two of them.
-    """
-
-    def __init__(
-        self,
-        now: Callable[[], datetime] = utc_now,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._now = now
-        self._monotonic = monotonic
-        self._began = now()
-        self._mark = monotonic()
-
-    def of_end(self) -> dict[str, Any]:
-        """Return the fields for a record of the end: ``began``, ``ended`` and ``seconds``."""
-        return {
-            "began": _text(self._began),
-            "ended": _text(self._now()),
-            "seconds": round(self._monotonic() - self._mark, 3),
-        }
-
-    def of_beat(self) -> dict[str, Any]:
-        """Return the fields for a heartbeat: ``began``, and ``beat``, the time of the beat."""
-        return {"began": _text(self._began), "beat": _text(self._now())}
-
-
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
@@ -402,26 +379,17 @@ class Lease:
         lease_seconds: Others may take over after this time without a heartbeat.
     """
 
-    def __init__(
-        self,
-        log: LeaseLogFiles,
-        batch_id: int,
-        generation: int,
-        *,
-        worker: WorkerIdentity,
-        limits: Limits,
-        randomness: Callable[[int], bytes],
-        now: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._times = AttemptTimes(now)
+    def __init__(self, store: LeaseStore, batch_id: int, generation: int) -> None:
         self.batch_id = batch_id
         self.generation = generation
-        self.attempt_dir = log.run.attempt(batch_id, generation, worker.token)
-        self.lease_seconds = limits.lease_seconds
-        self._log = log
-        self._worker = worker
-        self._limits = limits
-        self._randomness = randomness
+        self.attempt_dir = store.run.attempt(batch_id, generation, store.worker.token)
+        self.lease_seconds = store.limits.lease_seconds
+        self._store = store
+        self._log = store.log
+        # Wall clocks of hosts disagree and jump. So moments are only for display, and the duration
+        # comes from a monotonic clock.
+        self._began = _text(store.now())
+        self._mark = store.clock()
         self._publish_tried = False
         self._ended = False
 
@@ -445,15 +413,14 @@ class Lease:
                 path=str(self._log.run.lease(self.batch_id, newest)),
                 next_step="There is nothing to do: the other worker does the batch.",
             )
-        nonce = encode_record(
-            "heartbeat",
-            LEASE_VERSION,
-            self._log.run_id,
-            {"nonce": self._randomness(8).hex(), **self._times.of_beat()},
-        )
-        replace_record(
-            self._log.run.heartbeat(self.batch_id, self.generation), nonce, fs=self._log.fs
-        )
+        fields = {
+            "nonce": self._store.randomness(8).hex(),
+            "began": self._began,
+            "beat": _text(self._store.now()),
+        }
+        record = encode_record("heartbeat", LEASE_VERSION, self._log.run_id, fields)
+        path = self._log.run.heartbeat(self.batch_id, self.generation)
+        replace_record(path, record, fs=self._log.fs)
 
     def hand_back(self, reason: str) -> None:
         """Hand the batch back, without a failure; others may claim it at once.
@@ -463,12 +430,7 @@ class Lease:
         """
         if self._ended:
             return
-        self._log.write_end(
-            self.batch_id,
-            self.generation,
-            Outcome.HANDED_BACK,
-            {"reason": reason, **self._times.of_end()},
-        )
+        self._write_end(Outcome.HANDED_BACK, {"reason": reason})
         self._ended = True
         self._drop_attempt()
 
@@ -482,15 +444,13 @@ class Lease:
             return False
         self._ended = True
         details = {"error": error.as_record(), "traceback": traceback_text}
-        self._log.write_end(
-            self.batch_id, self.generation, Outcome.ERROR, {**details, **self._times.of_end()}
-        )
+        self._write_end(Outcome.ERROR, details)
         self._drop_attempt()
         log = self._log.read(self.batch_id)
-        if log.errors < self._limits.max_attempts:
+        if log.errors < self._store.limits.max_attempts:
             return False
         counts = {"generation": self.generation, "errors": log.errors, "losses": log.losses}
-        self._log.publish_failed(self.batch_id, self._worker, {**counts, **details})
+        self._log.publish_failed(self.batch_id, self._store.worker, {**counts, **details})
         return True
 
     def publish_done(self, fields: Mapping[str, Any]) -> Literal["won", "lost"]:
@@ -508,24 +468,18 @@ class Lease:
         """
         if taken := sorted(_RESERVED.intersection(fields)):
             raise ValueError(f"fields of a done record may not be called {', '.join(taken)}")
-        run, fs = self._log.run, self._log.fs
-        attempt = self.attempt_dir.relative_to(run.root).as_posix()
-        record = encode_record(
-            "done",
-            DONE_VERSION,
-            self._log.run_id,
-            {
-                "batch_id": self.batch_id,
-                "generation": self.generation,
-                "attempt": attempt,
-                "token": self._worker.token,
-                "host": self._worker.host,
-                "pid": self._worker.pid,
-                **self._times.of_end(),
-                **fields,
-            },
-        )
-        source = run.attempt_record(self.batch_id, self.generation, self._worker.token, "done")
+        run, fs, worker = self._log.run, self._log.fs, self._store.worker
+        whose = {
+            "batch_id": self.batch_id,
+            "generation": self.generation,
+            "attempt": self.attempt_dir.relative_to(run.root).as_posix(),
+            "token": worker.token,
+            "host": worker.host,
+            "pid": worker.pid,
+            **self._times(),
+        }
+        record = encode_record("done", DONE_VERSION, self._log.run_id, {**whose, **fields})
+        source = run.attempt_record(self.batch_id, self.generation, worker.token, "done")
         write_durably(source, record, fs=fs)
         for folder in (self.attempt_dir.parent, run.attempts_dir):
             sync_dir(folder, fs=fs)
@@ -571,13 +525,20 @@ class Lease:
             return "none"  # it was voided just now
         except WorkDirError:
             return "lost"  # damaged: the packer will void it, and this attempt stays for now
-        if (winner.get("token"), winner.get("generation")) == (
-            self._worker.token,
-            self.generation,
-        ):
+        ours = self._store.worker.token, self.generation
+        if (winner.get("token"), winner.get("generation")) == ours:
             return "won"
         self._remove_attempt()
         return "lost"
+
+    def _times(self) -> dict[str, Any]:
+        """Return the fields for a record of the end: ``began``, ``ended`` and ``seconds``."""
+        seconds = round(self._store.clock() - self._mark, 3)
+        return {"began": self._began, "ended": _text(self._store.now()), "seconds": seconds}
+
+    def _write_end(self, outcome: Outcome, fields: Mapping[str, Any]) -> None:
+        record = {**fields, **self._times()}
+        self._log.write_end(self.batch_id, self.generation, outcome, record)
 
     def _drop_attempt(self) -> None:
         if not self._publish_tried:
@@ -647,9 +608,9 @@ class LeaseStore:
         self.log = LeaseLogFiles(run, run_id, fs=fs)
         self.clock = clock
         self.fs = fs
-        self._randomness = randomness
+        self.randomness = randomness
+        self.now = now
         self._process_gone = process_gone
-        self._now = now
         self._claim_source_written = False
         self._observations: dict[int, LeaseObservation] = {}
 
@@ -733,15 +694,7 @@ class LeaseStore:
                 publish_exclusively(source, target, sync=False, fs=self.fs)
         except AlreadyPublishedError:
             return None
-        lease = Lease(
-            self.log,
-            batch_id,
-            generation,
-            worker=self.worker,
-            limits=self.limits,
-            randomness=self._randomness,
-            now=self._now,
-        )
+        lease = Lease(self, batch_id, generation)
         try:
             with storage_errors(lease.attempt_dir):
                 for folder in (lease.attempt_dir.parent, lease.attempt_dir):
@@ -759,18 +712,14 @@ class LeaseStore:
         self._claim_source_written = True
 
     def _give_up(self, batch_id: int, log: LeaseLog, given_up: GiveUp) -> None:
-        fields: dict[str, Any] = {
+        end = self.log.last_error(batch_id, log)
+        fields = {
             "generation": log.generations[-1].number,
             "errors": given_up.errors,
             "losses": given_up.losses,
-            "error": None,
-            "traceback": "",
+            "error": None if end is None else end.get("error"),
+            "traceback": "" if end is None else end.get("traceback"),
         }
-        for entry in reversed(log.generations):
-            if entry.outcome is Outcome.ERROR:
-                record = self.log.end_record(batch_id, entry.number) or {}
-                fields |= {name: record.get(name) for name in ("error", "traceback")}
-                break
         self.log.publish_failed(batch_id, self.worker, fields)
 
 
