@@ -34,7 +34,12 @@ from leconvert.dataset.formats import (
 from leconvert.dataset.scan.file_checks import ClipFacts
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, FloatArray, IntArray
-from leconvert.run.proof.difference import Difference, VerificationReport, is_as_long
+from leconvert.run.proof.difference import (
+    Difference,
+    VerificationReport,
+    differences_of,
+    is_as_long,
+)
 from leconvert.run.proof.expected import Expected, declared_repairs, file_runs, in_order
 from leconvert.run.proof.files import compare_metadata, was_repaired
 from leconvert.run.proof.metadata import (
@@ -683,9 +688,10 @@ class Comparer:
         if kept is not None:
             with kept:
                 for span in file.spans:
-                    found = kept.compare_rows(path, span, rules, read_bytes=read_rows)
-                    compared.differences += found
-                compared.of_files += kept.compare_columns(path, self._schemas, file.first)
+                    said = kept.compare_rows(span, rules, read_bytes=read_rows)
+                    compared.differences += differences_of(said, path, span.episode, piece.stream)
+                said = kept.compare_columns(self._schemas, file.first)
+                compared.of_files += differences_of(said, path, stream=piece.stream)
             return
         try:
             table = opened.table(name)
@@ -703,9 +709,9 @@ class Comparer:
                 path, table, file.spans, rules, opened.rows, read_rows=read_rows
             )
         elif file.begins:
-            what, has = "row groups (one for each episode)", str(len(table.rows))
-            said = Difference(what, path, str(episodes), has, None, piece.stream)
-            compared.differences.append(said)
+            what = "row groups (one for each episode)"
+            said = [(what, episodes, len(table.rows))]
+            compared.differences += differences_of(said, path, stream=piece.stream)
         if file.begins:
             compared.of_files += compare_footer(path, table, self._schemas, file.first, file.stop)
 
@@ -744,31 +750,28 @@ class Comparer:
             compared.facts.append((ClipFacts.of(index), file.stop - file.first))
         if source is not None and is_kept_clip(index, source):
             for span in file.spans:
-                compared.differences += compare_kept_clip(
-                    path, stream, index, span, fps, read_bytes=read_bytes
-                )
+                said = compare_kept_clip(index, span, fps, read_bytes=read_bytes)
+                compared.differences += differences_of(said, path, span.episode, stream)
             return
         found, frames = list[Difference](), self._num_samples(stream, file)
         if file.begins:
-            found += check_video(path, stream, index, frames, fps)
+            found += differences_of(check_video(index, frames, fps), path, stream=stream)
         if index.num_samples == frames:
             found += compare_clips(
                 path, stream, index, file.spans, fps, clips, read_bytes=read_bytes
             )
         compared.differences += found
         if file.begins and not found:
-            first = self._first_source(stream, file)
-            compared.of_files += compare_header(
-                path,
-                stream,
+            said = compare_header(
                 index,
                 np.diff(self.files(stream).ends[file.first : file.stop + 1]).tolist(),
-                first,
+                self._first_source(stream, file),
                 fps,
                 clips,
                 head=head,
                 may_be_free=self._may_be_free,
             )
+            compared.of_files += differences_of(said, path, stream=stream)
 
     def _say_unreadable(
         self, file: _File[Any], error: Exception, stream: str, compared: Compared
@@ -776,8 +779,8 @@ class Comparer:
         raise_storage_trouble(error, self.result / file.path)
         if file.begins:
             what, wanted = ("parquet", "a footer") if stream == DATA_STREAM else ("MP4", "an index")
-            said = Difference(f"readable {what}", file.path, wanted, str(error), None, stream)
-            compared.differences.append(said)
+            said = [(f"readable {what}", wanted, error)]
+            compared.differences += differences_of(said, file.path, stream=stream)
 
     def _row_spans(
         self, positions: IntArray, row_groups: IntArray, _: IntArray
