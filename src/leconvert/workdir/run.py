@@ -72,8 +72,6 @@ _FILE_COLUMNS = ("key", "file_size_bytes", "mtime_ns", "inode")
 _SLICE_COLUMNS = ("first", "frames", "size_bytes", "roll_bytes", "group")
 # In tables of version 3, if it is not 0 everywhere.
 _LEAD_COLUMN = "lead"
-# The columns of version 1, in which a slice was a whole file and its key the episode's index.
-_WHOLE_FILE_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
 # Version 1 does not state the format: all its sources have this one.
 _V2 = "v2.x"
 
@@ -453,41 +451,30 @@ class ScanTable:
 
         The scan has the files of these episodes, in the order of their keys.
         """
-        files = self._names(stream, _FILE_COLUMNS)
-        slices = self._names(stream, _SLICE_COLUMNS)
-        values = self._columns(["episode_index", _SOURCE_COLUMN, *files, *slices], first, stop)
-        if values is None:
-            names = ["episode_index", *self._names(stream, _WHOLE_FILE_COLUMNS)]
-            index, size, mtime, inode, frames, roll_bytes, group = self._found(names, first, stop)
-            whole = StreamScan.of_whole_files(
-                stream,
-                FileTable(index, size, mtime, inode),
-                frames=frames,
-                roll_bytes=roll_bytes,
-                group=group,
-            )
-            return whole, index
-        found, file = _distinct(values[1], values[2:6])
-        leads = self._columns(self._names(stream, [_LEAD_COLUMN]), first, stop)
-        lead = np.zeros_like(values[0]) if leads is None else leads[0]
-        of_slices = [*values[6:], lead]
-        return StreamScan(stream, found, file, *of_slices), values[0]
+        columns = self._names(stream, (*_FILE_COLUMNS, *_SLICE_COLUMNS, _LEAD_COLUMN))
+        index, source, *found = self._columns(
+            ["episode_index", _SOURCE_COLUMN, *columns], first, stop
+        )
+        of_files, of_slices = found[: len(_FILE_COLUMNS)], found[len(_FILE_COLUMNS) :]
+        if not self._has_files(stream):
+            of_files[:2] = index, of_slices[_SLICE_COLUMNS.index("size_bytes")]
+        files, file = _distinct(source, of_files)
+        return StreamScan(stream, files, file, *of_slices), index
 
     def files(self, stream: str) -> FileTable:
         """Return the source files of one stream, each once, in the order of their keys."""
-        names = [_SOURCE_COLUMN, *self._names(stream, _FILE_COLUMNS)]
-        values = self._columns(names, 0, None)
-        if values is None:
+        if not self._has_files(stream):
             return self.stream(stream)[0].files
-        return _distinct(values[0], values[1:])[0]
+        source, *of_files = self._columns([_SOURCE_COLUMN, *self._names(stream, _FILE_COLUMNS)])
+        return _distinct(source, of_files)[0]
 
     def sources(self) -> IntArray:
         """Return the number of each episode's source."""
-        return self._found([_SOURCE_COLUMN], 0, None)[0]
+        return self._columns([_SOURCE_COLUMN])[0]
 
     def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
         """Return indices and lengths of the episodes for positions first to stop."""
-        index, length = self._found(["episode_index", "length"], first, stop)
+        index, length = self._columns(["episode_index", "length"], first, stop)
         return index, length
 
     @cached_property
@@ -499,16 +486,18 @@ class ScanTable:
     def _names(self, stream: str, columns: Sequence[str]) -> list[str]:
         return [f"{self._numbers[stream]}/{name}" for name in columns]
 
-    def _found(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray]:
-        values = self._columns(names, first, stop)
-        assert values is not None, f"{self._path} has no such columns: {', '.join(names)}"
-        return values
+    def _has_files(self, stream: str) -> bool:
+        """Return whether the table has columns for files.
 
-    def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray] | None:
-        """Read some columns; return None if the table's version lacks them."""
+        In version 1 a slice was a whole file, and its key the episode's index.
+        """
+        return self._names(stream, _FILE_COLUMNS)[0] in self._shape[0]
+
+    def _columns(
+        self, names: Sequence[str], first: int = 0, stop: int | None = None
+    ) -> list[IntArray]:
+        """Read some columns; one that the table lacks is 0 everywhere."""
         there, num_rows = self._shape
-        if not {*names} <= {*there, _SOURCE_COLUMN}:
-            return None
         stop = num_rows if stop is None else stop
         first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
         group, table = self._kept.get(tuple(names), (-1, None))
@@ -530,7 +519,7 @@ class ScanTable:
         return [
             int64_values(table.column(name))[rows]
             if name in there
-            else np.zeros(stop - first, np.int64)  # a scan of one source
+            else np.zeros(stop - first, np.int64)
             for name in names
         ]
 
