@@ -78,7 +78,7 @@ class VerificationReport:
 
 
 type Said = Iterable[tuple[str, object, object]]
-"""What differs, the expected value and the found one; the caller knows in which file."""
+"""A property that differs, its expected value and the found one; the caller knows the file."""
 
 
 def differences_of(

@@ -228,7 +228,7 @@ def _stated(column: str) -> str:
 
 
 class _Columns(NamedTuple):
-    """What a data file's schema says, apart from names of list elements and Parquet's own numbers.
+    """The columns of a schema, without the names of list elements and Parquet's own numbers.
 
     Attributes:
         names: The columns, in order.
