@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert.support.errors import EngineError, LeconvertError, StorageError, UsageError
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 from leconvert.workdir.records import RunPaths
 
 if TYPE_CHECKING:
