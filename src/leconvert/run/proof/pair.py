@@ -829,22 +829,7 @@ def _seconds(
     return itertools.repeat(None) if found is None else found[positions].tolist()
 
 
-class _Seconds(NamedTuple):
-    """The cost of comparing a table or a video, in seconds.
-
-    Attributes:
-        a_slice: The cost of an episode, without its bytes.
-        a_file: The cost of a file.
-        an_episode: The cost of each episode in the footer or header of a file.
-    """
-
-    a_slice: float
-    a_file: float
-    an_episode: float
-
-
-_ROWS = _Seconds(0.000_004, 0.000_09, 0.000_023)
-_CLIPS = _Seconds(0.000_009, 0.000_03, 0.000_008)
+_SECONDS_AN_EPISODE = 0.000_03
 _BYTES_A_SECOND = 1e9  # for both sides together
 
 
@@ -853,22 +838,18 @@ def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
     sizes: dict[str, int] = {}
     seconds = []
     for piece in pieces:
-        starts = compare.files(piece.stream).starts
-        begin, end = np.searchsorted(starts, (piece.file_first, piece.file_stop))
-        files, episodes = starts[begin:end].tolist(), compare.num_compared(piece)
-        costs = _ROWS if piece.stream == DATA_STREAM else _CLIPS
-        needed = episodes * costs.a_slice
+        episodes = compare.num_compared(piece)
+        needed = episodes * _SECONDS_AN_EPISODE
         if compare.read_bytes:
-            for first in files:
+            share = episodes / (piece.file_stop - piece.file_first)
+            starts = compare.files(piece.stream).starts
+            begin, end = np.searchsorted(starts, (piece.file_first, piece.file_stop))
+            for first in starts[begin:end].tolist():
                 path = compare.path_of(piece.stream, first)
                 if path not in sizes:
                     sizes[path] = 0
                     with suppress(OSError):
                         sizes[path] = (compare.result / path).stat().st_size
-                share = episodes / (piece.file_stop - piece.file_first)
                 needed += sizes[path] * share / _BYTES_A_SECOND
-        if piece.first == piece.file_first:
-            needed += len(files) * costs.a_file
-            needed += (piece.file_stop - piece.file_first) * costs.an_episode
         seconds.append(needed)
     return seconds
