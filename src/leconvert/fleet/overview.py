@@ -281,7 +281,7 @@ class FleetObserver:
         return row(fleet.datasets[number], record)
 
     def _look_at_workers(self) -> tuple[float, int, float]:
-        records = read_workers(self._fleet.paths, self._fleet.run_id, fs=self._fleet.fs)
+        records = read_workers(self._fleet.paths, fs=self._fleet.fs)
         self._window.add(
             time.monotonic(),
             {
@@ -356,7 +356,7 @@ def _look_at_open(dataset: FleetDataset, folder: WorkDir) -> DatasetStatus:
         if run_id is None:
             return _row(dataset, DatasetState.PLANNING)
         paths = folder.run(run_id)
-        manifest = read_manifest(paths, run_id)
+        manifest = read_manifest(paths)
         done = len(list_batches(paths.done_dir))
     except (OSError, StorageError, WorkDirError):
         return _row(dataset, DatasetState.PLANNING)

@@ -61,15 +61,13 @@ class DoneBatch(NamedTuple):
     copied_bytes: int  # coded video bytes that were copied
 
 
-def read_done_batch(
-    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
-) -> DoneBatch:
+def read_done_batch(run: RunPaths, batch_id: int, *, fs: FileSystem = LOCAL) -> DoneBatch:
     """Read the record of a finished batch.
 
     Raises:
         OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError: It cannot be used.
     """
-    record = read_done(run, run_id, batch_id, fs=fs)
+    record = read_done(run, batch_id, fs=fs)
     shards = record.pop("shards")
     return DoneBatch(
         record,

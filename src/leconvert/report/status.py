@@ -279,7 +279,7 @@ class WorkerObserver:
         store, now = self._store, self._store.clock()
         holders = {row.token: row for row in leased if row.token is not None}
         skip = self.ended - holders.keys()
-        for record in read_workers(store.run, store.run_id, skip=skip, fs=store.fs):
+        for record in read_workers(store.run, skip=skip, fs=store.fs):
             self._add(record, now)
         progress = {
             token: Progressed(record.processed_bytes, cost, record.frames, record.seconds)
@@ -420,7 +420,7 @@ class RunObserver:
         self._records_a_look = records_a_look
         # The store only looks: an observer claims nothing, so its identity is never written.
         identity = WorkerIdentity.of_this_process()
-        store = LeaseStore(run.paths, self.run_id, identity, clock=clock, fs=fs)
+        store = LeaseStore(run.paths, identity, clock=clock, fs=fs)
         self._board = Board(store, run.manifest.num_batches)
         self._done = SettledBatches(self._read_video)
         self._failed = SettledBatches(self._read_failure)
@@ -517,7 +517,7 @@ class RunObserver:
         )
 
     def _read_video(self, batch_id: int) -> tuple[int, int]:
-        done = read_done_batch(self._run.paths, self.run_id, batch_id, fs=self._fs)
+        done = read_done_batch(self._run.paths, batch_id, fs=self._fs)
         return done.cloned_bytes, done.copied_bytes
 
     def _look_at_done(self, done: Sequence[int]) -> VideoBytes:
@@ -526,7 +526,7 @@ class RunObserver:
         return VideoBytes(cloned, copied, batches_read=len(read))
 
     def _read_failure(self, batch_id: int) -> Failure:
-        return _failure(batch_id, read_failed(self._run.paths, self.run_id, batch_id, fs=self._fs))
+        return _failure(batch_id, read_failed(self._run.paths, batch_id, fs=self._fs))
 
     def _look_at_failures(self, failed: Sequence[BatchStatus]) -> list[Failure]:
         read = self._failed.look([row.batch_id for row in failed])
@@ -534,7 +534,7 @@ class RunObserver:
 
     def _look_at_jobs(self) -> list[JobStatus]:
         """Return all submissions, oldest first; a scheduler is asked at most every ten seconds."""
-        records = read_jobs(self._run.paths, self.run_id, fs=self._fs)
+        records = read_jobs(self._run.paths, fs=self._fs)
         asked = [record.job_id for record in records if record.engine == "slurm"]
         now = self._clock()
         if asked and (self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_QUESTIONS):
@@ -542,7 +542,7 @@ class RunObserver:
         return [_job(record, self._job_states) for record in records]
 
     def _look_at_packer(self) -> tuple[PackerStatus, bool]:
-        state = Journal(self._run.paths, self.run_id, fs=self._fs).read()
+        state = Journal(self._run.paths, fs=self._fs).read()
         if not state.generation:
             return PackerStatus(), False
         holder = read_packer(self._run.paths, fs=self._fs)

@@ -63,7 +63,6 @@ class WorkerPool:
         """Return a worker's view of the batches."""
         store = LeaseStore(
             self.run.paths,
-            self.run.manifest.run_id,
             identity,
             lease_seconds=self._leases.lease_seconds,
             max_attempts=self._leases.max_attempts,
@@ -104,7 +103,7 @@ class WorkerPool:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the records of all workers."""
-        return read_workers(self.run.paths, self.run.manifest.run_id, fs=self.run.fs)
+        return read_workers(self.run.paths, fs=self.run.fs)
 
     @contextmanager
     def inputs(self) -> Iterator[HubInputs | None]:
@@ -126,7 +125,7 @@ class WorkerPool:
     ) -> Worker:
         """Return a worker."""
         identity = WorkerIdentity.of_this_process()
-        reporter = WorkerReporter(self.run.paths, self.run.manifest.run_id, identity)
+        reporter = WorkerReporter(self.run.paths, identity)
         return Worker(
             self.run,
             self.board(identity),

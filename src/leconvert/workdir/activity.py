@@ -47,16 +47,16 @@ _SECONDS_BETWEEN_IDLE_REPORTS = 10.0
 
 
 def _write(
-    path: Path, kind: str, run_id: str, fields: Mapping[str, Any], fs: FileSystem = LOCAL
+    run: RunPaths, path: Path, kind: str, fields: Mapping[str, Any], fs: FileSystem = LOCAL
 ) -> None:
-    replace_record(path, encode_record(kind, _VERSION, run_id, fields), fs=fs)
+    replace_record(path, encode_record(kind, _VERSION, run.run_id, fields), fs=fs)
 
 
 def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
     made_of: type[Record],
+    run: RunPaths,
     folder: Path,
     kind: str,
-    run_id: str,
     *,
     skip: Collection[str] = (),
     fs: FileSystem,
@@ -73,7 +73,7 @@ def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
         if name.startswith(".") or token == name or token in skip:
             continue
         try:
-            record = read_record(folder / name, kind, version=_VERSION, run_id=run_id, fs=fs)
+            record = read_record(folder / name, kind, version=_VERSION, run_id=run.run_id, fs=fs)
             value = made_of(**_checked(record, types))
         except (OSError, StorageError, WorkDirError, TypeError):
             continue  # a record for display: cut off by a power loss, gone, or edited
@@ -140,18 +140,16 @@ class WorkerRecord:
         return self.state == "ended" or process_is_gone(asdict(self))
 
 
-def write_worker(
-    run: RunPaths, run_id: str, record: WorkerRecord, *, fs: FileSystem = LOCAL
-) -> None:
+def write_worker(run: RunPaths, record: WorkerRecord, *, fs: FileSystem = LOCAL) -> None:
     """Write or replace a worker's record; a power loss may lose it."""
-    _write(run.worker(record.token), "worker", run_id, asdict(record), fs)
+    _write(run, run.worker(record.token), "worker", asdict(record), fs)
 
 
 def read_workers(
-    run: RunPaths, run_id: str, *, skip: Collection[str] = (), fs: FileSystem = LOCAL
+    run: RunPaths, *, skip: Collection[str] = (), fs: FileSystem = LOCAL
 ) -> list[WorkerRecord]:
     """Return the records of all workers, sorted by token, without unreadable ones."""
-    return _read_all(WorkerRecord, run.workers_dir, "worker", run_id, skip=skip, fs=fs)
+    return _read_all(WorkerRecord, run, run.workers_dir, "worker", skip=skip, fs=fs)
 
 
 class WorkerReporter:
@@ -163,7 +161,6 @@ class WorkerReporter:
     def __init__(
         self,
         run: RunPaths,
-        run_id: str,
         worker: WorkerIdentity,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -171,7 +168,6 @@ class WorkerReporter:
         fs: FileSystem = LOCAL,
     ) -> None:
         self._run = run
-        self._run_id = run_id
         self._clock = clock
         self._now = now
         self._fs = fs
@@ -226,7 +222,7 @@ class WorkerReporter:
             peak_memory_bytes=Machine().peak_memory(),
         )
         with suppress(OSError, StorageError):
-            write_worker(self._run, self._run_id, self.record, fs=self._fs)
+            write_worker(self._run, self.record, fs=self._fs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +260,6 @@ class Invocation:
 
 def record_invocation(
     run: RunPaths,
-    run_id: str,
     called: str,
     command: Sequence[str] | None,
     *,
@@ -289,9 +284,9 @@ def record_invocation(
     with suppress(OSError, StorageError):
         with suppress(FileExistsError):
             fs.make_dir(run.invocations_dir)
-        _write(path, "invocation", run_id, {**fields, "file_system_ahead_seconds": None}, fs)
+        _write(run, path, "invocation", {**fields, "file_system_ahead_seconds": None}, fs)
         ahead = round(path.stat().st_mtime - written.timestamp(), 2)
-        _write(path, "invocation", run_id, {**fields, "file_system_ahead_seconds": ahead}, fs)
+        _write(run, path, "invocation", {**fields, "file_system_ahead_seconds": ahead}, fs)
 
 
 def _folder() -> str:
@@ -301,11 +296,11 @@ def _folder() -> str:
         return ""  # the folder was removed
 
 
-def read_invocations(run: RunPaths, run_id: str) -> list[Invocation]:
+def read_invocations(run: RunPaths) -> list[Invocation]:
     """Return the calls of all processes of a run, oldest first by their own clocks."""
     found: list[Invocation] = []
     with suppress(OSError, StorageError):
-        found = _read_all(Invocation, run.invocations_dir, "invocation", run_id, fs=LOCAL)
+        found = _read_all(Invocation, run, run.invocations_dir, "invocation", fs=LOCAL)
     return sorted(found, key=lambda entry: (entry.at, entry.token))
 
 
@@ -330,29 +325,29 @@ class JobRecord:
     submitted: str
 
 
-def write_job(run: RunPaths, run_id: str, record: JobRecord, *, fs: FileSystem = LOCAL) -> None:
+def write_job(run: RunPaths, record: JobRecord, *, fs: FileSystem = LOCAL) -> None:
     """Write a submission's record; a power loss may lose it."""
     with storage_errors(run.jobs_dir):
         run.jobs_dir.mkdir(exist_ok=True)
-    _write(run.job(record.token), "job", run_id, asdict(record), fs)
+    _write(run, run.job(record.token), "job", asdict(record), fs)
 
 
-def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[JobRecord]:
+def read_jobs(run: RunPaths, *, fs: FileSystem = LOCAL) -> list[JobRecord]:
     """Return all submissions, oldest first, without unreadable ones."""
-    found = _read_all(JobRecord, run.jobs_dir, "job", run_id, fs=fs)
+    found = _read_all(JobRecord, run, run.jobs_dir, "job", fs=fs)
     return sorted(found, key=lambda record: (record.submitted, record.job_id))
 
 
-def record_probe(run: RunPaths, run_id: str, document: Mapping[str, Any]) -> None:
+def record_probe(run: RunPaths, document: Mapping[str, Any]) -> None:
     """Record the probe's document, or the error if there is none; never fails."""
     with suppress(OSError, StorageError, ValueError):
-        _write(run.probe_result, "probe-of-run", run_id, {"probe": dict(document)})
+        _write(run, run.probe_result, "probe-of-run", {"probe": dict(document)})
 
 
-def read_probe(run: RunPaths, run_id: str) -> Mapping[str, Any] | None:
+def read_probe(run: RunPaths) -> Mapping[str, Any] | None:
     """Return the probe's document, or None if there is none."""
     try:
-        record = read_record(run.probe_result, "probe-of-run", version=_VERSION, run_id=run_id)
+        record = read_record(run.probe_result, "probe-of-run", version=_VERSION, run_id=run.run_id)
     except (OSError, LeconvertError):
         return None
     document = record.get("probe")

@@ -341,6 +341,11 @@ class RunPaths:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    @property
+    def run_id(self) -> str:
+        """The run's id, which is in each of its records."""
+        return self.root.name
+
     def ensure(self) -> None:
         """Make the folders of the run durably; existing ones are kept."""
         folders = (
@@ -418,15 +423,9 @@ class Journal:
     raises when it notices.
     """
 
-    def __init__(
-        self,
-        run: RunPaths,
-        run_id: str,
-        *,
-        fs: FileSystem = LOCAL,
-    ) -> None:
+    def __init__(self, run: RunPaths, *, fs: FileSystem = LOCAL) -> None:
         self.run = run
-        self.run_id = run_id
+        self.run_id = run.run_id
         self.fs = fs
         self.generation = 0
         self._nonce = os.urandom(8).hex()

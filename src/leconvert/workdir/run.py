@@ -209,7 +209,7 @@ def write_plan(
     the start; see `leconvert.workdir.locks`.
     """
     run.ensure()
-    plan_one_host(run, manifest.run_id, asked_for=one_host)
+    plan_one_host(run, asked_for=one_host)
     _write_scan_table(run, scan)
     _write_batches(run, manifest.streams, batches)
     fields = {
@@ -247,7 +247,7 @@ def write_plan(
     write_durably(run.manifest, record)
 
 
-def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> Manifest:
+def read_manifest(run: RunPaths, *, check_files: bool = False) -> Manifest:
     """Read the head of a plan.
 
     Raises:
@@ -255,7 +255,7 @@ def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> M
             plan is.
     """
     try:
-        fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
+        fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run.run_id)
     except FileNotFoundError:
         raise WorkDirError(
             f"The planning of the run was not finished: {run.manifest} is missing.",
@@ -263,7 +263,7 @@ def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> M
             next_step="Run the `leconvert convert` or `leconvert plan` command again.",
         ) from None
     try:
-        manifest = _manifest(run_id, fields)
+        manifest = _manifest(run.run_id, fields)
         digests = {run.batches: fields["batches_sha256"], run.scan_table: fields["scan_sha256"]}
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise WorkDirError(
@@ -623,7 +623,7 @@ def open_run(
             next_step=f"`leconvert status {shlex.quote(str(root))}` shows the fleet. Each "
             f"dataset has its own work dir below {root / 'datasets'}.",
         )
-    manifest = read_manifest(paths, run_id, check_files=not only_look)
+    manifest = read_manifest(paths, check_files=not only_look)
     if not allow_mixed_versions:
         check_tool_versions(root, manifest.versions, "planned")
     batches = BatchFile(paths, manifest.streams)
@@ -636,9 +636,9 @@ def open_run(
             path=str(paths.manifest),
             next_step="Begin a new run with --restart.",
         )
-    one_host = read_one_host(paths, run_id)
+    one_host = read_one_host(paths)
     if one_host is not None and not only_look:
-        one_host = admit_host(paths, run_id, one_host)
+        one_host = admit_host(paths, one_host)
     return OpenedRun(
         work_dir=work_dir,
         paths=paths,
@@ -659,7 +659,7 @@ def work_dirs_of(dataset: Path) -> list[Path]:
             run_id = work.current_run_id()
             if run_id is None:
                 continue
-            manifest = read_manifest(work.run(run_id), run_id)
+            manifest = read_manifest(work.run(run_id))
         except WorkDirError:
             if default_work_dir(target) == own:
                 raise
@@ -714,11 +714,11 @@ def check_current(work_dir: WorkDir, paths: RunPaths, one_host: OneHost | None) 
         PlanMismatchError: The work dir has another run now.
         OneHostOnlyError: Another host uses the run.
     """
-    root, mine = work_dir.root, paths.root.name
+    root, mine = work_dir.root, paths.run_id
     now = work_dir.current_run_id()
     if now == mine:
         if one_host is not None:
-            check_still_alone(paths, mine, one_host)
+            check_still_alone(paths, one_host)
         return
     if now is None:
         raise StorageError(

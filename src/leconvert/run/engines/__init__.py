@@ -168,7 +168,7 @@ def note_job(paths: RunPaths, engine: str, job_id: str, role: str, tasks: int) -
     token = new_token(f"{engine}-{job_id}", os.getpid())
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(StorageError):
-        write_job(paths, paths.root.name, JobRecord(token, engine, job_id, role, tasks, now))
+        write_job(paths, JobRecord(token, engine, job_id, role, tasks, now))
 
 
 # Engines of other packages.

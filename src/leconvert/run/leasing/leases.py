@@ -85,16 +85,14 @@ def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
     }
 
 
-def read_done(
-    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
-) -> dict[str, Any]:
+def read_done(run: RunPaths, batch_id: int, *, fs: FileSystem = LOCAL) -> dict[str, Any]:
     """Return the record that made a batch done.
 
     Raises:
         DamagedRecordError: The record is torn, was edited, or names no attempt at this batch.
     """
     path = run.done(batch_id)
-    record = read_record(path, "done", version=DONE_VERSION, run_id=run_id, fs=fs)
+    record = read_record(path, "done", version=DONE_VERSION, run_id=run.run_id, fs=fs)
     attempt = record.get("attempt")
     folder = run.attempts_of(batch_id).relative_to(run.root).as_posix()
     if not isinstance(attempt, str) or not re.fullmatch(rf"{folder}/{_ATTEMPT}", attempt):
@@ -106,11 +104,11 @@ def read_done(
     return record
 
 
-def read_failed(
-    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
-) -> dict[str, Any]:
+def read_failed(run: RunPaths, batch_id: int, *, fs: FileSystem = LOCAL) -> dict[str, Any]:
     """Return the record that set a batch aside."""
-    return read_record(run.failed(batch_id), "failed", version=FAILED_VERSION, run_id=run_id, fs=fs)
+    return read_record(
+        run.failed(batch_id), "failed", version=FAILED_VERSION, run_id=run.run_id, fs=fs
+    )
 
 
 class LeaseLogFiles:
@@ -120,9 +118,8 @@ class LeaseLogFiles:
     once it is written (a void follows only a claim without an end).
     """
 
-    def __init__(self, run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, run: RunPaths, *, fs: FileSystem = LOCAL) -> None:
         self.run = run
-        self.run_id = run_id
         self.fs = fs
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._holders: dict[tuple[int, int], Mapping[str, Any]] = {}
@@ -168,7 +165,7 @@ class LeaseLogFiles:
             path = self.run.lease(batch_id, generation)
             try:
                 self._holders[key] = read_record(
-                    path, "lease", version=LEASE_VERSION, run_id=self.run_id, fs=self.fs
+                    path, "lease", version=LEASE_VERSION, run_id=self.run.run_id, fs=self.fs
                 )
             except (OSError, StorageError, WorkDirError):
                 return {}  # only for display and as a hint; the name itself is the claim
@@ -186,7 +183,7 @@ class LeaseLogFiles:
                 raise
         try:
             return decode_record(
-                raw, "lease-end", version=LEASE_VERSION, path=path, run_id=self.run_id
+                raw, "lease-end", version=LEASE_VERSION, path=path, run_id=self.run.run_id
             )
         except WorkDirError:
             return None
@@ -205,7 +202,7 @@ class LeaseLogFiles:
         write_durably(
             self.run.lease_end(batch_id, generation),
             encode_record(
-                "lease-end", LEASE_VERSION, self.run_id, {"outcome": outcome.value, **fields}
+                "lease-end", LEASE_VERSION, self.run.run_id, {"outcome": outcome.value, **fields}
             ),
             fs=self.fs,
         )
@@ -221,7 +218,7 @@ class LeaseLogFiles:
         record = encode_record(
             "failed",
             FAILED_VERSION,
-            self.run_id,
+            self.run.run_id,
             {"batch_id": batch_id, **worker.as_fields(), **fields},
         )
         source = self.run.failed_source(batch_id, worker.token)
@@ -248,7 +245,6 @@ class LeaseLogFiles:
 
 def void_done(
     run: RunPaths,
-    run_id: str,
     batch_id: int,
     reason: str,
     *,
@@ -277,7 +273,6 @@ def void_done(
 
     Args:
         run: The run.
-        run_id: Its id.
         batch_id: The batch.
         reason: Why the record is wrong.
         judged: The record that was found wrong, empty if it is damaged; None voids any record.
@@ -287,23 +282,21 @@ def void_done(
         Whether this ``done`` existed and was voided.
     """
     try:
-        record = read_done(run, run_id, batch_id, fs=fs)
+        record = read_done(run, batch_id, fs=fs)
     except FileNotFoundError:
         return False
     except DamagedRecordError:
         record = {}
     if judged is not None and record != judged:
         return False
-    log = LeaseLogFiles(run, run_id, fs=fs)
+    log = LeaseLogFiles(run, fs=fs)
     generation = record.get("generation")
     if type(generation) is int and 0 < generation <= log.newest_claim(batch_id):
         log.write_end(batch_id, generation, Outcome.VOID, {"reason": reason})
     return _move_aside(run.done(batch_id), run.voided, batch_id, fs)
 
 
-def release_failed(
-    run: RunPaths, run_id: str, batch_id: int, reason: str, *, fs: FileSystem = LOCAL
-) -> bool:
+def release_failed(run: RunPaths, batch_id: int, reason: str, *, fs: FileSystem = LOCAL) -> bool:
     """Release a batch that was set aside; its attempts so far no longer count.
 
     Write order: the reset in the lease log, then the rename. A crash in between leaves the batch
@@ -314,10 +307,10 @@ def release_failed(
     """
     if batch_id not in list_batches(run.failed_dir, fs=fs):
         return False
-    newest = LeaseLogFiles(run, run_id, fs=fs).newest_claim(batch_id)
+    newest = LeaseLogFiles(run, fs=fs).newest_claim(batch_id)
     write_durably(
         run.lease_reset(batch_id, newest),
-        encode_record("lease-reset", LEASE_VERSION, run_id, {"reason": reason}),
+        encode_record("lease-reset", LEASE_VERSION, run.run_id, {"reason": reason}),
         fs=fs,
     )
     return _move_aside(run.failed(batch_id), run.released, batch_id, fs)
@@ -418,7 +411,7 @@ class Lease:
             "began": self._began,
             "beat": _text(self._store.now()),
         }
-        record = encode_record("heartbeat", LEASE_VERSION, self._log.run_id, fields)
+        record = encode_record("heartbeat", LEASE_VERSION, self._log.run.run_id, fields)
         path = self._log.run.heartbeat(self.batch_id, self.generation)
         replace_record(path, record, fs=self._log.fs)
 
@@ -478,7 +471,7 @@ class Lease:
             "pid": worker.pid,
             **self._times(),
         }
-        record = encode_record("done", DONE_VERSION, self._log.run_id, {**whose, **fields})
+        record = encode_record("done", DONE_VERSION, self._log.run.run_id, {**whose, **fields})
         source = run.attempt_record(self.batch_id, self.generation, worker.token, "done")
         write_durably(source, record, fs=fs)
         for folder in (self.attempt_dir.parent, run.attempts_dir):
@@ -520,7 +513,7 @@ class Lease:
         with storage_errors(run.done_dir):
             fs.list_names(run.done_dir)
         try:
-            winner = read_done(run, self._log.run_id, self.batch_id, fs=fs)
+            winner = read_done(run, self.batch_id, fs=fs)
         except FileNotFoundError:
             return "none"  # it was voided just now
         except WorkDirError:
@@ -574,7 +567,6 @@ class LeaseStore:
 
     Args:
         run: The run.
-        run_id: Its id.
         worker: The identity of the claiming worker: of one thread, if threads lease separately.
         lease_seconds: A heartbeat that is unchanged for this long has stopped.
         max_attempts: Number of errors after which a batch is set aside.
@@ -589,7 +581,6 @@ class LeaseStore:
     def __init__(
         self,
         run: RunPaths,
-        run_id: str,
         worker: WorkerIdentity,
         *,
         lease_seconds: float = 60.0,
@@ -602,10 +593,9 @@ class LeaseStore:
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.run = run
-        self.run_id = run_id
         self.worker = worker
         self.limits = Limits(lease_seconds, max_attempts, max_losses)
-        self.log = LeaseLogFiles(run, run_id, fs=fs)
+        self.log = LeaseLogFiles(run, fs=fs)
         self.clock = clock
         self.fs = fs
         self.randomness = randomness
@@ -707,7 +697,7 @@ class LeaseStore:
         return lease
 
     def _write_claim_source(self) -> None:
-        record = encode_record("lease", LEASE_VERSION, self.run_id, self.worker.as_fields())
+        record = encode_record("lease", LEASE_VERSION, self.run.run_id, self.worker.as_fields())
         write_durably(self.run.claim_source(self.worker.token), record, fs=self.fs)
         self._claim_source_written = True
 

@@ -29,7 +29,6 @@ def make_store(run: RunPaths, clock: FakeClock) -> MakeStore:
     def make(name: str, *, fs: FileSystem = LOCAL, max_attempts: int = 3) -> LeaseStore:
         return LeaseStore(
             run,
-            "r1",
             WorkerIdentity(f"{name}-1-00000000", name, 1),
             lease_seconds=60.0,
             max_attempts=max_attempts,

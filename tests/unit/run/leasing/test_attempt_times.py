@@ -18,7 +18,7 @@ BEGIN = datetime(2025, 1, 31, 13, 0, 0, 1_999, timezone(timedelta(hours=1)))
 
 
 def claimed(run: RunPaths, now: Callable[[], datetime], **given: Any) -> Lease:
-    lease = LeaseStore(run, "r1", WorkerIdentity("w-1-0", "w", 1), now=now, **given).claim(0)
+    lease = LeaseStore(run, WorkerIdentity("w-1-0", "w", 1), now=now, **given).claim(0)
     assert lease is not None
     return lease
 
@@ -47,7 +47,7 @@ def test_a_duration_is_that_of_the_monotonic_clock_though_the_wall_clock_jumps_b
     lease = claimed(run, lambda: next(wall), clock=lambda: seconds[0])
     seconds[0] = 101.23456
     assert lease.publish_done({}) == "won"
-    record = read_done(run, "r1", 0)
+    record = read_done(run, 0)
     assert {name: record[name] for name in ("began", "ended", "seconds")} == {
         "began": "2025-01-31T12:00:00.001+00:00",
         "ended": "2025-01-31T09:00:00.001+00:00",
