@@ -277,7 +277,7 @@ class FleetObserver:
         number: int,
     ) -> DatasetStatus:
         fleet = self._fleet
-        record = read(fleet.paths, fleet.run_id, number, fs=fleet.fs)
+        record = read(fleet.paths, number, fs=fleet.fs)
         return row(fleet.datasets[number], record)
 
     def _look_at_workers(self) -> tuple[float, int, float]:
