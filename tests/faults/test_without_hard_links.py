@@ -67,7 +67,7 @@ def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
         "from leconvert.run.leasing import LeaseStore, WorkerIdentity\n"
         "from leconvert.workdir.run import open_run\n"
         "run = open_run(Path(sys.argv[1]))\n"
-        "store = LeaseStore(run.paths, WorkerIdentity.of_this_process(), fs=run.fs)\n"
+        "store = LeaseStore(run.paths, WorkerIdentity.of_this_process())\n"
         "lease = next(filter(None, map(store.claim, range(len(run.batches)))))\n"
         "(lease.attempt_dir / 'half').write_bytes(b'half a shard')\n"
         "print(lease.batch_id, flush=True)\n"

@@ -55,11 +55,10 @@ class FileLeases(RuleBasedStateMachine):
 
     def make_store(self, number: int) -> LeaseStore:
         return LeaseStore(
-            self.run,
+            self.run.using(FaultyFileSystem()),
             WorkerIdentity(f"w{number}", "host", number),
             lease_seconds=LEASE_SECONDS,
             clock=lambda: self.now + 1000.0 * number,
-            fs=FaultyFileSystem(),
             process_gone=lambda _: False,
         )
 

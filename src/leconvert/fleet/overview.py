@@ -277,11 +277,11 @@ class FleetObserver:
         number: int,
     ) -> DatasetStatus:
         fleet = self._fleet
-        record = read(fleet.paths, number, fs=fleet.fs)
+        record = read(fleet.paths, number)
         return row(fleet.datasets[number], record)
 
     def _look_at_workers(self) -> tuple[float, int, float]:
-        records = read_workers(self._fleet.paths, fs=self._fleet.fs)
+        records = read_workers(self._fleet.paths)
         self._window.add(
             time.monotonic(),
             {

@@ -116,7 +116,7 @@ from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.former import former_states, former_target
-from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
+from leconvert.workdir.fs import is_there, make_durably, write_durably
 from leconvert.workdir.locks import (
     Backoff,
     OneHost,
@@ -161,11 +161,6 @@ class Fleet:
     policy: Policy
     one_host: OneHost | None = None
 
-    @property
-    def fs(self) -> FileSystem:
-        """The file operations that every process of this run must publish with."""
-        return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
-
     def board(self, leases: LeaseOptions) -> Board:
         """Return one worker's view of the datasets."""
         store = self.store(leases, WorkerIdentity.of_this_process())
@@ -182,7 +177,6 @@ class Fleet:
             lease_seconds=leases.lease_seconds,
             max_attempts=1,
             max_losses=_MOST_LOSSES,
-            fs=self.fs,
         )
 
 
@@ -229,8 +223,9 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
             next_step="Run the command of the fleet again with --restart.",
         )
     one_host = read_one_host(paths)
-    if one_host is not None and not only_look:
-        one_host = admit_host(paths, one_host)
+    if one_host is not None:
+        one_host = one_host if only_look else admit_host(paths, one_host)
+        paths = one_host.paths(paths)
     return Fleet(
         work_dir=work_dir,
         run_id=run_id,
@@ -332,7 +327,7 @@ def _check_not_in_use(fleet: Fleet) -> None:
     """Refuse to replace a fleet on which workers are working, as far as their records tell."""
     working = [
         f"process {worker.pid} on {worker.host}"
-        for worker in read_workers(fleet.paths, fs=fleet.fs)
+        for worker in read_workers(fleet.paths)
         if not worker.has_ended
     ]
     if working:
@@ -1171,7 +1166,7 @@ def _work(
     leases, mixed = conversion.leases, conversion.plan.allow_mixed_versions
     fleet = open_fleet(host.work_dir.root, allow_mixed_versions=mixed)
     identity = WorkerIdentity.of_this_process()
-    reporter = WorkerReporter(fleet.paths, identity, fs=fleet.fs)
+    reporter = WorkerReporter(fleet.paths, identity)
     told = _ReportedBytes(reporter)
 
     def pause(seconds: float) -> None:

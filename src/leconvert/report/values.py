@@ -443,7 +443,7 @@ class _AttemptReader:
         """Return the records of voided results, by batch and claim."""
         voided: dict[tuple[int, int], Mapping[str, Any]] = {}
         paths, run_id = self.run.paths, self.run.manifest.run_id
-        for name in self.run.fs.list_names(paths.done_dir):
+        for name in paths.fs.list_names(paths.done_dir):
             if (match := _VOID.match(name)) is None:
                 continue
             batch_id = int(match[1])

@@ -1167,7 +1167,6 @@ def release_batches(
     on_watch: Callable[[int], None] = lambda _count: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-    fs: FileSystem = LOCAL,
 ) -> ReleaseReport:
     """Release batches for the next worker that looks for work.
 
@@ -1182,7 +1181,6 @@ def release_batches(
         on_watch: Called with the number of batches before they are watched.
         clock: A monotonic clock in seconds.
         pause: Waits for some seconds.
-        fs: The file system.
 
     Returns:
         The report.
@@ -1203,13 +1201,12 @@ def release_batches(
         raise UsageError(f"lease_seconds must be above 0, not {lease_seconds}.")
     identity = WorkerIdentity.of_this_process()
     # The store only looks; it writes ends and resets here, never a claim.
-    store = LeaseStore(run.paths, identity, lease_seconds=lease_seconds, clock=clock, fs=fs)
+    store = LeaseStore(run.paths, identity, lease_seconds=lease_seconds, clock=clock)
     beats: dict[int, tuple[int, bytes]] = {}
     wanted = set(batches)
     if failed:
-        wanted |= list_batches(store.run.failed_dir, fs=fs) - list_batches(
-            store.run.done_dir, fs=fs
-        )
+        done = list_batches(store.run.done_dir, fs=store.fs)
+        wanted |= list_batches(store.run.failed_dir, fs=store.fs) - done
     judged = _judge_all(store, {*wanted, *(_held(store) if stuck else ())}, beats, force=force)
     watched = {row.batch_id for row in judged.values() if row.verdict is Verdict.WATCH}
     if watched:
@@ -1280,7 +1277,7 @@ def _holder(
 def _release(store: LeaseStore, row: Released) -> None:
     reason = f"released by process {os.getpid()} on {os.uname().nodename}"
     if row.state is BatchState.FAILED:
-        release_failed(store.run, row.batch_id, reason, fs=store.fs)
+        release_failed(store.run, row.batch_id, reason)
         return
     # Only the claim that was judged: its successor may have begun since.
     latest = store.log.read(row.batch_id).latest

@@ -66,7 +66,6 @@ class WorkerPool:
             identity,
             lease_seconds=self._leases.lease_seconds,
             max_attempts=self._leases.max_attempts,
-            fs=self.run.fs,
         )
         return Board(store, self.run.manifest.num_batches)
 
@@ -103,7 +102,7 @@ class WorkerPool:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the records of all workers."""
-        return read_workers(self.run.paths, fs=self.run.fs)
+        return read_workers(self.run.paths)
 
     @contextmanager
     def inputs(self) -> Iterator[HubInputs | None]:

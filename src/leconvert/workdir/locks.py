@@ -219,12 +219,12 @@ def target_lock(target: Path, run_id: str, *, wait: LockWait | None = None) -> I
                 path.parent.rmdir()  # fails if it is another process's by now
 
 
-def read_packer(run: RunPaths, *, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
+def read_packer(run: RunPaths) -> Mapping[str, Any]:
     """Return the last holder of the packer's lock (see `WorkerIdentity`), or an empty mapping.
 
     The lock may have been released since.
     """
-    return _read_holder(run.packer_lock, fs)
+    return _read_holder(run.packer_lock, run.fs)
 
 
 def _read_holder(lock: Path, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
@@ -606,21 +606,19 @@ class OneHost:
             "copied into place."
         )
 
-    def file_system(self, run: RunPaths) -> FileSystem:
-        """Return the file operations that every process of this run must publish with."""
-        return LOCAL if self.has_links else OneHostFileSystem(run.naming_lock)
+    def paths(self, run: RunPaths) -> RunPaths:
+        """Return a run's paths with the file operations of this host."""
+        return run if self.has_links else run.using(OneHostFileSystem(run.naming_lock))
 
 
-def plan_one_host(
-    run: RunPaths, *, asked_for: bool = False, fs: FileSystem = LOCAL
-) -> OneHost | None:
+def plan_one_host(run: RunPaths, *, asked_for: bool = False) -> OneHost | None:
     """Test a new run's folder, and record this host if it has no hard links or must be alone.
 
     Only Linux hosts share a work dir.
 
     Call it when the run's folders exist and its manifest does not.
     """
-    why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
+    why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=run.fs)
     alone = why or (ASKED_FOR if asked_for else "" if is_linux() else NOT_LINUX)
     if not alone:
         return None
@@ -715,7 +713,7 @@ def _write(run: RunPaths, record: OneHost) -> None:
         "exclusion": _WITH_LINKS if record.has_links else _UNDER_A_LOCK,
         "reason": record.reason,
     }
-    write_durably(run.one_host, encode_record("one-host", ONE_HOST_VERSION, run.run_id, fields))
+    write_durably(run.one_host, run.encode("one-host", ONE_HOST_VERSION, fields))
 
 
 def _device(folder: Path) -> int:

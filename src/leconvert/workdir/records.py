@@ -287,7 +287,7 @@ class WorkDir:
 class RunPaths:
     """Every path of one run. Batches are numbered with six digits, wider where needed."""
 
-    __slots__ = ("root",)
+    __slots__ = ("fs", "root")
 
     manifest = _Below("manifest.json")  # head of the plan: source, options, versions
     batches = _Below("batches.jsonl")  # the plan's batches, one line each
@@ -338,13 +338,26 @@ class RunPaths:
     job = _Numbered("jobs/{}.json")  # the request of one submission to a scheduler
     journal_record = _Numbered("journal/{:04d}.json")  # the record of one packer, by its generation
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, fs: FileSystem = LOCAL) -> None:
         self.root = root
+        self.fs = fs  # the file operations that every process of the run must publish with
 
     @property
     def run_id(self) -> str:
         """The run's id, which is in each of its records."""
         return self.root.name
+
+    def using(self, fs: FileSystem) -> RunPaths:
+        """Return the same paths with other file operations."""
+        return RunPaths(self.root, fs)
+
+    def read(self, path: Path, kind: str, version: int) -> dict[str, Any]:
+        """Read one of the run's records; see `read_record`."""
+        return read_record(path, kind, version=version, run_id=self.run_id, fs=self.fs)
+
+    def encode(self, kind: str, version: int, fields: Mapping[str, Any]) -> bytes:
+        """Return one of the run's records as bytes; see `encode_record`."""
+        return encode_record(kind, version, self.run_id, fields)
 
     def ensure(self) -> None:
         """Make the folders of the run durably; existing ones are kept."""
@@ -423,10 +436,10 @@ class Journal:
     raises when it notices.
     """
 
-    def __init__(self, run: RunPaths, *, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, run: RunPaths) -> None:
         self.run = run
         self.run_id = run.run_id
-        self.fs = fs
+        self.fs = run.fs
         self.generation = 0
         self._nonce = os.urandom(8).hex()
         self._times: dict[str, str] = {}
@@ -456,9 +469,7 @@ class Journal:
 
     def _read(self, generation: int) -> JournalState:
         path = self.run.journal_record(generation)
-        record = read_record(
-            path, "journal", version=JOURNAL_VERSION, run_id=self.run_id, fs=self.fs
-        )
+        record = self.run.read(path, "journal", JOURNAL_VERSION)
         try:
             step = PackStep(record.get("step", ""))
         except ValueError as error:
@@ -546,7 +557,7 @@ class Journal:
             "pid": os.getpid(),
             "times": self._times,
         }
-        return encode_record("journal", JOURNAL_VERSION, self.run_id, fields)
+        return self.run.encode("journal", JOURNAL_VERSION, fields)
 
     def generations(self) -> list[int]:
         """Return the numbers of all packers that ever began, ascending."""

@@ -42,7 +42,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, sync_file, write_durably
+from leconvert.workdir.fs import sync_dir, sync_file, write_durably
 from leconvert.workdir.locks import (
     OneHost,
     admit_host,
@@ -55,7 +55,6 @@ from leconvert.workdir.records import (
     WorkDir,
     default_work_dir,
     encode_record,
-    read_record,
     targets_beside,
 )
 from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
@@ -255,7 +254,7 @@ def read_manifest(run: RunPaths, *, check_files: bool = False) -> Manifest:
             plan is.
     """
     try:
-        fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run.run_id)
+        fields = run.read(run.manifest, "manifest", MANIFEST_VERSION)
     except FileNotFoundError:
         raise WorkDirError(
             f"The planning of the run was not finished: {run.manifest} is missing.",
@@ -565,11 +564,6 @@ class OpenedRun:
     scan: ScanTable
     one_host: OneHost | None = None
 
-    @property
-    def fs(self) -> FileSystem:
-        """The file operations that every process of this run must publish with."""
-        return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
-
 
 def check_tool_versions(root: Path, versions: Mapping[str, str], done: str) -> None:
     """Refuse a work dir that another host ``done`` (a verb) with other library versions.
@@ -637,8 +631,9 @@ def open_run(
             next_step="Begin a new run with --restart.",
         )
     one_host = read_one_host(paths)
-    if one_host is not None and not only_look:
-        one_host = admit_host(paths, one_host)
+    if one_host is not None:
+        one_host = one_host if only_look else admit_host(paths, one_host)
+        paths = one_host.paths(paths)
     return OpenedRun(
         work_dir=work_dir,
         paths=paths,

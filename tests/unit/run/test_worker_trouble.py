@@ -54,7 +54,7 @@ class Trouble:
 
     def worker(self, patience_seconds: float = 20, **options: Any) -> Worker:
         identity = WorkerIdentity.of_this_process()
-        store = LeaseStore(self.run.paths, identity, fs=self.fs)
+        store = LeaseStore(self.run.paths.using(self.fs), identity)
         return Worker(
             self.run,
             Board(store, self.run.manifest.num_batches),

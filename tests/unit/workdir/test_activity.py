@@ -164,12 +164,12 @@ def test_a_record_that_is_no_record_is_left_out(
 def test_a_disk_that_fails_costs_the_record_and_nothing_else(run: RunPaths, operation: str) -> None:
     fs = FaultyFileSystem()
     fs.fail(operation, errno.ENOSPC, times=None)
-    record_invocation(run, "work", None, fs=fs)
+    record_invocation(run.using(fs), "work", None)
     assert read_invocations(run) == []
     if operation != "make_dir":
-        WorkerReporter(run, WorkerIdentity("a", "a", 1), fs=fs).update(batch_id=3)
+        WorkerReporter(run.using(fs), WorkerIdentity("a", "a", 1)).update(batch_id=3)
         with pytest.raises(StorageError, match="no space left") as caught:
-            write_job(run, EARLY, fs=fs)
+            write_job(run.using(fs), EARLY)
         assert caught.value.path == str(run.job("slurm-9"))
     assert not [path for path in run.root.rglob("*") if path.is_file()]
 
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_listed_is_told(run: RunPaths) -> None:
     fs = FaultyFileSystem()
     fs.fail("list_names", errno.EIO)
     with pytest.raises(StorageError) as caught:
-        read_jobs(run, fs=fs)
+        read_jobs(run.using(fs))
     assert caught.value.path == str(run.jobs_dir)
 
 

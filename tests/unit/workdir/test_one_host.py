@@ -40,7 +40,7 @@ def this_host(monkeypatch: pytest.MonkeyPatch) -> list[HostIdentity]:
 
 @pytest.fixture
 def planned_here(run: RunPaths, this_host: list[HostIdentity]) -> OneHost:
-    found = plan_one_host(run, fs=without_links())
+    found = plan_one_host(run.using(without_links()))
     assert found.host == this_host[0]
     return found
 
@@ -55,7 +55,7 @@ def planned_run(small_source: Path, tmp_path: Path, this_host: list[HostIdentity
 
 def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: OpenedRun) -> None:
     assert planned.one_host is None
-    assert planned.fs is LOCAL
+    assert planned.paths.fs is LOCAL
     assert not planned.paths.one_host.exists()
 
 
@@ -63,7 +63,7 @@ def test_the_record_says_who_may_work_how_and_why(run: RunPaths, planned_here: O
     assert (planned_here.has_links, planned_here.reason) == (False, "EPERM")
     assert read_one_host(run) == planned_here
     assert "Only this host, here," in planned_here.remark
-    assert isinstance(planned_here.file_system(run), OneHostFileSystem)
+    assert isinstance(planned_here.paths(run).fs, OneHostFileSystem)
     assert json.loads(run.one_host.read_bytes())["exclusion"] == "lock"
 
 
@@ -156,7 +156,7 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     planned = open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert (planned.one_host.has_links, planned.one_host.reason) == (True, "asked for")
     assert planned.one_host.remark.endswith("because of --one-host.")
-    assert planned.fs is LOCAL
+    assert planned.paths.fs is LOCAL
     assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
     this_host[0] = ELSEWHERE
     with pytest.raises(OneHostOnlyError) as caught:

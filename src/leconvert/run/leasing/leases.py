@@ -56,8 +56,6 @@ from leconvert.workdir.records import (
     DamagedRecordError,
     RunPaths,
     decode_record,
-    encode_record,
-    read_record,
 )
 
 LEASE_VERSION = 1
@@ -85,14 +83,14 @@ def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
     }
 
 
-def read_done(run: RunPaths, batch_id: int, *, fs: FileSystem = LOCAL) -> dict[str, Any]:
+def read_done(run: RunPaths, batch_id: int) -> dict[str, Any]:
     """Return the record that made a batch done.
 
     Raises:
         DamagedRecordError: The record is torn, was edited, or names no attempt at this batch.
     """
     path = run.done(batch_id)
-    record = read_record(path, "done", version=DONE_VERSION, run_id=run.run_id, fs=fs)
+    record = run.read(path, "done", DONE_VERSION)
     attempt = record.get("attempt")
     folder = run.attempts_of(batch_id).relative_to(run.root).as_posix()
     if not isinstance(attempt, str) or not re.fullmatch(rf"{folder}/{_ATTEMPT}", attempt):
@@ -104,11 +102,9 @@ def read_done(run: RunPaths, batch_id: int, *, fs: FileSystem = LOCAL) -> dict[s
     return record
 
 
-def read_failed(run: RunPaths, batch_id: int, *, fs: FileSystem = LOCAL) -> dict[str, Any]:
+def read_failed(run: RunPaths, batch_id: int) -> dict[str, Any]:
     """Return the record that set a batch aside."""
-    return read_record(
-        run.failed(batch_id), "failed", version=FAILED_VERSION, run_id=run.run_id, fs=fs
-    )
+    return run.read(run.failed(batch_id), "failed", FAILED_VERSION)
 
 
 class LeaseLogFiles:
@@ -118,9 +114,9 @@ class LeaseLogFiles:
     once it is written (a void follows only a claim without an end).
     """
 
-    def __init__(self, run: RunPaths, *, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, run: RunPaths) -> None:
         self.run = run
-        self.fs = fs
+        self.fs = run.fs
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._holders: dict[tuple[int, int], Mapping[str, Any]] = {}
 
@@ -164,9 +160,7 @@ class LeaseLogFiles:
         if key not in self._holders:
             path = self.run.lease(batch_id, generation)
             try:
-                self._holders[key] = read_record(
-                    path, "lease", version=LEASE_VERSION, run_id=self.run.run_id, fs=self.fs
-                )
+                self._holders[key] = self.run.read(path, "lease", LEASE_VERSION)
             except (OSError, StorageError, WorkDirError):
                 return {}  # only for display and as a hint; the name itself is the claim
         return self._holders[key]
@@ -201,9 +195,7 @@ class LeaseLogFiles:
         """Record how a generation ended; survives a power loss."""
         write_durably(
             self.run.lease_end(batch_id, generation),
-            encode_record(
-                "lease-end", LEASE_VERSION, self.run.run_id, {"outcome": outcome.value, **fields}
-            ),
+            self.run.encode("lease-end", LEASE_VERSION, {"outcome": outcome.value, **fields}),
             fs=self.fs,
         )
 
@@ -215,12 +207,8 @@ class LeaseLogFiles:
         Returns:
             Whether this record was published.
         """
-        record = encode_record(
-            "failed",
-            FAILED_VERSION,
-            self.run.run_id,
-            {"batch_id": batch_id, **worker.as_fields(), **fields},
-        )
+        said = {"batch_id": batch_id, **worker.as_fields(), **fields}
+        record = self.run.encode("failed", FAILED_VERSION, said)
         source = self.run.failed_source(batch_id, worker.token)
         write_durably(source, record, fs=self.fs)
         try:
@@ -249,7 +237,6 @@ def void_done(
     reason: str,
     *,
     judged: Mapping[str, Any] | None = None,
-    fs: FileSystem = LOCAL,
 ) -> bool:
     """Take back a batch's ``done`` because it is torn, or its shards are missing or wrong.
 
@@ -276,27 +263,26 @@ def void_done(
         batch_id: The batch.
         reason: Why the record is wrong.
         judged: The record that was found wrong, empty if it is damaged; None voids any record.
-        fs: The file operations.
 
     Returns:
         Whether this ``done`` existed and was voided.
     """
     try:
-        record = read_done(run, batch_id, fs=fs)
+        record = read_done(run, batch_id)
     except FileNotFoundError:
         return False
     except DamagedRecordError:
         record = {}
     if judged is not None and record != judged:
         return False
-    log = LeaseLogFiles(run, fs=fs)
+    log = LeaseLogFiles(run)
     generation = record.get("generation")
     if type(generation) is int and 0 < generation <= log.newest_claim(batch_id):
         log.write_end(batch_id, generation, Outcome.VOID, {"reason": reason})
-    return _move_aside(run.done(batch_id), run.voided, batch_id, fs)
+    return _move_aside(run.done(batch_id), run.voided, batch_id, run.fs)
 
 
-def release_failed(run: RunPaths, batch_id: int, reason: str, *, fs: FileSystem = LOCAL) -> bool:
+def release_failed(run: RunPaths, batch_id: int, reason: str) -> bool:
     """Release a batch that was set aside; its attempts so far no longer count.
 
     Write order: the reset in the lease log, then the rename. A crash in between leaves the batch
@@ -305,15 +291,15 @@ def release_failed(run: RunPaths, batch_id: int, reason: str, *, fs: FileSystem 
     Returns:
         Whether it was set aside.
     """
-    if batch_id not in list_batches(run.failed_dir, fs=fs):
+    if batch_id not in list_batches(run.failed_dir, fs=run.fs):
         return False
-    newest = LeaseLogFiles(run, fs=fs).newest_claim(batch_id)
+    newest = LeaseLogFiles(run).newest_claim(batch_id)
     write_durably(
         run.lease_reset(batch_id, newest),
-        encode_record("lease-reset", LEASE_VERSION, run.run_id, {"reason": reason}),
-        fs=fs,
+        run.encode("lease-reset", LEASE_VERSION, {"reason": reason}),
+        fs=run.fs,
     )
-    return _move_aside(run.failed(batch_id), run.released, batch_id, fs)
+    return _move_aside(run.failed(batch_id), run.released, batch_id, run.fs)
 
 
 def _move_aside(
@@ -411,7 +397,7 @@ class Lease:
             "began": self._began,
             "beat": _text(self._store.now()),
         }
-        record = encode_record("heartbeat", LEASE_VERSION, self._log.run.run_id, fields)
+        record = self._log.run.encode("heartbeat", LEASE_VERSION, fields)
         path = self._log.run.heartbeat(self.batch_id, self.generation)
         replace_record(path, record, fs=self._log.fs)
 
@@ -471,7 +457,7 @@ class Lease:
             "pid": worker.pid,
             **self._times(),
         }
-        record = encode_record("done", DONE_VERSION, self._log.run.run_id, {**whose, **fields})
+        record = run.encode("done", DONE_VERSION, {**whose, **fields})
         source = run.attempt_record(self.batch_id, self.generation, worker.token, "done")
         write_durably(source, record, fs=fs)
         for folder in (self.attempt_dir.parent, run.attempts_dir):
@@ -513,7 +499,7 @@ class Lease:
         with storage_errors(run.done_dir):
             fs.list_names(run.done_dir)
         try:
-            winner = read_done(run, self.batch_id, fs=fs)
+            winner = read_done(run, self.batch_id)
         except FileNotFoundError:
             return "none"  # it was voided just now
         except WorkDirError:
@@ -573,7 +559,6 @@ class LeaseStore:
         max_losses: Number of silent losses after which a batch is set aside.
         clock: A monotonic clock in seconds.
         randomness: Returns random bytes for nonces.
-        fs: The file operations.
         process_gone: Returns from a claim's fields whether its process has certainly ended.
         now: The wall clock, with its zone; records contain it only for display.
     """
@@ -588,16 +573,15 @@ class LeaseStore:
         max_losses: int = 10,
         clock: Callable[[], float] = time.monotonic,
         randomness: Callable[[int], bytes] = os.urandom,
-        fs: FileSystem = LOCAL,
         process_gone: Callable[[Mapping[str, Any]], bool] = process_is_gone,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.run = run
         self.worker = worker
         self.limits = Limits(lease_seconds, max_attempts, max_losses)
-        self.log = LeaseLogFiles(run, fs=fs)
+        self.log = LeaseLogFiles(run)
         self.clock = clock
-        self.fs = fs
+        self.fs = run.fs
         self.randomness = randomness
         self.now = now
         self._process_gone = process_gone
@@ -697,7 +681,7 @@ class LeaseStore:
         return lease
 
     def _write_claim_source(self) -> None:
-        record = encode_record("lease", LEASE_VERSION, self.run.run_id, self.worker.as_fields())
+        record = self.run.encode("lease", LEASE_VERSION, self.worker.as_fields())
         write_durably(self.run.claim_source(self.worker.token), record, fs=self.fs)
         self._claim_source_written = True
 

@@ -389,7 +389,7 @@ def _packing(
     options.check_source(is_outline=run.manifest.outline is not None)
     lock_wait = LockWait(options.max_wait_seconds, progress.say, stop.wait)
     with packer_lock(run.paths, wait=lock_wait, beats=True):
-        journal = Journal(run.paths, fs=run.fs)
+        journal = Journal(run.paths)
         journal.begin()
         yield Packing(run, journal, options, lock_wait, stop, progress)
 
@@ -445,7 +445,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
             source, target, manifest.to, manifest.layout, appends=appends, run_id=manifest.run_id
         )
         if old == former_dir(target, manifest.run_id):
-            write_former(target, tree, manifest.run_id, tree_facts(target), fs=run.fs)
+            write_former(target, tree, manifest.run_id, tree_facts(target), fs=journal.fs)
         swap_into_place(
             SwapPlan(exchanged, tree, old),
             journal,

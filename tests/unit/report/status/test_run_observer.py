@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +273,7 @@ def test_a_worker_record_whose_handle_goes_stale_is_read_at_the_next_look(
     WorkerReporter(planned.paths, store.worker, clock=clock).wait()
     fs = FaultyFileSystem()
     fs.fail("read_bytes", errno.ESTALE, match="far-7")
-    observer = observe(planned, clock, fs=fs)
+    observer = observe(replace(planned, paths=planned.paths.using(fs)), clock)
     assert observer.look().workers == []
     assert len(observer.look().workers) == 1
 
@@ -283,7 +284,7 @@ def test_a_folder_that_cannot_be_listed_is_a_sentence(planned: OpenedRun, clock:
     fs = FaultyFileSystem()
     fs.fail("list_names", errno.EIO, match="leases")
     with pytest.raises(StorageError, match="input/output error"):
-        observe(planned, clock, fs=fs).look()
+        observe(replace(planned, paths=planned.paths.using(fs)), clock).look()
 
 
 def edit(path: Path, **changes: object) -> None:

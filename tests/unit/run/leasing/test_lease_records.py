@@ -136,7 +136,7 @@ def test_an_error_is_recorded_before_the_batch_is_set_aside(
         ("link", source), ("sync_dir", "failed"), ("remove_file", source),
     ]  # fmt: skip
     del fs.operations[:]
-    assert release_failed(run, 7, "mended", fs=fs)
+    assert release_failed(run.using(fs), 7, "mended")
     assert fs.operations[0] == ("list_names", run.failed_dir)
     assert ("list_names", run.lease_dir(7)) in fs.operations
     assert short(changes(fs)) == [
@@ -150,7 +150,7 @@ def test_a_void_is_recorded_before_the_record_is_moved(
 ) -> None:
     fs = FaultyFileSystem()
     claim(make_store("a")).publish_done({})
-    assert void_done(run, 7, "short", fs=fs)
+    assert void_done(run.using(fs), 7, "short")
     assert ("read_bytes", run.done(7)) in fs.operations
     assert ("list_names", run.lease_dir(7)) in fs.operations
     assert short(changes(fs)) == [*END_ORDER, ("replace", "000007.json"), ("sync_dir", "done")]
@@ -288,8 +288,8 @@ def test_folders_that_cannot_be_listed_are_named(make_store: MakeStore, run: Run
     lease = claim(make_store("a"))
     looks: list[tuple[Path, Callable[[FaultyFileSystem], object]]] = [
         (run.leases_dir, lambda fs: list_batches(run.leases_dir, fs=fs)),
-        (run.lease_dir(7), lambda fs: LeaseLogFiles(run, fs=fs).read(7)),
-        (run.lease_dir(7), lambda fs: LeaseLogFiles(run, fs=fs).newest_claim(7)),
+        (run.lease_dir(7), lambda fs: LeaseLogFiles(run.using(fs)).read(7)),
+        (run.lease_dir(7), lambda fs: LeaseLogFiles(run.using(fs)).newest_claim(7)),
     ]
     for folder, look in looks:
         fs = FaultyFileSystem()
@@ -300,13 +300,13 @@ def test_folders_that_cannot_be_listed_are_named(make_store: MakeStore, run: Run
     fs = FaultyFileSystem()
     fs.fail("read_bytes", errno.EIO)
     with pytest.raises(StorageError) as caught:
-        read_failed(run, 7, fs=fs)
+        read_failed(run.using(fs), 7)
     assert caught.value.path == str(run.failed(7))
     won(lease)
     fs = FaultyFileSystem()
     fs.fail("replace", errno.EROFS, match=".void-1")
     with pytest.raises(StorageError) as caught:
-        void_done(run, 7, "short", fs=fs)
+        void_done(run.using(fs), 7, "short")
     assert caught.value.path == str(run.done(7))
 
 
@@ -338,7 +338,7 @@ def test_what_is_not_there_is_nothing_and_not_an_error(run: RunPaths) -> None:
 
 def test_of_those_that_set_a_batch_aside_one_is_told_that_it_did(run: RunPaths) -> None:
     fs = FaultyFileSystem()
-    log = LeaseLogFiles(run, fs=fs)
+    log = LeaseLogFiles(run.using(fs))
     workers = [WorkerIdentity(f"{name}-1-00000000", name, 1) for name in "ab"]
     fs.fail("remove_file", errno.EIO)  # what is left there has a dot before its name
     assert [log.publish_failed(7, worker, {}) for worker in workers] == [True, False]
@@ -380,7 +380,7 @@ def test_a_crash_while_a_batch_is_opened_again_is_put_right_by_repeating_it(
 ) -> None:
     def open_again(batch_id: int, fs: FaultyFileSystem) -> bool:
         act = release_failed if released else void_done
-        return act(run, batch_id, "mended", fs=fs)
+        return act(run.using(fs), batch_id, "mended")
 
     for point in range(100):
         lease = claim(make_store(f"a{point}", max_attempts=1), point)

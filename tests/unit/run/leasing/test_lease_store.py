@@ -381,7 +381,7 @@ def test_of_two_who_release_a_batch_one_does(make_store: MakeStore, run: RunPath
     fs = FaultyFileSystem()
     first: list[bool] = []
     fs.before("replace", lambda: first.append(release_failed(run, 7, "one")), match="released")
-    assert release_failed(run, 7, "other", fs=fs) is False
+    assert release_failed(run.using(fs), 7, "other") is False
     assert first == [True]
     assert [path.name for path in run.failed_dir.iterdir()] == ["000007.released-1"]
 

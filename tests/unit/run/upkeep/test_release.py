@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,6 +17,7 @@ from leconvert.run.leasing import BatchState, LeaseStore, list_batches, read_don
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.upkeep import Holder, ReleaseReport, Verdict, judge, release_batches
 from leconvert.support.errors import UnreadableSourceError, UsageError
+from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.run import OpenedRun
 
 WorkerOn = Callable[..., LeaseStore]
@@ -25,12 +27,18 @@ WorkerOn = Callable[..., LeaseStore]
 def release(planned: OpenedRun, clock: Any) -> Callable[..., ReleaseReport]:
     """Release with a clock that only the pauses move; ``during`` happens in each pause."""
 
-    def call(*batches: int, during: Callable[[], object] = lambda: None, **options: Any) -> Any:
+    def call(
+        *batches: int,
+        during: Callable[[], object] = lambda: None,
+        fs: FileSystem = LOCAL,
+        **options: Any,
+    ) -> Any:
         def pause(seconds: float) -> None:
             during()
             clock.seconds += seconds
 
-        return release_batches(planned, batches, clock=clock, pause=pause, **options)
+        run = replace(planned, paths=planned.paths.using(fs))
+        return release_batches(run, batches, clock=clock, pause=pause, **options)
 
     return call
 
