@@ -35,7 +35,7 @@ from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.support.machine import Machine, allowed_cores
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import without_secrets, without_secrets_in
-from leconvert.workdir.fs import replace_record
+from leconvert.workdir.fs import names_in, replace_record
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import tool_versions
@@ -59,13 +59,8 @@ def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
     skip: Collection[str] = (),
 ) -> list[Record]:
     """Return the records of a folder, sorted by token, without those that cannot be read."""
-    try:
-        with storage_errors(folder):
-            names = run.fs.list_names(folder)
-    except FileNotFoundError:
-        return []
     found, types = list[Record](), get_type_hints(made_of)
-    for name in names:
+    for name in names_in(folder, fs=run.fs):
         token = name.removesuffix(".json")
         if name.startswith(".") or token == name or token in skip:
             continue

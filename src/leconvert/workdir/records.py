@@ -24,6 +24,7 @@ from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
     FileSystem,
+    names_in,
     publish_exclusively,
     sync_dir,
     write_durably,
@@ -144,10 +145,10 @@ def is_default_work_dir(folder: Path) -> bool:
 def targets_beside(dataset: Path) -> list[Path]:
     """Return the targets in a dataset's folder that have a default work dir there, sorted."""
     folder = dataset.parent
-    with storage_errors(folder):
-        names = LOCAL.list_names(folder) if folder.is_dir() else []
     return sorted(
-        folder / name[1 : -len(_WORK_DIR)] for name in names if is_default_work_dir(folder / name)
+        folder / name[1 : -len(_WORK_DIR)]
+        for name in names_in(folder)
+        if is_default_work_dir(folder / name)
     )
 
 
@@ -268,11 +269,7 @@ class WorkDir:
 
         A user may name a folder as work dir whose ``runs`` holds the runs of another program.
         """
-        try:
-            with storage_errors(self.runs_dir):
-                names = LOCAL.list_names(self.runs_dir)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        names = names_in(self.runs_dir)
         return [name for name in names if _RUN_ID.match(name) and self._is_run(name)]
 
     def _is_run(self, name: str) -> bool:
@@ -561,11 +558,7 @@ class Journal:
 
     def generations(self) -> list[int]:
         """Return the numbers of all packers that ever began, ascending."""
-        try:
-            with storage_errors(self.run.journal):
-                names = self.fs.list_names(self.run.journal)
-        except FileNotFoundError:
-            return []
+        names = names_in(self.run.journal, fs=self.fs)
         return sorted(int(found[1]) for name in names if (found := _RECORD.match(name)))
 
     def _superseded(self, generation: int) -> BusyError:

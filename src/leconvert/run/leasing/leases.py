@@ -45,6 +45,7 @@ from leconvert.workdir.fs import (
     AlreadyPublishedError,
     FileSystem,
     OutcomeUnknownError,
+    names_in,
     publish_exclusively,
     remove_tree,
     replace_record,
@@ -122,11 +123,7 @@ class LeaseLogFiles:
 
     def read(self, batch_id: int) -> LeaseLog:
         """Return a batch's log; an unreadable end does not count."""
-        try:
-            with storage_errors(self.run.lease_dir(batch_id)):
-                names = self.fs.list_names(self.run.lease_dir(batch_id))
-        except FileNotFoundError:
-            return LeaseLog()
+        names = names_in(self.run.lease_dir(batch_id), fs=self.fs)
         numbers = sorted(int(found[1]) for name in names if (found := _CLAIM.match(name)))
         ended = {int(found[1]) for name in names if (found := _END.match(name))}
         resets = [int(found[1]) for name in names if (found := _RESET.match(name))]
