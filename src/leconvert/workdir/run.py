@@ -265,11 +265,7 @@ def read_manifest(run: RunPaths, *, check_files: bool = False) -> Manifest:
         manifest = _manifest(run.run_id, fields)
         digests = {run.batches: fields["batches_sha256"], run.scan_table: fields["scan_sha256"]}
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise WorkDirError(
-            f"{run.manifest} cannot be used: {error!r}.",
-            path=str(run.manifest),
-            next_step="Begin a new run with --restart.",
-        ) from error
+        raise _unusable(run.manifest, f"cannot be used: {error!r}") from error
 
     for path, digest in digests.items() if check_files else ():
         _check_file(path, digest)
@@ -283,11 +279,14 @@ def _check_file(path: Path, digest: str) -> None:
     except FileNotFoundError:
         found = None
     if found != digest:
-        raise WorkDirError(
-            f"{path} is {'missing' if found is None else 'not the file that the plan recorded'}.",
-            path=str(path),
-            next_step="Begin a new run with --restart.",
-        )
+        what = "missing" if found is None else "not the file that the plan recorded"
+        raise _unusable(path, f"is {what}")
+
+
+def _unusable(path: Path, why: str) -> WorkDirError:
+    """Return the error for a file of a plan that is missing or damaged."""
+    helps = "Begin a new run with --restart."
+    return WorkDirError(f"{path} {why}.", path=str(path), next_step=helps)
 
 
 def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
@@ -382,11 +381,7 @@ class BatchFile:
             file.seek(first)
             batch = self._parse(file.read(stop - first))
         if batch.batch_id != batch_id:
-            raise WorkDirError(
-                f"{self._path} does not match its offsets at batch {batch_id}.",
-                path=str(self._path),
-                next_step="Begin a new run with --restart.",
-            )
+            raise _unusable(self._path, f"does not match its offsets at batch {batch_id}")
         return batch
 
     def _parse(self, line: bytes) -> Batch:
@@ -398,11 +393,7 @@ class BatchFile:
             )
             return Batch(fields["batch_id"], shards, fields["source_bytes"], fields["frames"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise WorkDirError(
-                f"{self._path} is damaged: {error}.",
-                path=str(self._path),
-                next_step="Begin a new run with --restart.",
-            ) from error
+            raise _unusable(self._path, f"is damaged: {error}") from error
 
 
 def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
@@ -624,11 +615,10 @@ def open_run(
     if len(batches) != manifest.num_batches:
         # A process that used one of the numbers would wait for batches that do not exist, or leave
         # some out.
-        raise WorkDirError(
-            f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, but "
-            f"{paths.batches_offsets.name} names {len(batches)} batches.",
-            path=str(paths.manifest),
-            next_step="Begin a new run with --restart.",
+        raise _unusable(
+            paths.manifest,
+            f"cannot be used: it names {manifest.num_batches} batches, but "
+            f"{paths.batches_offsets.name} names {len(batches)} batches",
         )
     one_host = read_one_host(paths)
     if one_host is not None:
