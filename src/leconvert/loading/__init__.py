@@ -15,7 +15,7 @@ stores.
 
 from typing import TYPE_CHECKING
 
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.loading.decoders import (

@@ -454,7 +454,7 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
     if run_id is None:
         return None
     try:
-        manifest = read_manifest(work.run(run_id), run_id)
+        manifest = read_manifest(work.run(run_id))
         if manifest.outline is None:
             return None
         made = open_sparse_snapshot(Path(manifest.source))
