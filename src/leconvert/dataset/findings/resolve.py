@@ -106,6 +106,8 @@ class ObservationLog:
     Attributes:
         remarks: Remarks about single episodes.
         sightings: Observations about many episodes.
+        missing_stats: Features whose statistics are missing, with the episodes.
+        stale_stats: Features whose statistics are stale, with the episodes.
         episode: Index of the present episode.
         stream: Its stream.
         file: Its file.
@@ -114,6 +116,8 @@ class ObservationLog:
 
     remarks: list[Observation] = field(default_factory=list)
     sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
+    missing_stats: dict[str, list[int]] = field(default_factory=dict)
+    stale_stats: dict[str, list[int]] = field(default_factory=dict)
     episode: int = 0
     stream: str = ""
     file: str = ""
@@ -123,6 +127,17 @@ class ObservationLog:
     def path(self) -> str:
         """The file, relative to the source."""
         return self.file[self.folder_length :]
+
+    def merge(self, later: ObservationLog) -> None:
+        """Add what was seen of later episodes."""
+        self.remarks += later.remarks
+        self.sightings.merge(later.sightings)
+        for own, theirs in (
+            (self.missing_stats, later.missing_stats),
+            (self.stale_stats, later.stale_stats),
+        ):
+            for name, episodes in theirs.items():
+                own.setdefault(name, []).extend(episodes)
 
     def say(
         self,

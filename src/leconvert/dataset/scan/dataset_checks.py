@@ -426,7 +426,7 @@ def copied_tables(
 
     Only tables whose rows are numbered as those of another episode are read.
     """
-    strange = {remark.episode for remark in gathered.remarks if remark.code == "episode-index"}
+    strange = {remark.episode for remark in gathered.log.remarks if remark.code == "episode-index"}
     if not strange:
         return
     table, *videos = gathered.slices

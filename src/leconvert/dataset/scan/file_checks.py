@@ -650,7 +650,7 @@ class StatsCheck:
         episodes: Sequence[int],
         notes: ObservationLog,
         found: Sequence[tuple[int, Extremes]] = (),
-    ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    ) -> None:
         """Check the statistics of some episodes.
 
         Args:
@@ -658,12 +658,8 @@ class StatsCheck:
             episodes: The episodes.
             notes: Receives the observations.
             found: The number of rows of each, and the extremes of its columns, as far as known.
-
-        Returns:
-            The features with missing, and those with stale statistics, with the episodes.
         """
-        missing: dict[str, list[int]] = {}
-        stale: dict[str, list[int]] = {}
+        missing, stale = notes.missing_stats, notes.stale_stats
         is_sound = self.finds_nothing(block)
         for episode, stats in zip(episodes, () if is_sound else block.rows, strict=not is_sound):
             notes.episode = episode
@@ -689,7 +685,6 @@ class StatsCheck:
                     continue
                 if self._compare(name, (stats or {})[name], extremes[name], rows, notes):
                     stale.setdefault(name, []).append(episode)
-        return missing, stale
 
     def finds_nothing(self, block: StatsBlock) -> bool:
         """Return whether the statistics of some episodes are right, apart from their extremes."""

@@ -177,7 +177,7 @@ def _resolved(
     to: str,
 ) -> SourceScan:
     """Run the checks that need all files, and decide about repairs."""
-    dataset, episodes = source.dataset, _as_long_as_files(source.episodes, gathered.remarks)
+    dataset, episodes = source.dataset, _as_long_as_files(source.episodes, gathered.log.remarks)
     root, declared = dataset.root, dataset.stored_features
     tasks, remarks = source.tasks, source.remarks
     remarks += beyond_target(declared, to)
@@ -230,9 +230,9 @@ def _resolved(
         remarks += check_images(declared, columns.schema)
     unsound = _computable(gathered, remarks) if source.reads_stats else None
     if not computes_stats and unsound is not None:
-        remarks = [_stale_remark(remark, gathered.stale_stats, unsound) for remark in remarks]
+        remarks = [_stale_remark(remark, gathered.log.stale_stats, unsound) for remark in remarks]
         anew = redeclared(declared, corrected)
-        needed = {name: set(found) for name, found in gathered.missing_stats.items()}
+        needed = {name: set(found) for name, found in gathered.log.missing_stats.items()}
         remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
     features = {**declared, **corrected}
     remarks += check_names(features)
@@ -429,7 +429,7 @@ def _whole_remarks(
     absent = absent_features(declared, columns.schema, gathered.slices)
     remarks = [
         remark
-        for remark in gathered.sightings.remarks()
+        for remark in gathered.log.sightings.remarks()
         if not (remark.code == "missing-stats" and remark.feature in absent)
     ]
     one_text = dict(zip(episodes.index.tolist(), episodes.has_one_text.tolist(), strict=True))
@@ -437,7 +437,7 @@ def _whole_remarks(
         replace(remark, helps=tasks_helps(remark.code, one_text[remark.episode]))
         if remark.code == "task-index" and remark.episode is not None
         else remark
-        for remark in gathered.remarks
+        for remark in gathered.log.remarks
         # A column without numbers has no statistics to compute.
         if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
     ]
@@ -491,8 +491,8 @@ def _computable(gathered: Gathered, remarks: Sequence[Observation]) -> dict[str,
         for remark in remarks
         if remark.code == "uncomputable-stats"
     }
-    unsound = {name: list(episodes) for name, episodes in gathered.missing_stats.items()}
-    for name, episodes in gathered.stale_stats.items():
+    unsound = {name: list(episodes) for name, episodes in gathered.log.missing_stats.items()}
+    for name, episodes in gathered.log.stale_stats.items():
         if (name, None) not in never:
             found = [episode for episode in episodes if (name, episode) not in never]
             unsound[name] = sorted([*unsound.get(name, ()), *found])

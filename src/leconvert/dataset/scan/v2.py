@@ -435,26 +435,24 @@ class EpisodeScanner(Scanner):
 
     def __call__(self, first: int, stop: int) -> Look:
         """Look at the episodes at positions ``first`` to ``stop``."""
-        look = Look((stop - first) * len(self.streams))
-        notes = ObservationLog(
-            look.remarks, look.sightings, folder_length=len(f"{self.paths.root}/")
-        )
+        num_files = (stop - first) * len(self.streams)
+        look = Look(num_files=num_files, folder_length=len(f"{self.paths.root}/"))
         indices = self.episode_index[first:stop].tolist()
         lengths = self.length[first:stop].tolist()
         seen: list[list[_Facts]] = []
         for stream in self.streams:
-            notes.stream = stream
+            look.stream = stream
             paths = list(self.paths.absolute(stream, indices))
             forget_old_names(paths)
             if stream == DATA_STREAM:
-                facts = self._look_at_tables(paths, indices, lengths, first, notes, look)
+                facts = self._look_at_tables(paths, indices, lengths, first, look)
             else:
-                facts = self._look_at_clips(paths, indices, lengths, notes, look.clips)
+                facts = self._look_at_clips(paths, indices, lengths, look)
             seen.append(facts)
             numbers = np.array([fact.numbers for fact in facts], SLICE_NUMBERS)
             kinds = [fact.kind for fact in facts]
             look.slices.append(SeenSlices(stream, np.arange(first, stop), numbers, kinds))
-        self._compare_lengths(seen, indices, lengths, notes)
+        self._compare_lengths(seen, indices, lengths, look)
         return look
 
     def _look_at_tables(
@@ -463,13 +461,12 @@ class EpisodeScanner(Scanner):
         indices: Sequence[int],
         lengths: Sequence[int],
         first: int,
-        notes: ObservationLog,
         look: Look,
     ) -> list[_Facts]:
         found: list[_Facts] = []
         seen: list[tuple[int, Extremes]] = []
         for path, index, length in zip(paths, indices, lengths, strict=True):
-            notes.episode, notes.file = index, path
+            look.episode, look.file = index, path
             row_facts = RowFacts()
             extremes: Extremes = {}
             try:
@@ -478,16 +475,16 @@ class EpisodeScanner(Scanner):
                     # Some rows of a table with a wrong number of rows may be kept.
                     if facts.frames and length:
                         extremes = table.extremes
-                        row_facts = self._check_table(table, extremes, notes)
+                        row_facts = self._check_table(table, extremes, look)
                     if facts.frames != length:  # statistics that do not fit are no surprise
                         extremes = {}
             except (OSError, UnreadableSourceError) as error:
-                facts = _unread(error, notes)
+                facts = _unread(error, look)
             found.append(facts)
             look.rows.append(row_facts)
             seen.append((length, extremes))
         if self.stats is not None:
-            self._look_at_stats(*self.stats, first, indices, seen, notes, look)
+            self._look_at_stats(*self.stats, first, indices, seen, look)
         return found
 
     def _look_at_stats(
@@ -497,7 +494,6 @@ class EpisodeScanner(Scanner):
         first: int,
         indices: Sequence[int],
         seen: Sequence[tuple[int, Extremes]],
-        notes: ObservationLog,
         look: Look,
     ) -> None:
         """Check the lines of statistics of a block of episodes, given the rows of each."""
@@ -516,16 +512,13 @@ class EpisodeScanner(Scanner):
                 rows.append(stats)
                 among.append(place)
                 continue
-            notes.episode = indices[place]
-            notes.sight("missing-stats", said, path=STATS_PATH)
+            look.episode = indices[place]
+            look.sight("missing-stats", said, path=STATS_PATH)
             for name in self._check_stats.features:
                 look.missing_stats.setdefault(name, []).append(indices[place])
         if rows:
             episodes, known = [indices[n] for n in among], [seen[n] for n in among]
-            missing, stale = self._check_stats(StatsBlock(rows), episodes, notes, known)
-            for names, all_of_it in (missing, look.missing_stats), (stale, look.stale_stats):
-                for name, of_name in names.items():
-                    all_of_it.setdefault(name, []).extend(of_name)
+            self._check_stats(StatsBlock(rows), episodes, look, known)
 
     def _opened_table(self, path: str) -> tables.DataFile:
         try:
@@ -545,20 +538,19 @@ class EpisodeScanner(Scanner):
         paths: Sequence[str],
         indices: Sequence[int],
         lengths: Sequence[int],
-        notes: ObservationLog,
-        kinds: dict[str, ClipFacts],
+        look: Look,
     ) -> list[_Facts]:
         found: list[_Facts] = []
         clips = media.read_clips(paths)
         for path, index, length, (stored, clip) in zip(paths, indices, lengths, clips, strict=True):
-            notes.episode, notes.file = index, path
+            look.episode, look.file = index, path
             try:
                 # A file that cannot be read gives the reason when its status is read.
                 status = status_now(path) if stored is None else stored.status
                 file = facts_of_opened(path, status, self.fleeting_inodes)
-                found.append(self._clip_facts(clip, file, length, notes, kinds))
+                found.append(self._clip_facts(clip, file, length, look))
             except (OSError, UnreadableSourceError) as error:
-                found.append(_unread(error, notes))
+                found.append(_unread(error, look))
         return found
 
     def _clip_facts(
@@ -566,12 +558,11 @@ class EpisodeScanner(Scanner):
         clip: media.ClipIndex | UnreadableSourceError,
         file: tuple[int, int, int],
         length: int,
-        notes: ObservationLog,
-        kinds: dict[str, ClipFacts],
+        look: Look,
     ) -> _Facts:
         cut_off = clip if isinstance(clip, media.TruncatedClipError) else None
         if cut_off is None:
-            clip, seconds = usable_clip(clip, self.fps, notes)
+            clip, seconds = usable_clip(clip, self.fps, look)
         else:
             clip, seconds = cut_off.index, None
         frames = len(clip.sizes)
@@ -581,20 +572,20 @@ class EpisodeScanner(Scanner):
             if len(late):  # frames may be lost before it
                 in_place = int(late[0])
             if not clip.keyframes[0]:
-                notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
+                look.say("no-keyframe", f"{shown(look.path)} does not begin with a keyframe.")
             elif len(late) and frames == length:
-                notes.sight(
+                look.sight(
                     "frame-times",
-                    f"{shown(notes.path)}: the times of {len(late)} of {length} frames differ from "
+                    f"{shown(look.path)}: the times of {len(late)} of {length} frames differ from "
                     "frame / fps by at least half of 1 / fps. The result places the frames by "
                     "their order.",
                 )
         if cut_off is not None:
             in_place = min(in_place, cut_off.whole_frames)
-            notes.say("unreadable-file", shown(cut_off.message), whole_frames=in_place)
-        self._check_clip[notes.stream](clip, notes)
-        if clip.config_key not in kinds:
-            kinds[clip.config_key] = ClipFacts.of(clip)
+            look.say("unreadable-file", shown(cut_off.message), whole_frames=in_place)
+        self._check_clip[look.stream](clip, look)
+        if clip.config_key not in look.clips:
+            look.clips[clip.config_key] = ClipFacts.of(clip)
         misfit = clip.misfit(self.fps) if seconds is None else Misfit.REMUXED
         kind, is_cut_off = clip.config_key, cut_off is not None
         return _Facts(*file, frames, file[0], misfit, kind, in_place, is_cut_off)
@@ -604,7 +595,7 @@ class EpisodeScanner(Scanner):
         seen: Sequence[Sequence[_Facts]],
         indices: Sequence[int],
         lengths: Sequence[int],
-        notes: ObservationLog,
+        look: Look,
     ) -> None:
         """Compare the frames of each episode's slices with its length."""
         wrong = {
@@ -616,7 +607,7 @@ class EpisodeScanner(Scanner):
         for place in sorted(wrong):
             index, length = indices[place], lengths[place]
             table, *clips = [facts[place] for facts in seen]
-            notes.episode = index
+            look.episode = index
             frames = sorted({clip.frames for clip in clips if clip.kind})
             # Nothing is in place in a file that cannot be read.
             whole = min(fact.in_place for fact in (table, *clips))
@@ -627,17 +618,17 @@ class EpisodeScanner(Scanner):
             for stream, facts in zip(self.streams, (table, *clips), strict=True):
                 if not facts.kind or facts.frames == length or facts.is_cut_off:
                     continue
-                notes.stream, notes.file = stream, next(self.paths.absolute(stream, [index]))
+                look.stream, look.file = stream, next(self.paths.absolute(stream, [index]))
                 if facts is table:
                     videos = f", its videos have {_joined(frames)} frames" if frames else ""
                     has = count(facts.frames, "row")
-                    said = f"{shown(notes.path)} has {has}, {says}{videos}."
-                    notes.say("row-count", said, whole_frames=whole)
+                    said = f"{shown(look.path)} has {has}, {says}{videos}."
+                    look.say("row-count", said, whole_frames=whole)
                 else:
                     rows = f", its table has {table.frames} rows" if table.kind else ""
                     has = count(facts.frames, "frame")
-                    said = f"{shown(notes.path)} has {has}, {says}{rows}."
-                    notes.say("frame-count", said, whole_frames=whole)
+                    said = f"{shown(look.path)} has {has}, {says}{rows}."
+                    look.say("frame-count", said, whole_frames=whole)
 
 
 class TableKinds:

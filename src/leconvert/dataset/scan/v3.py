@@ -199,9 +199,11 @@ def _look_at_files(
         num_files=len(wanted),
     )
     # A file also has episodes that are not selected.
-    about_kept = [each for each in gathered.remarks if each.episode is None or kept[each.episode]]
+    log = gathered.log
+    log.remarks = [each for each in log.remarks if each.episode is None or kept[each.episode]]
+    log.missing_stats = missing_stats
     if may_locate:
-        located, seen = _locate_files(root, declared, table, wanted, about_kept)
+        located, seen = _locate_files(root, declared, table, wanted, log.remarks)
         if located:  # what else is wrong is told of the right files
             reading = located.reading(dataset.reading, declared, table)
             right = v3.Dataset(root, reading, info=dataset.stored_info)
@@ -214,7 +216,7 @@ def _look_at_files(
         dataset,
         _episodes(table, kept, remarks),
         tasks,
-        replace(gathered, remarks=about_kept, missing_stats=missing_stats),
+        gathered,
         remarks,
         reads_stats=True,
     )
@@ -339,15 +341,13 @@ def _check_stats(
     """Return which features lack statistics, with the wanted episodes concerned."""
     check = StatsCheck(features, v3.EPISODES_DIR)
     log = ObservationLog(stream="episodes", file=v3.EPISODES_DIR)
-    missing: dict[str, list[int]] = {}
     row = 0
     for block in dataset.episodes_reader.blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
         stats = v3.stats_of_rows(block)
         chosen = wanted[row : row + len(stats)]
         episodes = (row + np.flatnonzero(chosen)).tolist()
         if episodes:
-            for name, found in check(stats[chosen], episodes, log)[0].items():
-                missing.setdefault(name, []).extend(found)
+            check(stats[chosen], episodes, log)
         row += len(stats)
     if not row:  # no column at all
         said = f"{v3.EPISODES_DIR} has no statistics of episodes."
@@ -355,7 +355,7 @@ def _check_stats(
         episodes = np.flatnonzero(wanted).tolist()
         return {name: list(episodes) for name in check.features}
     remarks += log.sightings.remarks()
-    return missing
+    return log.missing_stats
 
 
 @dataclass(eq=False)
@@ -391,29 +391,27 @@ class FileScanner(Scanner):
         """Look at one of the files."""
         routed = self.routes[number]
         lengths = self.table.length[routed.episodes]
-        look, kind = Look(num_files=1), ""
-        numbers = np.zeros(len(lengths), SLICE_NUMBERS)
-        file = f"{self.root}/{routed.path}"
-        notes = ObservationLog(
-            look.remarks,
-            look.sightings,
-            int(routed.episodes[0]),
-            routed.stream,
-            file,
-            len(file) - len(routed.path),
+        kind, file = "", f"{self.root}/{routed.path}"
+        look = Look(
+            num_files=1,
+            episode=int(routed.episodes[0]),
+            stream=routed.stream,
+            file=file,
+            folder_length=len(file) - len(routed.path),
         )
+        numbers = np.zeros(len(lengths), SLICE_NUMBERS)
         forget_old_names([file])
         try:
             facts = facts_of_opened(file, status_now(file), self.fleeting_inodes)
             numbers["file_bytes"], numbers["mtime_ns"], numbers["inode"] = facts
             if routed.stream == DATA_STREAM:
-                kind = self._look_at_table(routed, lengths, numbers, look, notes)
+                kind = self._look_at_table(routed, lengths, numbers, look)
             else:
-                kind = self._look_at_video(routed, lengths, numbers, look, notes)
+                kind = self._look_at_video(routed, lengths, numbers, look)
         except (OSError, UnreadableSourceError) as error:
             look.rows = [RowFacts()] * len(lengths)
             look.remarks.clear()
-            if say_unread(error, notes):
+            if say_unread(error, look):
                 numbers = np.zeros_like(numbers)
                 numbers["file_bytes"] = NO_FILE
             look.remarks[:] = [
@@ -431,25 +429,24 @@ class FileScanner(Scanner):
         lengths: IntArray,
         numbers: npt.NDArray[np.void],
         look: Look,
-        notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a table's slices, and return its kind."""
-        with tables.DataFile(notes.file) as table:
+        with tables.DataFile(look.file) as table:
             kind = self._kinds(table)
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
             values = [name for name in v3.columns_of_values(self.declared) if name in table.columns]
             with_empty = [name for name in values if table.null_count(name) != 0]
-        with pq.ParquetFile(notes.file) as file:
+        with pq.ParquetFile(look.file) as file:
             placed = v3.place_rows(file, routed, lengths)
             there = np.where(placed.first >= 0, np.minimum(placed.rows, lengths), 0)
             whole = dict(zip(routed.episodes.tolist(), there.tolist(), strict=True))
             for code, episode, said in placed.wrong:
                 if episode is None:
-                    notes.sight(code, f"{said} They are left behind.")
+                    look.sight(code, f"{said} They are left behind.")
                 else:
-                    notes.episode = episode
-                    notes.say(code, said, whole_frames=whole[episode])
-            look.rows = self._check_rows(file, with_empty, routed, placed.first, there, notes)
+                    look.episode = episode
+                    look.say(code, said, whole_frames=whole[episode])
+            look.rows = self._check_rows(file, with_empty, routed, placed.first, there, look)
         if lengths.tolist() != [rows]:
             numbers["misfit"] = Misfit.SHARED
         frames = placed.rows
@@ -468,7 +465,7 @@ class FileScanner(Scanner):
         routed: v3.RoutedFile,
         first: IntArray,
         rows: IntArray,
-        notes: ObservationLog,
+        look: ObservationLog,
     ) -> list[RowFacts]:
         """Compare the rows that were found for each episode, side by side."""
         is_there = rows > 0
@@ -480,10 +477,10 @@ class FileScanner(Scanner):
             check.read(file, with_empty)
         disordered = set(check.disordered)
         for episode in sorted(disordered):
-            notes.episode = episode
-            notes.say(
+            look.episode = episode
+            look.say(
                 "row-order",
-                f"{shown(notes.path)}: the rows of episode {episode} are in another order than "
+                f"{shown(look.path)}: the rows of episode {episode} are in another order than "
                 "their times or numbers.",
                 severity="" if self._check_clip else "warning",
             )
@@ -494,19 +491,19 @@ class FileScanner(Scanner):
             for episode, said in check.wrong_in(column).items():
                 if episode in disordered:
                     continue
-                notes.episode = episode
-                notes.say(
+                look.episode = episode
+                look.say(
                     code,
-                    f"{shown(notes.path)}: {column} is wrong, first in {said}.",
+                    f"{shown(look.path)}: {column} is wrong, first in {said}.",
                     severity="warning" if mild else "",
                 )
         for column, wrong in check.with_empty.items():
-            said = said_of_empty(column, f"{count(wrong.count, 'row')} of {shown(notes.path)}")
+            said = said_of_empty(column, f"{count(wrong.count, 'row')} of {shown(look.path)}")
             for episode in sorted(wrong.episodes):
-                notes.episode = episode
-                notes.say("empty-values", said, feature=column)
+                look.episode = episode
+                look.say("empty-values", said, feature=column)
         if self.is_for_v21 and "timestamp" in file.schema_arrow.names:
-            self._check_steps(file, among, first, first + rows, notes)
+            self._check_steps(file, among, first, first + rows, look)
         unplaced = check.wrong_in("index").keys() - disordered
         untasked = check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
@@ -530,7 +527,7 @@ class FileScanner(Scanner):
         among: v3.RoutedFile,
         first: IntArray,
         stop: IntArray,
-        notes: ObservationLog,
+        look: ObservationLog,
     ) -> None:
         """Check the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
 
@@ -545,8 +542,8 @@ class FileScanner(Scanner):
                 return  # another finding reports that there are none
             held = np.concatenate([held, times])
             while spans and spans[0][2] <= begin + len(held):
-                notes.episode, *rows = spans.popleft()
-                steps_are_even(held[rows[0] - begin : rows[1] - begin], self.declared.fps, notes)
+                look.episode, *rows = spans.popleft()
+                steps_are_even(held[rows[0] - begin : rows[1] - begin], self.declared.fps, look)
             if not spans:
                 return
             passed = min(max(0, spans[0][1] - begin), len(held))
@@ -558,15 +555,14 @@ class FileScanner(Scanner):
         lengths: IntArray,
         numbers: npt.NDArray[np.void],
         look: Look,
-        notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a video's slices, and return its decoder configuration."""
         fps = self.declared.fps
         try:
-            found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(notes.file)
+            found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(look.file)
         except media.UnsupportedClipError as error:
             found = error
-        clip, stored = usable_clip(found, fps, notes)
+        clip, stored = usable_clip(found, fps, look)
         misfit = Misfit(0) if stored is None else Misfit.REMUXED
         if lengths.tolist() != [clip.num_samples]:
             misfit |= Misfit.SHARED
@@ -574,10 +570,10 @@ class FileScanner(Scanner):
             misfit |= clip.misfit(fps)
         numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
-        self._check_clip[routed.stream](clip, notes)
+        self._check_clip[routed.stream](clip, look)
         begin_seconds = self.table.placed[routed.stream].begin_seconds[routed.episodes]
         end_seconds = self.table.placed[routed.stream].end_seconds[routed.episodes]
-        first, is_counted = _frames_begin(clip, begin_seconds, lengths, fps, notes)
+        first, is_counted = _frames_begin(clip, begin_seconds, lengths, fps, look)
         own = lengths
         if not is_counted:
             own = v3.own_frames(clip.num_samples, first, lengths, begin_seconds, end_seconds, fps)
@@ -589,22 +585,22 @@ class FileScanner(Scanner):
         usable = sound | ((own < lengths) & (whole > 0))
         begins, ends = v3.with_leads(clip, np.where(usable, first, 0), np.where(usable, stop, 0))
         for place, episode in enumerate(routed.episodes.tolist()):
-            notes.episode = episode
+            look.episode = episode
             if wrong[place]:
                 code = "shared-frames" if wrong[place] == _SHARES_FRAMES else "frame-count"
                 kept = int(whole[place]) if usable[place] and begins[place] >= 0 else 0
-                said = f"{shown(notes.path)}: episode {episode} {wrong[place]}."
-                notes.say(code, said, whole_frames=kept)
+                said = f"{shown(look.path)}: episode {episode} {wrong[place]}."
+                look.say(code, said, whole_frames=kept)
             elif sound[place] and begins[place] < 0:
-                notes.say(
+                look.say(
                     "no-keyframe",
-                    f"{shown(notes.path)}: episode {episode} cannot be cut out without "
+                    f"{shown(look.path)}: episode {episode} cannot be cut out without "
                     "encoding, since it does not begin with a keyframe or needs frames "
                     "of its neighbours.",
                 )
         placed = sound & (np.rint(begin_seconds * float(fps)) == first)
         seconds = seconds if stored is None else stored
-        _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
+        _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, look)
         sound = usable & (begins >= 0)
         begins, ends = np.where(sound, begins, 0), np.where(sound, ends, 0)
         at = np.concatenate(([0], np.cumsum(clip.sizes)))
