@@ -3,64 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from leconvert.dataset.formats import v2, v3
 from leconvert.dataset.formats.dataset import Dataset, Totals
-from leconvert.model.values import DATA_STREAM, OVERLAY, IntArray
+from leconvert.model.values import DATA_STREAM, OVERLAY
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UsageError
 
 Records = Callable[[], Iterable[v3.EpisodeRecords]]
 
 
-class Target(Protocol):
+@dataclass(frozen=True)
+class Target:
     """A version to write.
 
     Attributes:
         version: Its ``codebase_version``.
         list_entry: The name of lists in the metadata of data files for `datasets`.
+        names: The names of its files.
     """
 
     version: str
     list_entry: str
-
-    def path(self, stream: str, number: int) -> str:
-        """Return the path of a stream's file ``number``, from 0, relative to the dataset."""
-
-    def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
-        """Return the numbers of files, from their indices in a table of episodes."""
+    names: v3.FileNames
 
     def info(
         self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return ``info.json``, from the source's and the options of a manifest."""
-
-    def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
-        """Write the record and statistics of each episode; return the files, in order."""
-
-    def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
-        """Write the tasks; return the paths of the files."""
-
-
-@dataclass(frozen=True)
-class _V3:
-    version = "v3.0"
-    list_entry = "List"
-    names: v3.FileNames = v3.USUAL_NAMES
-
-    def path(self, stream: str, number: int) -> str:
-        return self.names.path(stream, number)
-
-    def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
-        return self.names.numbers(chunk, file)
-
-    def info(
-        self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        if self.version != V3_VERSION:
+            return v2.converted_info(info, totals)
         return v3.converted_info(
             info,
             totals,
@@ -71,42 +47,33 @@ class _V3:
         )
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
-        return v3.write_episodes(root, episodes, fps=fps, names=self.names)
-
-    def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
-        v3.write_tasks(root, tasks)
-        return [v3.TASKS_PATH]
-
-
-class _V21:
-    version = v2.WRITTEN_VERSION
-    # The library of LeRobot 0.3.3 knows no other name.
-    list_entry = "Sequence"
-
-    def path(self, stream: str, number: int) -> str:
-        return v2.output_path(stream, number)
-
-    def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:  # noqa: ARG002 - counts on
-        return file
-
-    def info(
-        self,
-        info: Mapping[str, Any],
-        totals: Totals,
-        options: Mapping[str, Any],  # noqa: ARG002 - no file holds several episodes
-    ) -> dict[str, Any]:
-        return v2.converted_info(info, totals)
-
-    def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:  # noqa: ARG002
+        """Write the record and statistics of each episode; return the files, in order."""
+        if self.version == V3_VERSION:
+            return v3.write_episodes(root, episodes, fps=fps, names=self.names)
         blocks = ((each.episode_index, each.length, each.legacy, each.stats) for each in episodes())
         return v2.write_episodes(root, blocks)
 
     def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
+        """Write the tasks; return the paths of the files."""
+        if self.version == V3_VERSION:
+            v3.write_tasks(root, tasks)
+            return [v3.TASKS_PATH]
         v2.write_tasks(root, tasks)
         return [v2.TASKS_PATH]
 
 
-TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3(), _V21())}
+_V3 = Target(V3_VERSION, "List", v3.USUAL_NAMES)
+# The library of LeRobot 0.3.3 knows no other name of lists.
+_V21 = Target(
+    v2.WRITTEN_VERSION,
+    "Sequence",
+    v3.FileNames(
+        v2.in_v3_words(v2.DATA_PATH_TEMPLATE),
+        v2.in_v3_words(v2.VIDEO_PATH_TEMPLATE),
+        counts_on=True,
+    ),
+)
+TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3, _V21)}
 """Every version that can be written, by its ``codebase_version``."""
 
 
@@ -115,8 +82,7 @@ TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3(), _V
 
 def v3_target(info: Mapping[str, Any]) -> Target:
     """Return the target of an existing v3.0 result, from its ``info.json``."""
-    names = v3.names_of(info)
-    return TARGETS[V3_VERSION] if names == v3.USUAL_NAMES else _V3(names)
+    return replace(_V3, names=v3.names_of(info))
 
 
 def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
@@ -134,7 +100,7 @@ def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
     if len(first) != len(last):
         # LeRobot reads tables in the order of their names as text.
         raise _untranslatable(dataset, "do not sort in the order of the episodes")
-    return _V3(names)
+    return replace(_V3, names=names)
 
 
 def _untranslatable(dataset: v2.Dataset, what: str) -> UsageError:

@@ -430,7 +430,7 @@ class SourcePaths:
     @property
     def v3_templates(self) -> tuple[str, str | None]:
         """The templates of data and video files with the placeholders of v3.0."""
-        data, video = (_in_v3_words(each.text) for each in (self._data, self._video))
+        data, video = (in_v3_words(each.text) for each in (self._data, self._video))
         return data, video if self._cameras else None
 
     @property
@@ -495,7 +495,8 @@ class _Template:
         self.name = _pattern(path, key, name, allowed) if f"{{{_INDEX}" in name else None
 
 
-def _in_v3_words(template: str) -> str:
+def in_v3_words(template: str) -> str:
+    """Return a template of paths with the placeholders of v3.0."""
     words = {_CHUNK: "chunk_index", _INDEX: "file_index"}
     return re.sub(
         rf"(?<!\{{)((?:\{{\{{)*\{{)({_CHUNK}|{_INDEX})(?=[:!}}])",
@@ -933,15 +934,6 @@ _DROPPED_KEYS = frozenset({"data_files_size_in_mb", "video_files_size_in_mb"})
 # Between these, Python writes fractions without an exponent.
 _LEAST_PLAIN, _EXPONENT_FROM = 1e-4, 1e16
 _json = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def output_path(stream: str, number: int) -> str:
-    """Return the path of a stream's file of episode ``number``, as leconvert names it."""
-    camera = camera_of(stream)
-    template = DATA_PATH_TEMPLATE if camera is None else VIDEO_PATH_TEMPLATE
-    return template.format(
-        episode_chunk=number // FILES_PER_CHUNK, episode_index=number, video_key=camera
-    )
 
 
 def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:

@@ -340,7 +340,7 @@ def _files(tables: ResultTables, routes: Routes) -> tuple[set[str], list[Differe
     found: list[Difference] = []
     for stream, numbers in routes.file_number.items():
         for first, _ in file_runs(numbers):
-            path = tables.target.path(stream, int(numbers[first]))
+            path = tables.target.names.path(stream, int(numbers[first]))
             if path in files:
                 found.append(Difference("episodes of a file", path, "one run", "several"))
             files.add(path)
@@ -566,7 +566,7 @@ class Comparer:
 
     def path_of(self, stream: str, position: int) -> str:
         """Return the output file of an episode, relative to the result."""
-        return self.tables.target.path(stream, int(self.routes.file_number[stream][position]))
+        return self.tables.target.names.path(stream, int(self.routes.file_number[stream][position]))
 
     def files(self, stream: str) -> _Files:
         """Return the files of a stream."""
