@@ -12,22 +12,20 @@ from leconvert.dataset.formats.dataset import (
     frame_rate,
     renamed_stream,
 )
-from leconvert.dataset.formats.provenance import (
+from leconvert.dataset.formats.sources import (
     PROVENANCE_PATH,
     SourceRecord,
-    episode_digests,
-    has_provenance,
-    read_provenance,
-    write_provenance,
-)
-from leconvert.dataset.formats.sources import (
     Sources,
     SourceView,
     differences_table,
     differing_features,
     differing_subtasks,
+    episode_digests,
+    has_provenance,
     open_dataset,
     open_sources,
+    read_provenance,
+    write_provenance,
 )
 from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
 from leconvert.dataset.formats.targets import TARGETS, Target, target_of, v3_target
