@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -82,26 +82,75 @@ Features = Mapping[str, Mapping[str, Any]]
 Totals = Mapping[str, Sequence[int]]
 
 
+class StoredColumn(NamedTuple):
+    """A column as most tables store it.
+
+    Attributes:
+        values: The type of its values: those in lists of one value, int64 for `is_floating`.
+        sizes: The lengths of its lists, the outer one first, or the reason why rows have no common
+            length; None for a column without lists, or with lists of any length.
+        is_wrapped: Whether some tables store lists of one value.
+        is_floating: Whether it is a default integer column that some tables store as floating-point
+            numbers.
+    """
+
+    values: pa.DataType
+    sizes: tuple[int, ...] | str | None
+    is_wrapped: bool
+    is_floating: bool
+
+    @classmethod
+    def of(cls, field: pa.Field, lengths: tuple[int, ...] | str | None = None) -> StoredColumn:
+        """Return the column of one table, given the lengths of lists that its type leaves open."""
+        fixed, kind = list_sizes(field.type), field.type
+        if lengths is None and fixed and None not in fixed:
+            lengths = tuple([size for size in fixed if size is not None])
+        if lengths == (1,):
+            kind = innermost_type(kind)
+        is_floating = DEFAULT_COLUMNS.get(field.name) == "int64" and pa.types.is_floating(kind)
+        return cls(pa.int64() if is_floating else kind, lengths, lengths == (1,), is_floating)
+
+    def joined(self, other: StoredColumn) -> StoredColumn:
+        """Return the column with the rows of both. A wider type takes its place."""
+        values = common_type(other.values, self.values)
+        assert values is not None, "_differences found one"
+        is_same = other.sizes is None or values.equals(self.values)
+        return StoredColumn(
+            values,
+            self.sizes if is_same else other.sizes,
+            self.is_wrapped or other.is_wrapped,
+            self.is_floating or other.is_floating,
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DataColumns:
     """The columns of a dataset's tables.
 
     Attributes:
         schema: The columns of most tables, including those left out; None if none could be read.
-        lengths: Lengths of the lists in them, which the types do not have, or the reason why rows
-            have no common length; see `leconvert.tables.DataFile.lengths`.
+        by_name: The same, with what the types do not tell.
         is_common: Whether each table can be joined with these, shape (E,).
-        wrapped: Columns with lists of one value, in at least some of these tables.
-        floating: Default integer columns that some of these tables store as floating-point numbers.
         picture_shapes: Shape of the first picture in columns of images without a usable one.
     """
 
     schema: pa.Schema | None
-    lengths: Mapping[str, tuple[int, ...] | str]
+    by_name: Mapping[str, StoredColumn]
     is_common: BoolArray
-    wrapped: frozenset[str] = frozenset()
-    floating: frozenset[str] = frozenset()
     picture_shapes: Mapping[str, list[int]] = MappingProxyType({})
+
+    @property
+    def floating(self) -> list[str]:
+        """Default integer columns that some tables store as floating-point numbers."""
+        return [name for name, column in self.by_name.items() if column.is_floating]
+
+    def type_of_values(self, name: str) -> pa.DataType:
+        """Return the type of a column in the result."""
+        assert self.schema is not None
+        column, kind = self.by_name[name], self.schema.field(name).type
+        if column.is_floating:
+            return pa.int64()
+        return innermost_type(kind) if column.is_wrapped else kind
 
 
 def check_files(
@@ -205,39 +254,20 @@ def common_columns(
     if not counts.any():
         return DataColumns(None, {}, readable)
     common = int(counts.argmax())
-    schema, lengths = _columns_of(dataset, data, common)
-    wrapped = _wrapped(schema, lengths)
-    floating = _floating(schema, wrapped)
+    schema, columns = _columns_of(dataset, data, common)
     passed_over = {*left_out, *computed}
-    plain = _without(schema, passed_over, unwrapped=wrapped)
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
     reasons: dict[int, list[tuple[str | None, str]]] = {}
     for kind in np.flatnonzero(counts).tolist():
         if kind == common:
             continue
-        other, their_lengths = _columns_of(dataset, data, kind)
-        also_wrapped = _wrapped(other, their_lengths)
-        joined = _joined(_without(other, passed_over, unwrapped=also_wrapped), plain)
-        differing = _other_lengths(
-            {**_sizes(schema), **lengths},
-            {**_sizes(other), **their_lengths},
-            {*passed_over, *wrapped, *also_wrapped},
-        )
-        if not isinstance(joined, pa.Schema):
-            reasons[kind] = joined
-        elif differing:
-            reasons[kind] = differing
-        else:
+        _, theirs = _columns_of(dataset, data, kind)
+        reasons[kind] = _differences(columns, theirs, passed_over)
+        if not reasons[kind]:
             fits[kind] = True
-            lengths |= {
-                name: their_lengths[name]
-                for name in their_lengths.keys() & set(plain.names)
-                if not joined.field(name).type.equals(plain.field(name).type)
-            }
-            plain = joined
-            wrapped |= also_wrapped
-            floating |= _floating(other, also_wrapped)
+            for name in columns.keys() - passed_over:
+                columns[name] = columns[name].joined(theirs[name])
     is_common: BoolArray = fits[data.group] & readable
     keys = data.key
     for position in np.flatnonzero(readable & ~is_common).tolist():
@@ -258,10 +288,11 @@ def common_columns(
                 )
             )
     for number, field in enumerate(schema):
-        if field.name in plain.names and field.name not in {*wrapped, *floating}:
-            schema = schema.set(number, field.with_type(plain.field(field.name).type))
+        column = columns[field.name]
+        if not (field.name in passed_over or column.is_wrapped or column.is_floating):
+            schema = schema.set(number, field.with_type(column.values))
     shapes = _picture_shapes(dataset.stored_features, schema, _first_path_of(dataset, data, common))
-    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating), shapes)
+    return DataColumns(schema, columns, is_common, shapes)
 
 
 def _picture_shapes(features: Features, schema: pa.Schema, path: str) -> dict[str, list[int]]:
@@ -297,11 +328,12 @@ def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) ->
 
 def _columns_of(
     dataset: Dataset, data: StreamScan, kind: int
-) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
+) -> tuple[pa.Schema, dict[str, StoredColumn]]:
     path = _first_path_of(dataset, data, kind)
     schema = tables.read_data_schema(path)
     with tables.DataFile(path) as table:
-        return schema, table.lengths(schema)
+        lengths = table.lengths(schema)
+    return schema, {field.name: StoredColumn.of(field, lengths.get(field.name)) for field in schema}
 
 
 def _first_path_of(dataset: Dataset, data: StreamScan, kind: int) -> str:
@@ -310,86 +342,37 @@ def _first_path_of(dataset: Dataset, data: StreamScan, kind: int) -> str:
     return next(dataset.absolute(DATA_STREAM, [key]))
 
 
-def _sizes(schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
-    """Return the lengths of lists that the types of their columns fix."""
-    sizes = {field.name: tables.list_sizes(field.type) for field in schema}
-    return {
-        name: tuple([size for size in found if size is not None])
-        for name, found in sizes.items()
-        if found and None not in found
-    }
-
-
-def _other_lengths(
-    wanted: Mapping[str, tuple[int, ...] | str],
-    found: Mapping[str, tuple[int, ...] | str],
-    left_out: Set[str],
+def _differences(
+    wanted: Mapping[str, StoredColumn], found: Mapping[str, StoredColumn], passed_over: Set[str]
 ) -> list[tuple[str | None, str]]:
-    """Return columns whose lists have other lengths, as far as known, with the difference."""
-    return [
-        (name, f"{shown(name)}: {_told(found[name])} instead of {_told(wanted[name])}")
-        for name in sorted(wanted.keys() & found.keys() - left_out)
-        if found[name] != wanted[name] and isinstance(wanted[name], tuple)
+    """Return why no columns can hold the rows of two kinds of tables; empty if some can.
+
+    A reason names its feature if it is about a single one.
+    """
+    names, theirs = wanted.keys() - passed_over, found.keys() - passed_over
+    if names != theirs:
+        missing, extra = sorted(names - theirs), sorted(theirs - names)
+        said = [f"{shown(name)} is missing" for name in missing]
+        said += [f"{shown(name)} is not expected" for name in extra]
+        return [((missing + extra)[0] if len(said) == 1 else None, ", ".join(said))]
+    pairs = [(name, own, found[name]) for name, own in wanted.items() if name in names]
+    types: list[tuple[str | None, str]] = [
+        (name, f"{shown(name)} is {other.values} instead of {own.values}")
+        for name, own, other in pairs
+        if common_type(other.values, own.values) is None
+    ]
+    return types or [
+        (name, f"{shown(name)}: {_told(other.sizes)} instead of {_told(own.sizes)}")
+        for name, own, other in sorted(pairs, key=lambda pair: pair[0])
+        if not (own.is_wrapped or other.is_wrapped) and isinstance(own.sizes, tuple)
+        if other.sizes not in (None, own.sizes)
     ]
 
 
-def _told(lengths: tuple[int, ...] | str) -> str:
-    return lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths))}"
-
-
-def _without(schema: pa.Schema, names: Collection[str], *, unwrapped: Set[str]) -> pa.Schema:
-    floating = _floating(schema, unwrapped)
-    return pa.schema(
-        [
-            field.with_type(pa.int64())
-            if field.name in floating
-            else field.with_type(field.type.value_type)
-            if field.name in unwrapped
-            else field
-            for field in schema
-            if field.name not in names
-        ]
+def _told(lengths: Sequence[int] | str | None) -> str:
+    return (
+        lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths or ()))}"
     )
-
-
-def _wrapped(schema: pa.Schema, lengths: Mapping[str, tuple[int, ...] | str]) -> set[str]:
-    """Return columns whose lists contain one value each."""
-    known = {**_sizes(schema), **lengths}
-    return {name for name, found in known.items() if found == (1,)}
-
-
-def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
-    """Return default integer columns that contain floating-point numbers."""
-    kinds = {
-        field.name: innermost_type(field.type) if field.name in wrapped else field.type
-        for field in schema
-        if DEFAULT_COLUMNS.get(field.name) == "int64"
-    }
-    return {name for name, kind in kinds.items() if pa.types.is_floating(kind)}
-
-
-def _joined(found: pa.Schema, wanted: pa.Schema) -> pa.Schema | list[tuple[str | None, str]]:
-    """Return columns that can hold rows of two kinds of tables, or why there are none.
-
-    If a stored type is wider than the wanted one, it takes its place, so nothing is lost. A reason
-    names its feature if it is about a single one.
-    """
-    missing = sorted(set(wanted.names) - set(found.names))
-    extra = sorted(set(found.names) - set(wanted.names))
-    if missing or extra:
-        said = [f"{shown(name)} is missing" for name in missing]
-        said += [f"{shown(name)} is not expected" for name in extra]
-        only = (missing + extra)[0] if len(said) == 1 else None
-        return [(only, ", ".join(said))]
-    reasons: list[tuple[str | None, str]] = []
-    for number, field in enumerate(wanted):
-        theirs = found.field(field.name).type
-        kind = common_type(theirs, field.type)
-        if kind is None:
-            reasons.append((field.name, f"{shown(field.name)} is {theirs} instead of {field.type}"))
-        else:
-            wanted = wanted.set(number, field.with_type(kind))
-    return reasons or wanted
 
 
 def check_global_index(
@@ -754,7 +737,7 @@ def check_columns(
     for name in sorted(stored - features.keys()):
         said = f"The tables have a column {shown(name)}, which {INFO_PATH} does not declare."
         yield Observation("undeclared-column", said, feature=name)
-        if name in columns.wrapped:
+        if columns.by_name[name].is_wrapped:
             yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
 
 
@@ -781,23 +764,23 @@ def _check_type(
 ) -> Iterator[Observation]:
     """Report a column that LeRobot cannot read, or that differs from its declaration."""
     assert columns.schema is not None
-    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    kind, column = columns.schema.field(name).type, columns.by_name[name]
     declared = _readable_declaration(name, feature, columns)
     if declared is None:
         as_stored = {"dtype": dtype_name(kind), "shape": list_sizes(kind) or [1]}
         of_images = feature["dtype"] == "image" or name in LANGUAGE_COLUMNS
         reason = read_by_lerobot(name, feature if of_images else as_stored, kind).reason
-        if isinstance(lengths, str):
-            reason = f"it holds {lengths}"
+        if isinstance(column.sizes, str):
+            reason = f"it holds {column.sizes}"
         said = f"{shown(name)} is stored as {shown(str(kind))}, which LeRobot cannot load"
         yield Observation(
             "unloadable-feature", f"{said}: {reason or 'it contains no files'}.", feature=name
         )
         return
-    if name in columns.wrapped:
+    if column.is_wrapped:
         yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
     dtype, shape = feature["dtype"], feature.get("shape")
-    if declared["dtype"] != dtype and name not in columns.floating:
+    if declared["dtype"] != dtype and not column.is_floating:
         said = f"{shown(name)} is stored as {declared['dtype']}, but declared as {shown(dtype)}."
         yield Observation("dtype-mismatch", said, path=INFO_PATH, feature=name)
     if declared["shape"] != shape and _is_shape(shape):
@@ -813,7 +796,7 @@ def _readable_declaration(
     A column with lists of one value has the dtype and shape of the value.
     """
     assert columns.schema is not None
-    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    kind, column = columns.schema.field(name).type, columns.by_name[name]
     as_declared = {"dtype": feature["dtype"], "shape": feature.get("shape")}
     if feature["dtype"] == "image" or name in LANGUAGE_COLUMNS:
         # Paths lead to files outside the table, and arrays of pixels are not files.
@@ -821,16 +804,12 @@ def _readable_declaration(
             return as_declared | {"shape": columns.picture_shapes.get(name, as_declared["shape"])}
         if name in LANGUAGE_COLUMNS or dtype_name(kind) not in NUMBER_DTYPES:
             return None
-    if isinstance(lengths, str):
+    if isinstance(column.sizes, str):
         return None
-    if name in columns.wrapped:
-        lengths = ()
-        kind = innermost_type(kind)
-    if name in columns.floating:
-        kind = pa.int64()
-    if read_by_lerobot(name, feature, kind, lengths).verdict == "exact":
+    kind, sizes = columns.type_of_values(name), () if column.is_wrapped else column.sizes
+    if read_by_lerobot(name, feature, kind, sizes).verdict == "exact":
         return as_declared
-    return declaration_of(name, kind, lengths)
+    return declaration_of(name, kind, sizes)
 
 
 def _is_shape(shape: object) -> bool:
@@ -948,10 +927,9 @@ def declare_columns(
             shape, names = _shape(field, dataset.absolute(DATA_STREAM, keys))
             dtype = "image" if names else dtype_name(field.type)
             feature = {"dtype": dtype, "shape": shape, "names": names}
-            kind = innermost_type(field.type) if field.name in columns.wrapped else field.type
-            if field.name in columns.floating:
-                feature["dtype"], kind = "int64", pa.int64()
-            reading = read_by_lerobot(field.name, feature, kind)
+            if columns.by_name[field.name].is_floating:
+                feature["dtype"] = "int64"
+            reading = read_by_lerobot(field.name, feature, columns.type_of_values(field.name))
             if reading.reason:
                 raise ValueError(reading.reason)
             declared[field.name] = feature

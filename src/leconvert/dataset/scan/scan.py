@@ -33,6 +33,7 @@ from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_fold
 from leconvert.dataset.scan.dataset_checks import (
     COMPUTED_BY,
     DataColumns,
+    StoredColumn,
     absent_features,
     beyond_target,
     check_columns,
@@ -528,14 +529,13 @@ def _with_right_declarations(
     computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
     if columns.schema is None or not computed:
         return repairs
-    changed = {*computed, *repairs.unwrapped_columns}
-    stored = replace(
-        columns,
-        schema=tables.repaired_schema(columns.schema, repairs),
-        lengths={name: found for name, found in columns.lengths.items() if name not in changed},
-        wrapped=columns.wrapped - changed,
-        floating=columns.floating - computed,
-    )
+    kept = columns.by_name.keys() - computed - set(repairs.unwrapped_columns)
+    schema = tables.repaired_schema(columns.schema, repairs)
+    own = {
+        field.name: columns.by_name[field.name] if field.name in kept else StoredColumn.of(field)
+        for field in schema
+    }
+    stored = replace(columns, schema=schema, by_name=own)
     added = repairs.declared_features.keys() - source.keys()
     features = {**source, **{name: repairs.declared_features[name] for name in added}}
     corrected = declared_as_stored(features, stored)
