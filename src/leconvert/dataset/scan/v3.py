@@ -572,11 +572,9 @@ class FileScanner(Scanner):
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, look)
         begin_seconds = self.table.placed[routed.stream].begin_seconds[routed.episodes]
-        end_seconds = self.table.placed[routed.stream].end_seconds[routed.episodes]
-        first, is_counted = _frames_begin(clip, begin_seconds, lengths, fps, look)
-        own = lengths
-        if not is_counted:
-            own = v3.own_frames(clip.num_samples, first, lengths, begin_seconds, end_seconds, fps)
+        placed_frames = v3.place_frames(clip.num_samples, routed, self.table, fps)
+        first, own, _ = placed_frames
+        _say_places(placed_frames, clip.num_samples, begin_seconds, lengths, fps, look)
         stop = first + own
         seconds = np.sort(clip.presentation_times) / clip.timescale
         wrong = _not_there(clip, seconds, first, own, lengths, begin_seconds, fps)
@@ -610,30 +608,29 @@ class FileScanner(Scanner):
         return clip.config_key
 
 
-def _frames_begin(
-    clip: media.ClipIndex,
+def _say_places(
+    placed: v3.PlacedFrames,
+    num_frames: int,
     begin_seconds: FloatArray,
     lengths: IntArray,
     fps: Fraction,
     notes: ObservationLog,
-) -> tuple[IntArray, bool]:
-    """Return the first frame of each episode, and whether it is counted: `v3.first_frames`."""
-    first, is_counted = v3.first_frames(clip.num_samples, begin_seconds, lengths, fps)
-    if not is_counted:
+) -> None:
+    """Report how the frames of episodes are found, if their times do not say the same."""
+    if not placed.is_counted:
         frames = int(lengths.sum())
-        said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, but its episodes have "
-        said += f"{frames}." if frames != clip.num_samples else "these in no certain order."
+        said = f"{shown(notes.path)} has {count(num_frames, 'frame')}, but its episodes have "
+        said += f"{frames}." if frames != num_frames else "these in no certain order."
         said += " The frames of each episode are found by from_timestamp."
         notes.sight("frames-by-time", said)
-        return first, is_counted
-    off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != first)
+        return
+    off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != placed.first)
     if len(off):
         place = int(off[0])
         said = f"{shown(notes.path)}: from_timestamp of {count(len(off), 'episode')} is wrong, "
         said += f"the first is {begin_seconds[place]:.6f}, but counting frames gives "
-        said += f"{first[place] / float(fps):.6f}. The result uses the number of frames."
+        said += f"{placed.first[place] / float(fps):.6f}. The result uses the number of frames."
         notes.sight("from-timestamp", said)
-    return first, is_counted
 
 
 def _whole_frames(

@@ -57,8 +57,7 @@ from leconvert.dataset.formats.v3.meta import (
 from leconvert.dataset.formats.v3.rows import (
     check_ranges,
     files_of,
-    first_frames,
-    own_frames,
+    place_frames,
     routed_files,
     rows_by_column,
     with_leads,
@@ -303,7 +302,7 @@ class Dataset(AnyDataset):
         return Slices(paths, file, table.from_index - first_of_file[file])
 
     def counted_slices(self, stream: str) -> Slices:
-        """Return the same, from the files: see `first_frames`, `rows_by_column`.
+        """Return the same, from the files: see `place_frames`, `rows_by_column`.
 
         Missing and damaged files have no slices.
         """
@@ -315,15 +314,10 @@ class Dataset(AnyDataset):
             lengths = table.length[episodes]
             with suppress(OSError, UnreadableSourceError):
                 if camera_of(stream) is not None:
-                    begins = table.placed[stream].begin_seconds[episodes]
-                    ends = table.placed[stream].end_seconds[episodes]
                     clip, frames = _index_and_frames(path)
-                    own, is_counted = first_frames(frames, begins, lengths, self.fps)
+                    own, there, _ = place_frames(frames, routed, table, self.fps)
                     first[episodes] = own
                     if clip is not None:
-                        there = lengths
-                        if not is_counted:
-                            there = own_frames(frames, own, lengths, begins, ends, self.fps)
                         is_there = there > 0
                         cut_from, cut_to = with_leads(
                             clip, np.where(is_there, own, 0), np.where(is_there, own + there, 0)

@@ -126,31 +126,45 @@ def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[R
 # The first row or frame of each episode in its file.
 
 
-def first_frames(
-    num_frames: int, begin_seconds: FloatArray, lengths: IntArray, fps: Fraction
-) -> tuple[IntArray, bool]:
-    """Return the first frame of each episode of a video file, in presentation order.
+class PlacedFrames(NamedTuple):
+    """The places of episodes' frames in their video file, arrays of shape (K,).
+
+    Attributes:
+        first: First frame of each episode, in presentation order. It may be outside the file.
+        frames: Number of its frames before the next episode. It is less than the episode's length
+            if the video is shorter than its rows. Then it ends with the file, or at its
+            ``to_timestamp`` if another episode begins there.
+        is_counted: Whether the frames were counted. If not, `first` is from ``from_timestamp``.
+    """
+
+    first: IntArray
+    frames: IntArray
+    is_counted: bool
+
+
+def place_frames(
+    num_frames: int, routed: RoutedFile, table: EpisodeTable, fps: Fraction
+) -> PlacedFrames:
+    """Find the frames of a video file's episodes.
 
     If the lengths add up to the file's frames and the order of the episodes is certain, the frames
-    are counted. Otherwise, as in trimmed files, ``from_timestamp`` gives them. Whether they are
-    inside the file is not checked.
-
-    Args:
-        num_frames: Number of frames of the file.
-        begin_seconds: ``from_timestamp`` of its episodes, in the order of their numbers.
-        lengths: Number of frames of each episode.
-        fps: Frames a second.
-
-    Returns:
-        The frames, and whether they were counted.
+    are counted. Otherwise, as in trimmed files, ``from_timestamp`` gives them.
     """
+    lengths, placed = table.length[routed.episodes], table.placed[routed.stream]
+    begin_seconds = placed.begin_seconds[routed.episodes]
     adds_up = int(lengths.sum()) == num_frames
     order = order_in_file(begin_seconds, lengths, fps) if adds_up else None
-    if order is None:
-        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
-    counted = np.empty_like(lengths)
-    counted[order] = np.cumsum(lengths[order]) - lengths[order]
-    return counted, True
+    if order is not None:
+        counted = np.empty_like(lengths)
+        counted[order] = np.cumsum(lengths[order]) - lengths[order]
+        return PlacedFrames(counted, lengths, True)
+    first = np.rint(begin_seconds * float(fps)).astype(np.int64)
+    stop = first + lengths
+    seconds = np.nan_to_num(placed.end_seconds[routed.episodes] - begin_seconds)
+    told = first + np.rint(seconds * float(fps)).astype(np.int64)
+    has_end = (told < stop) & (told > first) & (np.isin(told, first) | (told == num_frames))
+    own = np.minimum(np.where(has_end, told, stop), num_frames) - first
+    return PlacedFrames(first, np.where(first < 0, 0, np.clip(own, 0, lengths)), False)
 
 
 def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
@@ -173,35 +187,6 @@ def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -
     if times == numbers or 2 * max(times, numbers) <= len(lengths):
         return None
     return by_time if times > numbers else by_number
-
-
-def own_frames(
-    num_frames: int,
-    first: IntArray,
-    lengths: IntArray,
-    begin_seconds: FloatArray,
-    end_seconds: FloatArray,
-    fps: Fraction,
-) -> IntArray:
-    """Return how many frames of each episode come before the next episode in a video file.
-
-    All of them, unless its video is shorter than its rows. Then it ends with the file, or at its
-    ``to_timestamp`` if another episode begins there.
-
-    Args:
-        num_frames: Number of frames of the file.
-        first: First frame of each episode, see `first_frames`, shape (n,).
-        lengths: Number of rows of each episode.
-        begin_seconds: ``from_timestamp`` of each episode.
-        end_seconds: ``to_timestamp`` of each episode.
-        fps: Frames a second.
-    """
-    stop = first + lengths
-    seconds = np.nan_to_num(end_seconds - begin_seconds)
-    told = first + np.rint(seconds * float(fps)).astype(np.int64)
-    has_end = (told < stop) & (told > first) & (np.isin(told, first) | (told == num_frames))
-    own = np.minimum(np.where(has_end, told, stop), num_frames) - first
-    return np.where(first < 0, 0, np.clip(own, 0, lengths))
 
 
 def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
