@@ -15,16 +15,7 @@ import pyarrow.parquet as pq
 
 from leconvert import media
 from leconvert.dataset.findings import found
-from leconvert.dataset.formats.v3 import (
-    Declared,
-    EpisodeTable,
-    Feature,
-    OtherTasks,
-    RoutedFile,
-    RowCheck,
-    place_rows,
-    with_leads,
-)
+from leconvert.dataset.formats import v3
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import (
     DATA_STREAM,
@@ -48,7 +39,7 @@ from leconvert.tables.schemas import (
 # The schema of a data file compared with info.json.
 
 
-def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[Finding]:
+def check_schema(schema: pa.Schema, declared: v3.Declared, path: str) -> Iterator[Finding]:
     """Yield missing columns, undeclared columns, and columns of another type.
 
     LeRobot casts some types silently: another width of a number, or a list of any length. They give
@@ -96,7 +87,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
             )
 
 
-def _is_seen_in_rows(name: str, feature: Feature, kind: pa.DataType) -> bool:
+def _is_seen_in_rows(name: str, feature: v3.Feature, kind: pa.DataType) -> bool:
     """Return whether `RowCheck` reports the wrong type of one of LeRobot's own columns."""
     if name not in DEFAULT_COLUMNS or tuple(feature.shape) != (1,):
         return False
@@ -129,14 +120,14 @@ class DataFileReport:
     findings: list[Finding] = field(default_factory=list)
     columns: tuple[tuple[str, str], ...] | None = None
     untimed: IntArray | None = None
-    other_tasks: Mapping[int, OtherTasks] = field(default_factory=dict)
+    other_tasks: Mapping[int, v3.OtherTasks] = field(default_factory=dict)
 
 
 def check_data_file(
     root: Path,
-    routed: RoutedFile,
-    table: EpisodeTable,
-    declared: Declared,
+    routed: v3.RoutedFile,
+    table: v3.EpisodeTable,
+    declared: v3.Declared,
     num_tasks: int | None,
     task_numbers: IntArray | None = None,
 ) -> DataFileReport:
@@ -157,7 +148,7 @@ def check_data_file(
             if not report.findings:
                 report.columns = tuple((item.name, str(plain_type(item.type))) for item in schema)
             lengths = table.length[routed.episodes]
-            placed = place_rows(file, routed, lengths)
+            placed = v3.place_rows(file, routed, lengths)
             report.findings += [
                 found(code, message, episode=episode, stream=DATA_STREAM, path=path)
                 for code, episode, message in placed.wrong
@@ -166,7 +157,7 @@ def check_data_file(
                 report.findings += _row_group_findings(file, routed, lengths)
             among, begins = placed.whole(routed)
             if len(begins):
-                rows = RowCheck(
+                rows = v3.RowCheck(
                     among, table, declared, num_tasks, begins, task_numbers=task_numbers
                 )
                 report.findings += rows.check(file)
@@ -179,7 +170,7 @@ def check_data_file(
 
 
 def _row_group_findings(
-    file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray
+    file: pq.ParquetFile, routed: v3.RoutedFile, lengths: IntArray
 ) -> Iterator[Finding]:
     groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
     if [group.num_rows for group in groups] == lengths.tolist():
@@ -246,9 +237,9 @@ class EpisodeSpans:
 
 def check_video_file(
     root: Path,
-    routed: RoutedFile,
-    table: EpisodeTable,
-    declared: Declared,
+    routed: v3.RoutedFile,
+    table: v3.EpisodeTable,
+    declared: v3.Declared,
     untimed: npt.NDArray[np.bool_],
 ) -> list[Finding]:
     """Check one video file. Memory is bounded by its index."""
@@ -302,7 +293,7 @@ def _frames_by_packets(path: Path) -> VideoFrames:
     return VideoFrames(seconds[order], keyframes[order])
 
 
-def _declaration(clip: media.ClipIndex, feature: Feature) -> Iterator[tuple[str, str]]:
+def _declaration(clip: media.ClipIndex, feature: v3.Feature) -> Iterator[tuple[str, str]]:
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
     if (clip.height, clip.width) not in (height_first, channels_first):
         yield (
@@ -317,7 +308,7 @@ def _declaration(clip: media.ClipIndex, feature: Feature) -> Iterator[tuple[str,
         yield "codec-mismatch", f"The codec is {clip.codec}, but {declared} is declared."
 
 
-def spans_of(frames: VideoFrames, routed: RoutedFile, table: EpisodeTable) -> EpisodeSpans:
+def spans_of(frames: VideoFrames, routed: v3.RoutedFile, table: v3.EpisodeTable) -> EpisodeSpans:
     """Return the frames of each episode of a file, from the frame nearest to its begin."""
     placed = table.placed[routed.stream]
     begin_seconds = placed.begin_seconds[routed.episodes]
@@ -484,5 +475,5 @@ def _decoded_by(frames: VideoFrames, begin: IntArray, stop: IntArray) -> tuple[I
     """Return each episode's first frame and the frame after its last, with those it decodes by."""
     if frames.clip is None:
         return begin, stop
-    first, after = with_leads(frames.clip, begin, stop)
+    first, after = v3.with_leads(frames.clip, begin, stop)
     return np.where(first < 0, begin, first), np.where(first < 0, stop, after)
