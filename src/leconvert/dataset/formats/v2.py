@@ -31,6 +31,7 @@ import orjson
 from leconvert.dataset.files import files_below
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import (
+    Episodes,
     Slices,
     Totals,
     fps_number,
@@ -224,32 +225,25 @@ def read_info(root: Path) -> dict[str, Any]:
         raise UnreadableSourceError(f"{path} is not a file.", path=str(path))
     if is_pointer(path):
         refuse_pointers(root, met_one=True)
+    wrong = ""
     try:
         content = path.read_bytes()
-        if not content.strip():
-            raise UnreadableSourceError(
-                f"{path} is empty.", path=str(path), next_step=f"{GET_AGAIN}."
-            )
-        raw = json.loads(content)
+        raw = json.loads(content) if content.strip() else None
         # Half a surrogate pair is valid JSON, but not a text that the result's own table could
         # hold.
         json.dumps(raw, ensure_ascii=False).encode()
+        if not isinstance(raw, dict):
+            wrong = "does not contain a JSON object" if content.strip() else "is empty"
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(root) from None
-    except UnicodeEncodeError as error:
-        raise UnreadableSourceError(
-            f"{path} contains invalid text (half a surrogate pair).",
-            path=str(path),
-            next_step=f"{GET_AGAIN}.",
-        ) from error
+    except UnicodeEncodeError:
+        wrong = "contains invalid text (half a surrogate pair)"
     except (OSError, ValueError, RecursionError) as error:
         raise _unread(path, error, f"{GET_AGAIN}.") from error
-    if not isinstance(raw, dict):
-        raise UnreadableSourceError(
-            f"{path} does not contain a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
-        )
-    if wrong := other_storage(raw, str(root)):
-        raise wrong
+    if wrong or not isinstance(raw, dict):
+        raise UnreadableSourceError(f"{path} {wrong}.", path=str(path), next_step=f"{GET_AGAIN}.")
+    if other := other_storage(raw, str(root)):
+        raise other
     return raw
 
 
@@ -785,22 +779,6 @@ class _EpisodePaths(Sequence[str]):
         if isinstance(at, slice):
             return [self[number] for number in range(*at.indices(len(self)))]
         return self._paths.relative(self._stream, int(self._index[at]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Episodes:
-    """The episodes that ``episodes.jsonl`` lists; arrays of shape (E,), ascending.
-
-    Attributes:
-        episode_index: The number of each episode in file names.
-        length: Number of frames.
-    """
-
-    episode_index: IntArray
-    length: IntArray
-
-    def __len__(self) -> int:
-        return len(self.episode_index)
 
 
 class Dataset(AnyDataset):

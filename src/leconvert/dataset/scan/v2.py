@@ -24,24 +24,7 @@ from leconvert.dataset.findings import (
     RepeatedObservations,
     check_dropped_features,
 )
-from leconvert.dataset.formats import StatsBlock, frame_rate
-from leconvert.dataset.formats.v2 import (
-    EPISODES_PATH,
-    INFO_PATH,
-    STATS_PATH,
-    TASKS_PATH,
-    Dataset,
-    DatasetInfo,
-    EpisodeLines,
-    PathTemplateError,
-    SourcePaths,
-    episode_length,
-    is_pointer,
-    load_tasks,
-    parse_line,
-    read_lines,
-    refuse_pointers,
-)
+from leconvert.dataset.formats import StatsBlock, frame_rate, v2
 from leconvert.dataset.scan.changes import facts_of_opened, survey_folder
 from leconvert.dataset.scan.dataset_checks import check_declarations, located_remarks
 from leconvert.dataset.scan.file_checks import (
@@ -103,9 +86,9 @@ def read_v2_source(
     spread: Spread | None,
 ) -> ScannedSource:
     """Read the tables of a v2.x dataset, and look at all files that its templates name."""
-    dataset = Dataset(root, options.reading)
+    dataset = v2.Dataset(root, options.reading)
     info = dataset.declared
-    refuse_pointers(root)
+    v2.refuse_pointers(root)
     remarks = [
         *_version_remarks(info),
         *_rate_remarks(info),
@@ -125,26 +108,26 @@ def read_v2_source(
     ]
     try:
         paths = dataset.paths
-    except PathTemplateError as error:
+    except v2.PathTemplateError as error:
         check_dropped_features(options.drop_features, list(info.features))
         survey = survey_folder(root, lambda _: None, lambda _: True, ())
         near = survey.stray_near(DATA_STREAM)
         said = error.message.removesuffix(".")
         said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
-        remarks.append(Observation("path-template", said, path=INFO_PATH, helps=()))
+        remarks.append(Observation("path-template", said, path=v2.INFO_PATH, helps=()))
         return ScannedSource(dataset, episodes, tasks, None, remarks, reads_stats=False)
     if options.locate_files:
         located = _located(root, paths, episodes, info, options.drop_features)
-        dataset = Dataset(root, replace(options.reading, located_files=located))
+        dataset = v2.Dataset(root, replace(options.reading, located_files=located))
         info, paths = dataset.declared, dataset.paths
         remarks += located_remarks(info, paths)
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
         said = (
-            f"{INFO_PATH} has path templates with {names}. LeRobot uses other names, but "
+            f"{v2.INFO_PATH} has path templates with {names}. LeRobot uses other names, but "
             "leconvert can read these path templates."
         )
-        remarks.append(Observation("template-names", said, path=INFO_PATH))
+        remarks.append(Observation("template-names", said, path=v2.INFO_PATH))
     look = EpisodeScanner(
         paths,
         info.fps,
@@ -174,9 +157,9 @@ def read_v2_source(
 
 def _located(
     root: Path,
-    paths: SourcePaths,
+    paths: v2.SourcePaths,
     episodes: EpisodeTable,
-    info: DatasetInfo,
+    info: v2.DatasetInfo,
     left_out: Sequence[str],
 ) -> tuple[LocatedFile, ...]:
     """Return the places of files that are elsewhere than stated, if only one file fits each."""
@@ -198,8 +181,8 @@ def _located(
 
 def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
     """Read ``tasks.jsonl``."""
-    exists = (root / TASKS_PATH).exists()
-    listed = load_tasks(root) if exists else []
+    exists = (root / v2.TASKS_PATH).exists()
+    listed = v2.load_tasks(root) if exists else []
     first_index: dict[int, int] = {}
     of_text: dict[str, int] = {}
     texts: dict[int, str] = {}
@@ -213,18 +196,18 @@ def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
         first_index.setdefault(index, of_text.setdefault(text, index))
     if not listed:
         what = "lists no task" if exists else "is missing"
-        said = f"{TASKS_PATH} {what}, so the task indices of rows have no text."
-        remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
+        said = f"{v2.TASKS_PATH} {what}, so the task indices of rows have no text."
+        remarks.append(Observation("missing-tasks", said, path=v2.TASKS_PATH))
     if conflicts:
-        said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
-        remarks.append(Observation("task-conflict", said, path=TASKS_PATH))
+        said = f"{v2.TASKS_PATH} has different texts for task {_few(conflicts)}."
+        remarks.append(Observation("task-conflict", said, path=v2.TASKS_PATH))
     if duplicates:
-        said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
-        remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
+        said = f"{v2.TASKS_PATH} lists a text again as task {_few(duplicates)}."
+        remarks.append(Observation("task-duplicate", said, path=v2.TASKS_PATH))
     if list(texts) != list(range(len(texts))):
-        said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
+        said = f"{v2.TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
         said += "readers of v3.0 find a task by its row number."
-        remarks.append(Observation("task-gap", said, path=TASKS_PATH))
+        remarks.append(Observation("task-gap", said, path=v2.TASKS_PATH))
     return TaskTable(listed, first_index, of_text, bool(listed))
 
 
@@ -236,7 +219,7 @@ def read_episode_table(
 ) -> EpisodeTable:
     """Read the lines of selected episodes in ``episodes.jsonl``."""
     # Every line is parsed below. Here, a line that begins with its index need not be.
-    lines = EpisodeLines(root / EPISODES_PATH, validated=True)
+    lines = v2.EpisodeLines(root / v2.EPISODES_PATH, validated=True)
     if not len(lines):
         raise SourceError(
             f"{lines.path} lists no episodes.",
@@ -261,10 +244,10 @@ def read_episode_table(
                 path=str(lines.path),
                 next_step="Rename the key in every line, or take it out.",
             )
-        frames = episode_length(lines.path, record, may_be_empty=True)
+        frames = v2.episode_length(lines.path, record, may_be_empty=True)
         if not frames:
-            said = f"{EPISODES_PATH} gives episode {episode} the length 0."
-            remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
+            said = f"{v2.EPISODES_PATH} gives episode {episode} the length 0."
+            remarks.append(Observation("empty-episode", said, episode, path=v2.EPISODES_PATH))
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(
                 f"{lines.path} gives episode {episode} tasks that are not a list of texts.",
@@ -281,14 +264,13 @@ def read_episode_table(
         only_texts.update(texts if len(texts) == 1 else ())
         if len(texts) > 1:
             said = f"Episode {episode} has {len(texts)} tasks."
-            sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
+            sightings.add(Observation("several-tasks", said, path=v2.EPISODES_PATH))
         if len(known) < len(texts) and tasks.is_there:
             unknown = next(text for text in texts if text not in tasks.of_text)
-            said = (
-                f"Episode {episode} lists the task {shown(unknown)}, which is not in {TASKS_PATH}."
-            )
+            said = f"Episode {episode} lists the task {shown(unknown)}, which is not in "
+            said += f"{v2.TASKS_PATH}."
             helps = tasks_helps("task-mismatch", len(texts) == 1)
-            sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
+            sightings.add(Observation("task-mismatch", said, path=v2.EPISODES_PATH, helps=helps))
     remarks.extend(sightings.remarks())
     every = lines.episode_index
     table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
@@ -296,9 +278,11 @@ def read_episode_table(
     if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
-        said = f"{EPISODES_PATH} has no episode {gap}, but its {count(len(lines), 'episode')} end "
+        said = (
+            f"{v2.EPISODES_PATH} has no episode {gap}, but its {count(len(lines), 'episode')} end "
+        )
         said += f"with {int(lines.episode_index[-1])}."
-        remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
+        remarks.append(Observation("episode-gap", said, path=v2.EPISODES_PATH))
     return table
 
 
@@ -313,22 +297,22 @@ def _few(numbers: Sequence[int]) -> str:
     return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
 
 
-def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
+def _version_remarks(info: v2.DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("codebase_version")
     if stated != info.codebase_version:
         said = (
-            f"{INFO_PATH} {said_version(stated)}, but the files are those of "
+            f"{v2.INFO_PATH} {said_version(stated)}, but the files are those of "
             f"{info.codebase_version}."
         )
         helps = (f"--assume-version {info.codebase_version}",)
-        yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
+        yield Observation("codebase-version", said, path=v2.INFO_PATH, helps=helps)
 
 
-def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
+def _rate_remarks(info: v2.DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("fps")
     if frame_rate(stated) != info.fps:
-        said = f"{INFO_PATH} has fps {shown(stated)}, but {float(info.fps):g} is assumed."
-        yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
+        said = f"{v2.INFO_PATH} has fps {shown(stated)}, but {float(info.fps):g} is assumed."
+        yield Observation("frame-rate", said, path=v2.INFO_PATH, severity="repaired")
 
 
 def _blocks(num_episodes: int) -> list[tuple[int, int]]:
@@ -341,30 +325,32 @@ def _blocks(num_episodes: int) -> list[tuple[int, int]]:
 
 
 def _stats_lines(
-    root: Path, dataset: Dataset, episodes: EpisodeTable, remarks: list[Observation]
+    root: Path, dataset: v2.Dataset, episodes: EpisodeTable, remarks: list[Observation]
 ) -> tuple[Path, IntArray] | None:
     """Return the place of each episode's statistics; None in v2.0, which has none."""
-    path = root / STATS_PATH
+    path = root / v2.STATS_PATH
     if not dataset.has_episode_stats:
         said = "v2.0 has no statistics of episodes. The conversion computes them from the data."
         remarks.append(Observation("computed-stats", said))
         return None
     if not path.exists():
-        remarks.append(Observation("missing-stats", f"{STATS_PATH} is missing.", path=STATS_PATH))
+        remarks.append(
+            Observation("missing-stats", f"{v2.STATS_PATH} is missing.", path=v2.STATS_PATH)
+        )
         return None
     # Each line is parsed when its episode is looked at.
     try:
-        lines = EpisodeLines(path, validated=True)
+        lines = v2.EpisodeLines(path, validated=True)
     except SourceError as error:
         if isinstance(error.__cause__, OSError):
             raise  # the table may be sound
         said = f"{shown(error.message[:-1])}: no statistics are read."
-        remarks.append(Observation("missing-stats", said, path=STATS_PATH))
+        remarks.append(Observation("missing-stats", said, path=v2.STATS_PATH))
         return None
     strange = len(lines) - int(np.isin(lines.episode_index, episodes.listed).sum())
     if strange:
-        said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
-        remarks.append(Observation("stray-stats", said, path=STATS_PATH))
+        said = f"{v2.STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
+        remarks.append(Observation("stray-stats", said, path=v2.STATS_PATH))
     return path, lines.offsets_of(episodes.index)
 
 
@@ -412,7 +398,7 @@ class EpisodeScanner(Scanner):
         checks_steps: Whether the distances of timestamps are checked as in LeRobot 0.3.3.
     """
 
-    paths: SourcePaths
+    paths: v2.SourcePaths
     fps: Fraction
     features: Mapping[str, Mapping[str, Any]]
     streams: Sequence[str]
@@ -498,14 +484,14 @@ class EpisodeScanner(Scanner):
     ) -> None:
         """Check the lines of statistics of a block of episodes, given the rows of each."""
         rows, among = [], []
-        lines = read_lines(path, offsets[first : first + len(indices)].tolist())
+        lines = v2.read_lines(path, offsets[first : first + len(indices)].tolist())
         for place, line in enumerate(lines):
             if not seen[place][0]:
                 continue  # nobody expects statistics of an episode without frames
             what = "no statistics" if line is None else "a line without statistics"
-            said = f"{STATS_PATH} has {what} of episode {indices[place]}."
+            said = f"{v2.STATS_PATH} has {what} of episode {indices[place]}."
             try:
-                stats = None if line is None else parse_line(path, line).get("stats")
+                stats = None if line is None else v2.parse_line(path, line).get("stats")
             except UnreadableSourceError as error:
                 stats, said = None, shown(error.message)
             if isinstance(stats, dict):
@@ -513,7 +499,7 @@ class EpisodeScanner(Scanner):
                 among.append(place)
                 continue
             look.episode = indices[place]
-            look.sight("missing-stats", said, path=STATS_PATH)
+            look.sight("missing-stats", said, path=v2.STATS_PATH)
             for name in self._check_stats.features:
                 look.missing_stats.setdefault(name, []).append(indices[place])
         if rows:
@@ -614,7 +600,7 @@ class EpisodeScanner(Scanner):
             if not length or {fact.frames for fact in (table, *clips)} != {whole}:
                 # If all files agree, only the length is wrong.
                 whole = min(length, whole)
-            says = f"{EPISODES_PATH} says {length}"
+            says = f"{v2.EPISODES_PATH} says {length}"
             for stream, facts in zip(self.streams, (table, *clips), strict=True):
                 if not facts.kind or facts.frames == length or facts.is_cut_off:
                     continue
@@ -674,8 +660,8 @@ def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) ->
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return True
     _refuse_if_the_file_may_be_sound(error, notes)
-    if is_pointer(notes.file):
-        refuse_pointers(Path(notes.file[: notes.folder_length]), met_one=True)
+    if v2.is_pointer(notes.file):
+        v2.refuse_pointers(Path(notes.file[: notes.folder_length]), met_one=True)
     if isinstance(error, UnreadableSourceError):
         said = shown(error.message)
     else:
