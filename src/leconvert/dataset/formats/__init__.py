@@ -5,18 +5,13 @@ All parts that scan, check, compare, load or report on a dataset read it through
 """
 
 from leconvert.dataset.formats import v2, v3
-from leconvert.dataset.formats.dataset import (
-    Dataset,
-    Slices,
-    Totals,
-    frame_rate,
-    renamed_stream,
-)
-from leconvert.dataset.formats.sources import (
+from leconvert.dataset.formats.conversion import (
     PROVENANCE_PATH,
+    TARGETS,
     SourceRecord,
     Sources,
     SourceView,
+    Target,
     differences_table,
     differing_features,
     differing_subtasks,
@@ -25,7 +20,15 @@ from leconvert.dataset.formats.sources import (
     open_dataset,
     open_sources,
     read_provenance,
+    target_of,
+    v3_target,
     write_provenance,
 )
+from leconvert.dataset.formats.dataset import (
+    Dataset,
+    Slices,
+    Totals,
+    frame_rate,
+    renamed_stream,
+)
 from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
-from leconvert.dataset.formats.targets import TARGETS, Target, target_of, v3_target
