@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,16 @@ class Observation:
         episode = -1 if self.episode is None else self.episode
         stream, feature, path = self.stream or "", self.feature or "", self.path or ""
         return (episode, stream, self.code, feature, path, self.message)
+
+
+class ObservedFacts(TypedDict, total=False):
+    """The facts of an `Observation` other than its place."""
+
+    feature: str | None
+    severity: str
+    is_acceptable: bool
+    helps: tuple[str, ...] | None
+    whole_frames: int
 
 
 class RepeatedObservations:
@@ -139,46 +149,18 @@ class ObservationLog:
             for name, episodes in theirs.items():
                 own.setdefault(name, []).extend(episodes)
 
-    def say(
-        self,
-        code: str,
-        message: str,
-        *,
-        feature: str | None = None,
-        severity: str = "",
-        is_acceptable: bool = True,
-        helps: tuple[str, ...] | None = None,
-        whole_frames: int = 0,
-    ) -> None:
+    def say(self, code: str, message: str, **facts: Unpack[ObservedFacts]) -> None:
         """Add an observation about this slice only."""
-        place = self.episode, self.stream, self.path
         self.remarks.append(
-            Observation(
-                code, message, *place, feature, severity, is_acceptable, helps, whole_frames
-            )
+            Observation(code, message, self.episode, self.stream, self.path, **facts)
         )
 
     def sight(
-        self,
-        code: str,
-        message: str,
-        *,
-        feature: str | None = None,
-        path: str | None = None,
-        helps: tuple[str, ...] | None = None,
+        self, code: str, message: str, *, path: str | None = None, **facts: Unpack[ObservedFacts]
     ) -> None:
         """Add an observation that may hold for many slices of this stream."""
-        self.sightings.add(
-            Observation(
-                code,
-                message,
-                None,
-                self.stream,
-                path or self.path,
-                feature,
-                helps=helps,
-            )
-        )
+        seen = Observation(code, message, None, self.stream, path or self.path, **facts)
+        self.sightings.add(seen)
 
 
 def said_of_paths(feature: str, where: str = "") -> str:
