@@ -255,7 +255,9 @@ class DatasetCheck:
         self.declared = declared
         streams = [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
         in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
-        task_rows = None if texts is None or in_doubt else _rows_of(texts)
+        task_rows = None
+        if texts is not None and not in_doubt:
+            task_rows = {text: row for row, text in enumerate(texts)}
         self.tasks = texts
         # Policies do not normalise columns that count, but tools also aggregate their statistics.
         with_stats = [
@@ -420,9 +422,7 @@ class DatasetCheck:
             columns = columns or report.columns
             if report.columns is not None and report.columns != columns:
                 message = f"{routed.path} has other columns or types than the first data file."
-                self.findings.append(
-                    found("schema-mismatch", message, stream=DATA_STREAM, path=routed.path)
-                )
+                self.findings.append(routed.wrong("schema-mismatch", message))
 
 
 @contextmanager
@@ -452,10 +452,6 @@ def _ends_without_a_footer(root: Path, finding: Finding) -> bool:
     """Return whether a finding is about a table of episodes without a footer."""
     path = finding.path or ""
     return path.startswith(f"{v3.EPISODES_DIR}/") and not has_footer(root / path)
-
-
-def _rows_of(texts: Sequence[str]) -> dict[str, int]:
-    return {text: row for row, text in enumerate(texts)}
 
 
 def _without_circles(findings: list[Finding], videos: Sequence[v3.RoutedFile]) -> Iterator[Finding]:

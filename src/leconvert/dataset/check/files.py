@@ -135,11 +135,7 @@ def check_data_file(
     report = DataFileReport()
     path = routed.path
     if not (root / path).exists():
-        first = int(routed.episodes[0])
-        message = f"{path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
-        report.findings.append(
-            found("missing-file", message, episode=first, stream=DATA_STREAM, path=path)
-        )
+        report.findings.append(routed.missing())
         return report
     try:
         with pq.ParquetFile(root / path) as file:
@@ -150,7 +146,7 @@ def check_data_file(
             lengths = table.length[routed.episodes]
             placed = v3.place_rows(file, routed, lengths)
             report.findings += [
-                found(code, message, episode=episode, stream=DATA_STREAM, path=path)
+                routed.wrong(code, message, episode=episode)
                 for code, episode, message in placed.wrong
             ]
             if not placed.wrong:
@@ -165,7 +161,7 @@ def check_data_file(
                 report.other_tasks = rows.other_tasks
     except (OSError, ValueError, pa.ArrowException) as error:
         message = f"{path} cannot be read: {why_unreadable(root / path, error)}"
-        report.findings.append(found("unreadable-file", message, stream=DATA_STREAM, path=path))
+        report.findings.append(routed.wrong("unreadable-file", message))
     return report
 
 
@@ -181,7 +177,7 @@ def _row_group_findings(
         f"average, but only {len(groups):,} row groups, of up to {largest.num_rows:,} "
         f"rows and {largest.total_byte_size / 2**20:,.1f} MiB."
     )
-    yield found("row-groups", message, stream=DATA_STREAM, path=routed.path)
+    yield routed.wrong("row-groups", message)
 
 
 # One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
@@ -244,16 +240,9 @@ def check_video_file(
 ) -> list[Finding]:
     """Check one video file. Memory is bounded by its index."""
     path = root / routed.path
-    first = int(routed.episodes[0])
-
-    def wrong(code: str, message: str, episode: int | None = None) -> Finding:
-        return found(code, message, episode=episode, stream=routed.stream, path=routed.path)
-
+    first, wrong = int(routed.episodes[0]), routed.wrong
     if not path.exists():
-        message = (
-            f"{routed.path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
-        )
-        return [wrong("missing-file", message, first)]
+        return [routed.missing()]
     findings: list[Finding] = []
     try:
         try:
@@ -265,16 +254,19 @@ def check_video_file(
             frames = _frames_by_packets(path)
             findings.append(wrong("video-index", f"{routed.path}: {error.reason}."))
     except (UnreadableSourceError, OSError) as error:
-        return [wrong("unreadable-file", f"{routed.path} cannot be read: {error}", first)]
+        said = f"{routed.path} cannot be read: {error}"
+        return [wrong("unreadable-file", said, episode=first)]
     if not len(frames.seconds):
-        return [wrong("unreadable-file", f"{routed.path} contains no frames.", first)]
+        said = f"{routed.path} contains no frames."
+        return [wrong("unreadable-file", said, episode=first)]
     feature = declared.features[str(camera_of(routed.stream))]
     if frames.clip is not None:
         findings += [wrong(code, message) for code, message in _declaration(frames.clip, feature)]
     spans = spans_of(frames, routed, table)
     timed = ~untimed[spans.episodes]
     for code, message, at in spans_findings(frames, spans, declared.fps, timed):
-        findings.append(wrong(code, f"{routed.path}: {message}", int(spans.episodes[at])))
+        episode = int(spans.episodes[at])
+        findings.append(wrong(code, f"{routed.path}: {message}", episode=episode))
     return findings
 
 

@@ -240,13 +240,7 @@ def check_order(files: list[v3.RoutedFile]) -> Iterator[Finding]:
         out_of_order = PurePosixPath(after.path) <= PurePosixPath(before.path)
         if out_of_order or int(before.episodes[-1]) > int(after.episodes[0]):
             message = f"{after.path} has later episodes than {before.path}, but an earlier name."
-            yield found(
-                "file-order",
-                message,
-                episode=int(after.episodes[0]),
-                stream=DATA_STREAM,
-                path=after.path,
-            )
+            yield after.wrong("file-order", message, episode=int(after.episodes[0]))
             return
 
 
@@ -363,10 +357,7 @@ def _shared_spans(
         if len(shared):
             at = int(shared[0]) + 1
             message = f"{file.path}: episode {episodes[at]} shares frames with another episode."
-            episode = int(episodes[at])
-            yield found(
-                "shared-frames", message, episode=episode, stream=file.stream, path=file.path
-            )
+            yield file.wrong("shared-frames", message, episode=int(episodes[at]))
             return
 
 

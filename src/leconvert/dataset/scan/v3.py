@@ -571,15 +571,13 @@ class FileScanner(Scanner):
         numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, look)
-        begin_seconds = self.table.placed[routed.stream].begin_seconds[routed.episodes]
-        placed_frames = v3.place_frames(clip.num_samples, routed, self.table, fps)
-        first, own, _ = placed_frames
-        _say_places(placed_frames, clip.num_samples, begin_seconds, lengths, fps, look)
-        stop = first + own
+        placed = v3.place_frames(clip.num_samples, routed, self.table, fps)
         seconds = np.sort(clip.presentation_times) / clip.timescale
-        wrong = _not_there(clip, seconds, first, own, lengths, begin_seconds, fps)
+        _say_places(placed, clip.num_samples, fps, look)
+        wrong, whole = _not_there(placed, seconds, fps), _whole_frames(placed, seconds, fps)
+        first, own = placed.first, placed.frames
+        stop = first + own
         sound = (wrong == "") & (lengths > 0)
-        whole = _whole_frames(seconds, first, own, begin_seconds, fps)
         usable = sound | ((own < lengths) & (whole > 0))
         begins, ends = v3.with_leads(clip, np.where(usable, first, 0), np.where(usable, stop, 0))
         for place, episode in enumerate(routed.episodes.tolist()):
@@ -596,9 +594,8 @@ class FileScanner(Scanner):
                     "encoding, since it does not begin with a keyframe or needs frames "
                     "of its neighbours.",
                 )
-        placed = sound & (np.rint(begin_seconds * float(fps)) == first)
-        seconds = seconds if stored is None else stored
-        _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, look)
+        timed = sound & (np.rint(placed.begin_seconds * float(fps)) == first)
+        _say_drift(placed, timed, seconds if stored is None else stored, fps, look)
         sound = usable & (begins >= 0)
         begins, ends = np.where(sound, begins, 0), np.where(sound, ends, 0)
         at = np.concatenate(([0], np.cumsum(clip.sizes)))
@@ -609,41 +606,31 @@ class FileScanner(Scanner):
 
 
 def _say_places(
-    placed: v3.PlacedFrames,
-    num_frames: int,
-    begin_seconds: FloatArray,
-    lengths: IntArray,
-    fps: Fraction,
-    notes: ObservationLog,
+    placed: v3.PlacedFrames, num_frames: int, fps: Fraction, notes: ObservationLog
 ) -> None:
     """Report how the frames of episodes are found, if their times do not say the same."""
     if not placed.is_counted:
-        frames = int(lengths.sum())
+        frames = int(placed.length.sum())
         said = f"{shown(notes.path)} has {count(num_frames, 'frame')}, but its episodes have "
         said += f"{frames}." if frames != num_frames else "these in no certain order."
         said += " The frames of each episode are found by from_timestamp."
         notes.sight("frames-by-time", said)
         return
-    off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != placed.first)
+    off = np.flatnonzero(np.rint(placed.begin_seconds * float(fps)) != placed.first)
     if len(off):
         place = int(off[0])
         said = f"{shown(notes.path)}: from_timestamp of {count(len(off), 'episode')} is wrong, "
-        said += f"the first is {begin_seconds[place]:.6f}, but counting frames gives "
+        said += f"the first is {placed.begin_seconds[place]:.6f}, but counting frames gives "
         said += f"{placed.first[place] / float(fps):.6f}. The result uses the number of frames."
         notes.sight("from-timestamp", said)
 
 
-def _whole_frames(
-    seconds: FloatArray,
-    first: IntArray,
-    own: IntArray,
-    begin_seconds: FloatArray,
-    fps: Fraction,
-) -> IntArray:
+def _whole_frames(placed: v3.PlacedFrames, seconds: FloatArray, fps: Fraction) -> IntArray:
     """Return how many frames of each episode come before one that is not shown at its time.
 
     Frames may be lost before that one.
     """
+    first, own, _, _, begin_seconds = placed
     whole = own.copy()
     for place in np.flatnonzero(own > 0).tolist():
         shown_at = seconds[first[place] : first[place] + own[place]] - begin_seconds[place]
@@ -653,28 +640,23 @@ def _whole_frames(
 
 
 def _not_there(
-    clip: media.ClipIndex,
-    seconds: FloatArray,
-    first: IntArray,
-    own: IntArray,
-    lengths: IntArray,
-    begin_seconds: FloatArray,
-    fps: Fraction,
+    placed: v3.PlacedFrames, seconds: FloatArray, fps: Fraction
 ) -> npt.NDArray[np.object_]:
     """Return why each episode's frames are not in the file; "" if they are."""
-    wrong = np.full(len(first), "", dtype=object)
+    first, own, _, lengths, begin_seconds = placed
+    num_frames, wrong = len(seconds), np.full(len(first), "", dtype=object)
     stop = first + own
     beyond = own < lengths
     for place in np.flatnonzero(beyond).tolist():
-        wrong[place] = f"ends beyond the last of its {count(clip.num_samples, 'frame')}"
-        if first[place] >= 0 and first[place] + own[place] < clip.num_samples:
+        wrong[place] = f"ends beyond the last of its {count(num_frames, 'frame')}"
+        if first[place] >= 0 and first[place] + own[place] < num_frames:
             wrong[place] = f"has {own[place]} of its {lengths[place]} frames before the next begins"
     order = np.lexsort((stop, first))
     order = order[own[order] > 0]
     shared = np.flatnonzero(first[order[1:]] < np.maximum.accumulate(stop[order])[:-1])
     for place in {*order[shared].tolist(), *order[shared + 1].tolist()}:
         wrong[place] = _SHARES_FRAMES
-    if int(lengths.sum()) != clip.num_samples:
+    if int(lengths.sum()) != num_frames:
         for place in np.flatnonzero((own > 0) & (wrong == "")).tolist():
             if abs(seconds[first[place]] - begin_seconds[place]) >= 0.5 / float(fps):
                 wrong[place] = f"begins at {begin_seconds[place]:.6f} s, where no frame is shown"
@@ -682,24 +664,23 @@ def _not_there(
 
 
 def _say_drift(
+    placed: v3.PlacedFrames,
+    among: BoolArray,
     seconds: FloatArray,
-    first: IntArray,
-    lengths: IntArray,
-    begin_seconds: FloatArray,
     fps: Fraction,
     notes: ObservationLog,
 ) -> None:
     """Report how many frames LeRobot refuses for their times. A join makes the times exact."""
     off, worst = 0, 0.0
-    for begin, length, from_seconds in zip(
-        first.tolist(), lengths.tolist(), begin_seconds.tolist(), strict=True
-    ):
-        wanted = from_seconds + np.arange(length) / float(fps)
+    for place in np.flatnonzero(among).tolist():
+        begin, length = int(placed.first[place]), int(placed.length[place])
+        wanted = placed.begin_seconds[place] + np.arange(length) / float(fps)
         distance = np.abs(seconds[begin : begin + length] - wanted)
         far = distance >= LEROBOT_TOLERANCE_SECONDS
         off += int(np.count_nonzero(far))
         worst = max(worst, float(distance.max(initial=0.0)))
     if off:
-        said = f"{shown(notes.path)}: {off:,} of {int(lengths.sum()):,} frames lie 0.1 ms or more "
-        said += f"from their time, by up to {worst:.6f} s. In the result all times are exact."
+        frames = int(placed.length[among].sum())
+        said = f"{shown(notes.path)}: {off:,} of {frames:,} frames lie 0.1 ms or more from their "
+        said += f"time, by up to {worst:.6f} s. In the result all times are exact."
         notes.sight("drifted-times", said)

@@ -304,7 +304,7 @@ class Dataset(AnyDataset):
             with suppress(OSError, UnreadableSourceError):
                 if camera_of(stream) is not None:
                     clip, frames = _index_and_frames(path)
-                    own, there, _ = place_frames(frames, routed, table, self.fps)
+                    own, there, *_ = place_frames(frames, routed, table, self.fps)
                     first[episodes] = own
                     if clip is not None:
                         is_there = there > 0
