@@ -10,7 +10,6 @@ import filecmp
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -37,9 +36,7 @@ from leconvert.dataset.scan.file_checks import (
 )
 from leconvert.dataset.scan.gathering import (
     NO_TASK,
-    EpisodeTable,
-    Gathered,
-    TaskTable,
+    ScannedSource,
     tasks_helps,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
@@ -153,10 +150,9 @@ class DataColumns:
         return innermost_type(kind) if column.is_wrapped else kind
 
 
-def check_files(
-    dataset: Dataset, episodes: EpisodeTable, slices: Sequence[StreamScan], survey: SourceFiles
-) -> Iterator[Observation]:
+def _check_files(source: ScannedSource, survey: SourceFiles) -> Iterator[Observation]:
     """Report missing files, and streams without any."""
+    dataset, episodes, slices = source.dataset, source.episodes, source.gathered.slices
     num_episodes = len(episodes.index)
     is_there = [not stream.is_missing.all() for stream in slices]  # the tables first
     for stream in slices:
@@ -235,20 +231,15 @@ def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observati
 
 
 def common_columns(
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    data: StreamScan,
-    left_out: Sequence[str],
-    computed: Collection[str],
-    remarks: list[Observation],
+    source: ScannedSource, left_out: Sequence[str], computed: Collection[str]
 ) -> DataColumns:
-    """Find the columns of most tables, and tables that do not fit them.
+    """Find the columns of most tables, and report tables that do not fit them.
 
     Args:
         left_out: Columns that the result does not have.
         computed: Columns that are computed whatever is stored.
-        remarks: Receives the observations about tables that do not fit.
     """
+    dataset, episodes, data = source.dataset, source.episodes, source.gathered.slices[0]
     readable = data.is_readable
     counts = np.bincount(data.group[readable], minlength=len(data.kinds))
     if not counts.any():
@@ -276,7 +267,7 @@ def common_columns(
         for feature, reason in reasons[int(data.group[position])]:
             said = f"{shown(path)} has other columns than the tables of most episodes: {reason}."
             flag = "" if feature is None else COMPUTED_BY.get(feature, "--drop-feature")
-            remarks.append(
+            source.remarks.append(
                 Observation(
                     "schema-mismatch",
                     said,
@@ -316,8 +307,9 @@ def _picture_shapes(features: Features, schema: pa.Schema, path: str) -> dict[st
     return found
 
 
-def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) -> BoolArray:
+def with_other_columns(source: ScannedSource, result: pa.Schema) -> BoolArray:
     """Return which tables have other columns than the result's data files, shape (E,)."""
+    dataset, data = source.dataset, source.gathered.slices[0]
     has_others = np.zeros(len(data.kinds), dtype=np.bool_)
     for kind in np.unique(data.group[data.is_readable]).tolist():
         stored = tables.read_data_schema(_first_path_of(dataset, data, kind))
@@ -375,14 +367,13 @@ def _told(lengths: Sequence[int] | str | None) -> str:
     )
 
 
-def check_global_index(
-    episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
-) -> Iterator[Observation]:
+def _check_global_index(source: ScannedSource, columns: DataColumns) -> Iterator[Observation]:
     """Find breaks of the column ``index`` between episodes.
 
     Rows are counted by ``length`` or by the tables. Another check reports a difference between the
     two. If episodes are missing, the right numbers are unknown.
     """
+    episodes, gathered = source.episodes, source.gathered
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
     rows = gathered.slices[0].frames
@@ -402,13 +393,12 @@ def check_global_index(
     yield from sightings.remarks()
 
 
-def copied_tables(
-    dataset: Dataset, episodes: EpisodeTable, gathered: Gathered
-) -> Iterator[Observation]:
+def _copied_tables(source: ScannedSource) -> Iterator[Observation]:
     """Find tables that are copies of another episode's, where the videos are not.
 
     Only tables whose rows are numbered as those of another episode are read.
     """
+    dataset, episodes, gathered = source.dataset, source.episodes, source.gathered
     strange = {remark.episode for remark in gathered.log.remarks if remark.code == "episode-index"}
     if not strange:
         return
@@ -437,10 +427,9 @@ def _is_copy(dataset: Dataset, slices: StreamScan, *pair: int) -> bool:
     return not slices.is_missing[rows].any() and filecmp.cmp(first, second, shallow=False)
 
 
-def check_tasks(
-    dataset: Dataset, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
-) -> Iterator[Observation]:
+def _check_tasks(source: ScannedSource) -> Iterator[Observation]:
     """Compare the tasks of rows with the listed ones."""
+    episodes, tasks, gathered = source.episodes, source.tasks, source.gathered
     if not tasks.is_there:
         return
     sightings = RepeatedObservations()
@@ -455,7 +444,7 @@ def check_tasks(
         episode = int(episodes.index[position])
         unknown = [task for task in found if task not in tasks.first_index]
         if unknown:
-            path = dataset.relative(DATA_STREAM, int(keys[position]))
+            path = source.dataset.relative(DATA_STREAM, int(keys[position]))
             what = f"with task {unknown[0]}, which {tasks.path} does not list"
             if unknown[0] == NO_INDEX:
                 what = f"with a task_index that is not in {tasks.path}"
@@ -477,18 +466,17 @@ def check_tasks(
     yield from sightings.remarks()
 
 
-def wrong_rate(
-    fps: Fraction, remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
-) -> list[Observation]:
+def wrong_rate(source: ScannedSource, remarks: Sequence[Observation]) -> list[Observation]:
     """Report a wrong ``fps`` if all timestamps have one other rate, and return that rate."""
     off = [remark for remark in remarks if remark.code == "timestamps"]
     found = {remark.helps for remark in off}
-    told = np.count_nonzero(gathered.has_rows & (episodes.length > 1))
+    told = np.count_nonzero(source.gathered.has_rows & (source.episodes.length > 1))
     if len(found) == 1 and None not in found and len(off) == told:
         (helps,) = found
         flag = (helps or ("",))[0]
-        said = f"info.json says {float(fps):g} frames per second, but the timestamps of "
-        said += f"{count(int(told), 'episode')} are those of {flag.split()[-1]} frames per second."
+        said = f"info.json says {float(source.dataset.fps):g} frames per second, but the "
+        said += f"timestamps of {count(int(told), 'episode')} are those of {flag.split()[-1]} "
+        said += "frames per second."
         severity = off[0].severity
         rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
         return [rate, *remarks]
@@ -497,14 +485,13 @@ def wrong_rate(
     ]
 
 
-def lost_instructions(
-    remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
-) -> list[Observation]:
+def lost_instructions(source: ScannedSource, remarks: Sequence[Observation]) -> list[Observation]:
     """Turn task mismatches into errors if the rows have no tasks and the episodes have all.
 
     If all rows have one task and the episodes several, the rows were written without tasks. LeRobot
     gives an item the task of its row.
     """
+    episodes, gathered = source.episodes, source.gathered
     of_rows = np.unique(gathered.task[gathered.has_rows])
     if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
         return list(remarks)
@@ -518,27 +505,23 @@ def lost_instructions(
     ]
 
 
-def absent_features(
-    features: Mapping[str, Mapping[str, Any]],
-    schema: pa.Schema | None,
-    slices: Sequence[StreamScan],
-) -> set[str]:
+def _absent_features(source: ScannedSource, schema: pa.Schema | None) -> set[str]:
     """Return features without any data, for which nobody expects statistics."""
     absent = {
         camera
-        for stream in slices
+        for stream in source.gathered.slices
         if (camera := camera_of(stream.stream)) is not None and bool(stream.is_missing.all())
     }
     if schema is not None:
         absent |= {
             name
-            for name, feature in features.items()
+            for name, feature in source.dataset.stored_features.items()
             if feature["dtype"] != "video" and name not in schema.names
         }
     return absent
 
 
-def codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
+def _codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
     """Report how often the decoder configuration changes within a camera."""
     for stream in slices[1:]:
         kinds = stream.group[stream.is_readable]
@@ -550,17 +533,12 @@ def codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
             yield Observation("codec-change", said, stream=stream.stream)
 
 
-def expected_totals(
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    tasks: TaskTable,
-    slices: Sequence[StreamScan],
-    survey: SourceFiles,
-) -> dict[str, Sequence[int]]:
+def _expected_totals(source: ScannedSource, survey: SourceFiles) -> dict[str, Sequence[int]]:
     """Return the possible totals of ``info.json``."""
+    dataset, episodes, tasks, gathered, *_ = source
     num_episodes, cameras = len(episodes.index), dataset.camera_keys
-    empty = {stream.stream for stream in slices if bool(stream.is_missing.all())}
-    looked_at = {stream.stream for stream in slices}
+    empty = {stream.stream for stream in gathered.slices if bool(stream.is_missing.all())}
+    looked_at = {stream.stream for stream in gathered.slices}
     with_clips = sum(
         stream not in empty if stream in looked_at else camera in survey.cameras
         for camera in cameras
@@ -696,16 +674,14 @@ def _name_groups(names: object) -> list[list[str]]:
     return []
 
 
-def check_columns(
-    features: Features,
-    columns: DataColumns,
-    *,
-    num_tasks: int,
-    one_text_each: bool,
-    left_out: Collection[str],
+def _check_columns(
+    source: ScannedSource, columns: DataColumns, left_out: Collection[str]
 ) -> Iterator[Observation]:
     """Compare declared features with the columns of most tables."""
     assert columns.schema is not None
+    features, tasks = source.dataset.stored_features, source.tasks
+    num_tasks = len(tasks.of_text) if tasks.is_there else 0
+    one_text_each = bool(source.episodes.has_one_text.all())
     stored = set(columns.schema.names)
     for name in DEFAULT_COLUMNS:
         if name not in stored:
@@ -837,7 +813,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
             yield Observation("uncomputable-stats", said, feature=name)
 
 
-def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
+def _is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
     """Return whether a column has numbers or truth values, or lists of them at any depth."""
     if schema is None or column not in schema.names:
         return False
@@ -848,7 +824,7 @@ def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
 _DEMANDED_TOTALS = frozenset({"total_episodes", "total_frames"})
 
 
-def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
+def _check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
     """Compare the totals in ``info.json`` with the real ones."""
     wrong = [
         f"{key} {shown(repr(info[key]))} instead of {right[0]}" if key in info else f"no {key}"
@@ -861,10 +837,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 
 def unlisted_episodes(
-    info: Mapping[str, Any],
-    episodes: EpisodeTable,
-    survey: SourceFiles,
-    remarks: Sequence[Observation],
+    source: ScannedSource, survey: SourceFiles, remarks: Sequence[Observation]
 ) -> tuple[Extent, list[Observation]]:
     """Find episodes that ``info.json`` counts and whose rows are there, but that are not listed.
 
@@ -872,6 +845,7 @@ def unlisted_episodes(
         Their number and the number of their frames, as far as ``info.json`` tells; and an
         observation if there are any.
     """
+    info, episodes = source.dataset.stored_info, source.episodes
     listed, frames = len(episodes.listed), int(episodes.length.sum())
     total, total_frames = (info.get(key) for key in ("total_episodes", "total_frames"))
     signs = [remark.message for remark in remarks if remark.code == "stray-rows"]
@@ -903,23 +877,62 @@ def _few(names: Sequence[str]) -> str:
     return f"{said} and {count(more, 'other')}" if more > 0 else said
 
 
+def whole_remarks(
+    source: ScannedSource, survey: SourceFiles, columns: DataColumns, left_out: Sequence[str]
+) -> list[Observation]:
+    """Return the observations about single files, and those that need all files."""
+    dataset, episodes, _, gathered, *_ = source
+    absent = _absent_features(source, columns.schema)
+    remarks = [
+        remark
+        for remark in gathered.log.sightings.remarks()
+        if not (remark.code == "missing-stats" and remark.feature in absent)
+    ]
+    one_text = dict(zip(episodes.index.tolist(), episodes.has_one_text.tolist(), strict=True))
+    remarks += [
+        replace(remark, helps=tasks_helps(remark.code, one_text[remark.episode]))
+        if remark.code == "task-index" and remark.episode is not None
+        else remark
+        for remark in gathered.log.remarks
+        # A column without numbers has no statistics to compute.
+        if remark.code != "uncomputable-stats" or _is_of_numbers(columns.schema, remark.feature)
+    ]
+    about_files = list(_check_files(source, survey))
+    remarks += about_files
+    # If a template misses every file, all of them are strays.
+    missed = {
+        "data" if remark.stream == DATA_STREAM else "videos"
+        for remark in about_files
+        if remark.code == "path-template"
+    }
+    remarks += survey.remarks(missed)
+    if columns.schema is not None:
+        remarks += _check_columns(source, columns, left_out)
+    remarks += _check_global_index(source, columns)
+    remarks += _copied_tables(source)
+    remarks += _check_tasks(source)
+    remarks += _codec_changes(gathered.slices)
+    # A selection of episodes does not know the totals of the source.
+    if len(episodes.index) == len(episodes.listed):
+        remarks += _check_totals(dataset.stored_info, _expected_totals(source, survey))
+    return remarks
+
+
 # Declarations for columns that ``info.json`` does not declare, as they are stored.
 
 
 def declare_columns(
-    features: Mapping[str, Mapping[str, Any]],
-    columns: DataColumns,
-    dataset: Dataset,
-    data: StreamScan,
+    source: ScannedSource, columns: DataColumns
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return a declaration for each undeclared column that LeRobot can read, and why others fail.
 
     If lists may differ in their lengths, every table with the dataset's columns is read.
     """
+    dataset, data = source.dataset, source.gathered.slices[0]
     declared: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
     for field in columns.schema or ():
-        if field.name in features:
+        if field.name in dataset.stored_features:
             continue
         try:
             # A file may have many of the episodes.

@@ -112,6 +112,12 @@ class Gathered:
     log: ObservationLog
     clips: Mapping[str, ClipFacts]
 
+    @classmethod
+    def nothing(cls) -> Gathered:
+        """Return the results without any file."""
+        none = np.zeros(0, np.int64)
+        return cls((), none, np.zeros(0, np.bool_), none, {}, ObservationLog(), {})
+
     def usual_clip(self, slices: StreamScan, kept: BoolArray) -> ClipFacts | None:
         """Return the most frequent facts of a stream's clips, the first if tied; else None."""
         kinds, firsts, counts = np.unique(
@@ -198,7 +204,8 @@ class ScannedSource(NamedTuple):
         dataset: The unchanged source.
         episodes: Its episodes.
         tasks: Its tasks.
-        gathered: The results of looking at its files; None if its templates can name none.
+        gathered: The results of looking at its files; `Gathered.nothing` if its templates can name
+            none.
         remarks: Observations about its tables.
         reads_stats: Whether it has statistics of episodes that were looked at.
     """
@@ -206,7 +213,7 @@ class ScannedSource(NamedTuple):
     dataset: Dataset
     episodes: EpisodeTable
     tasks: TaskTable
-    gathered: Gathered | None
+    gathered: Gathered
     remarks: list[Observation]
     reads_stats: bool
 

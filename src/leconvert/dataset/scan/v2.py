@@ -39,6 +39,7 @@ from leconvert.dataset.scan.gathering import (
     NO_TASK,
     SLICE_NUMBERS,
     EpisodeTable,
+    Gathered,
     Look,
     ScannedSource,
     Scanner,
@@ -90,8 +91,7 @@ def read_v2_source(
     info = dataset.declared
     v2.refuse_pointers(root)
     remarks = [
-        *_version_remarks(info),
-        *_rate_remarks(info),
+        *_info_remarks(info),
         *check_declarations(info.features),
     ]
     tasks = read_task_table(root, remarks)
@@ -115,7 +115,9 @@ def read_v2_source(
         said = error.message.removesuffix(".")
         said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
         remarks.append(Observation("path-template", said, path=v2.INFO_PATH, helps=()))
-        return ScannedSource(dataset, episodes, tasks, None, remarks, reads_stats=False)
+        return ScannedSource(
+            dataset, episodes, tasks, Gathered.nothing(), remarks, reads_stats=False
+        )
     if options.locate_files:
         located = _located(root, paths, episodes, info, options.drop_features)
         dataset = v2.Dataset(root, replace(options.reading, located_files=located))
@@ -297,7 +299,8 @@ def _few(numbers: Sequence[int]) -> str:
     return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
 
 
-def _version_remarks(info: v2.DatasetInfo) -> Iterator[Observation]:
+def _info_remarks(info: v2.DatasetInfo) -> Iterator[Observation]:
+    """Report what is assumed in place of the version and the frame rate of ``info.json``."""
     stated = info.raw.get("codebase_version")
     if stated != info.codebase_version:
         said = (
@@ -306,9 +309,6 @@ def _version_remarks(info: v2.DatasetInfo) -> Iterator[Observation]:
         )
         helps = (f"--assume-version {info.codebase_version}",)
         yield Observation("codebase-version", said, path=v2.INFO_PATH, helps=helps)
-
-
-def _rate_remarks(info: v2.DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("fps")
     if frame_rate(stated) != info.fps:
         said = f"{v2.INFO_PATH} has fps {shown(stated)}, but {float(info.fps):g} is assumed."
@@ -457,7 +457,9 @@ class EpisodeScanner(Scanner):
             extremes: Extremes = {}
             try:
                 with self._opened_table(path) as table:
-                    facts = self._table_facts(table, path)
+                    file = facts_of_opened(path, table.table.status, self.fleeting_inodes)
+                    kind, rows = self._kind_of(table), table.rows
+                    facts = _Facts(*file, rows, table.uncompressed_bytes, kind=kind, in_place=rows)
                     # Some rows of a table with a wrong number of rows may be kept.
                     if facts.frames and length:
                         extremes = table.extremes
@@ -514,11 +516,6 @@ class EpisodeScanner(Scanner):
             facts_of_opened(path, status_now(path), self.fleeting_inodes)
             raise
 
-    def _table_facts(self, table: tables.DataFile, path: str) -> _Facts:
-        file = facts_of_opened(path, table.table.status, self.fleeting_inodes)
-        kind = self._kind_of(table)
-        return _Facts(*file, table.rows, table.uncompressed_bytes, kind=kind, in_place=table.rows)
-
     def _look_at_clips(
         self,
         paths: Sequence[str],
@@ -554,7 +551,11 @@ class EpisodeScanner(Scanner):
         frames = len(clip.sizes)
         in_place = frames
         if length and frames:
-            late = _frames_off_their_place(clip, seconds, self.fps)
+            if seconds is None:
+                late = clip.frames_off_their_place(self.fps)
+            else:  # as it was before the remux
+                off = np.abs(seconds * float(self.fps) - np.arange(len(seconds)))
+                late = np.flatnonzero(off >= 0.5)
             if len(late):  # frames may be lost before it
                 in_place = int(late[0])
             if not clip.keyframes[0]:
@@ -606,7 +607,11 @@ class EpisodeScanner(Scanner):
                     continue
                 look.stream, look.file = stream, next(self.paths.absolute(stream, [index]))
                 if facts is table:
-                    videos = f", its videos have {_joined(frames)} frames" if frames else ""
+                    videos = (
+                        f", its videos have {' and '.join(map(str, frames))} frames"
+                        if frames
+                        else ""
+                    )
                     has = count(facts.frames, "row")
                     said = f"{shown(look.path)} has {has}, {says}{videos}."
                     look.say("row-count", said, whole_frames=whole)
@@ -687,15 +692,6 @@ def _refuse_if_the_file_may_be_sound(
         raise cause
 
 
-def _frames_off_their_place(
-    clip: media.ClipIndex, seconds: FloatArray | None, fps: Fraction
-) -> IntArray:
-    """Return frames half a frame or more from rank / ``fps``, before any remux."""
-    if seconds is None:
-        return clip.frames_off_their_place(fps)
-    return np.flatnonzero(np.abs(seconds * float(fps) - np.arange(len(seconds))) >= 0.5)
-
-
 def usable_clip(
     found: media.ClipIndex | UnreadableSourceError, fps: Fraction, notes: ObservationLog
 ) -> tuple[media.ClipIndex, FloatArray | None]:
@@ -735,7 +731,3 @@ def index_of_remuxed(path: str, fps: Fraction) -> tuple[media.ClipIndex, FloatAr
         return media.read_clip_index(plain), seconds
     finally:
         shutil.rmtree(folder)
-
-
-def _joined(numbers: Sequence[int]) -> str:
-    return " and ".join(map(str, numbers))
