@@ -80,23 +80,22 @@ def image_stats(images: Sequence[npt.NDArray[np.uint8]], *, quantiles: bool) -> 
 
 def pooled_stats(episodes: Sequence[Mapping[str, Stats]]) -> dict[str, Stats]:
     """Combine the statistics of episodes into a v2.0 dataset's ``stats.json``, without counts."""
-    return {feature: _pool(stats[feature] for stats in episodes) for feature in episodes[0]}
-
-
-def _pool(parts: Iterable[Stats]) -> Stats:
-    listed = list(parts)
-    counts = np.array([part["count"][0] for part in listed], dtype=np.float64)
-    means = np.array([part["mean"] for part in listed], dtype=np.float64)
-    deviations = np.array([part["std"] for part in listed], dtype=np.float64)
-    weights = (counts / counts.sum()).reshape(-1, *[1] * (means.ndim - 1))
-    mean = (means * weights).sum(axis=0)
-    variance = ((deviations**2 + (means - mean) ** 2) * weights).sum(axis=0)
-    return {
-        "mean": mean.tolist(),
-        "std": np.sqrt(variance).tolist(),
-        "max": np.array([part["max"] for part in listed]).max(axis=0).tolist(),
-        "min": np.array([part["min"] for part in listed]).min(axis=0).tolist(),
-    }
+    pooled = {}
+    for feature in episodes[0]:
+        counts, means, deviations, least, greatest = (
+            np.array([stats[feature][name] for stats in episodes])
+            for name in ("count", "mean", "std", "min", "max")
+        )
+        weights = (counts / counts.sum()).reshape(-1, *[1] * (means.ndim - 1))
+        mean = (means * weights).sum(axis=0)
+        variance = ((deviations**2 + (means - mean) ** 2) * weights).sum(axis=0)
+        pooled[feature] = {
+            "mean": mean.tolist(),
+            "std": np.sqrt(variance).tolist(),
+            "max": greatest.max(axis=0).tolist(),
+            "min": least.min(axis=0).tolist(),
+        }
+    return pooled
 
 
 # Frames with a label, and PNG files of frames.

@@ -174,7 +174,11 @@ class Dataset(ABC):
 
     @abstractmethod
     def slices(self, stream: str) -> Slices:
-        """Return the file and the part of it that each episode has in a stream."""
+        """Return the file and the part of it that each episode has in a stream.
+
+        Raises:
+            UnreadableSourceError: The tables with the positions are unusable.
+        """
 
     def data_schemas(self) -> Iterator[pa.Schema]:
         """Yield the schema of each data file; the scan reports those that cannot be read."""
@@ -258,14 +262,6 @@ class Dataset(ABC):
                 path=path,
                 next_step=f"{GET_AGAIN}{helps}.",
             ) from error
-
-    def check(self) -> None:
-        """Check that the tables with the positions of files are usable.
-
-        Raises:
-            UnreadableSourceError: They are not.
-        """
-        self.slices(DATA_STREAM)
 
     def _stored_stream(self, stream: str) -> str:
         return renamed_stream(stream, self._old_names) if self._old_names else stream

@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -771,11 +771,7 @@ class _EpisodePaths(Sequence[str]):
     def __len__(self) -> int:
         return len(self._index)
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return [self[number] for number in range(*at.indices(len(self)))]
         return self._paths.relative(self._stream, int(self._index[at]))
@@ -954,10 +950,9 @@ def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> di
 
 def write_tasks(root: str | os.PathLike[str], tasks: Iterable[tuple[int, str]]) -> None:
     """Write ``tasks.jsonl`` below ``root``."""
-    _write_lines(
-        Path(root) / TASKS_PATH,
-        ({"task_index": int(index), "task": text} for index, text in sorted(tasks)),
-    )
+    lines = ({"task_index": int(index), "task": text} for index, text in sorted(tasks))
+    with _new_table(Path(root) / TASKS_PATH) as add:
+        add(_json(line) + "\n" for line in lines)
 
 
 def write_episodes(
@@ -1017,11 +1012,6 @@ def _row_texts(numbers: npt.NDArray[Any]) -> list[str]:
         for row in np.flatnonzero(~usual.all(axis=1)).tolist():
             texts[row] = _json(numbers[row].tolist())
     return texts
-
-
-def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    with _new_table(path) as add:
-        add(_json(record) + "\n" for record in records)
 
 
 @contextmanager
