@@ -43,13 +43,9 @@ from leconvert.bench.environment import (
 from leconvert.bench.options import DTYPES, GPU_BATCH_SIZES, ResampleOptions
 from leconvert.bench.pipelines import (
     BASELINE,
-    BaselinePipeline,
-    BatchedPipeline,
     Pipeline,
     batches_of,
-    collate,
     measure_batch_size,
-    one_by_one,
     ratios,
     wait_for,
 )
@@ -64,31 +60,10 @@ from leconvert.loading import (
     TrajectorySource,
     keep_freed_memory,
     methods_for,
-    pack,
     preload,
 )
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
-
-
-class _OneByOne(ResampledBatches):
-    """Batches by NumPy, one trajectory after another."""
-
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """Return a padded batch."""
-        return collate(one_by_one(self, self.load(indices)))
-
-
-class _OnDevice(ResampledBatches):
-    """Batches of a set that is packed on a device; the batches stay there."""
-
-    def __init__(self, task: ResampledBatches, device: str) -> None:
-        super().__init__(task.source, task.methods, task.hz)
-        self._packed = pack(task.load(range(len(task)))).to(find_device(device))
-
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """Return a padded batch."""
-        return self.as_batch(self._packed.select(indices))
 
 
 @dataclass(slots=True)
@@ -119,13 +94,9 @@ def open_loader(
     path: str, options: ResampleOptions, task: ResampledBatches, batch_size: int, num_workers: int
 ) -> DataLoader[Any]:
     """Return a loader of resampled, padded batches: features and `LENGTHS`."""
-    dataset = task
-    if path == "baseline":
-        dataset = _OneByOne(task.source, task.methods, task.hz)
-    elif path == "table":
-        dataset = _OnDevice(task, options.devices[-1])
+    device = options.devices[-1] if path == "table" else "cpu"
     return DataLoader(
-        dataset,
+        Pipeline(path, task, device=device, to_host=False),
         batch_sampler=_Order(len(task), batch_size, options.seed),
         collate_fn=ResampledBatches.collate,
         num_workers=num_workers,
@@ -140,54 +111,52 @@ def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
     order.epoch = epoch
 
 
+def _ways(options: ResampleOptions, task: ResampledBatches) -> dict[int, list[str]]:
+    """Return the paths that are measured with each number of workers."""
+    numbers = sorted({0, options.num_workers})
+    return {workers: paths_of(options.mode, task, workers) for workers in numbers}
+
+
 def compare_loaders(
     options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
 ) -> list[dict[str, Any]]:
     """Time the loaders, pass by pass in turn, after a pass that starts the workers."""
     rows = []
-    numbers = sorted({0, options.num_workers})
-    with progress.stage("loaders", len(numbers) * (_LOADER_EPOCHS + 1), "passes") as stage:
-        for workers in numbers:
-            rows += _compared_loaders(options, task, batch_size, workers, stage)
-    return rows
-
-
-def _compared_loaders(
-    options: ResampleOptions, task: ResampledBatches, batch_size: int, workers: int, stage: Stage
-) -> list[dict[str, Any]]:
-    device = options.devices[-1]
-    loaders = {
-        path: open_loader(path, options, task, batch_size, workers)
-        for path in paths_of(options.mode, task, workers)
-    }
-    seconds: dict[str, list[float]] = {path: [] for path in loaders}
-    first: dict[str, float] = {}
-    for epoch in range(_LOADER_EPOCHS + 1):
-        for path in loaders if epoch % 2 else reversed(loaders):
-            set_epoch(loaders[path], epoch)
-            began = time.perf_counter()
-            for number, _ in enumerate(loaders[path]):
-                if number == 0 and epoch == 0:
+    device, ways = options.devices[-1], _ways(options, task)
+    trajectories = len(task) // batch_size * batch_size
+    with progress.stage("loaders", len(ways) * (_LOADER_EPOCHS + 1), "passes") as stage:
+        for workers, paths in ways.items():
+            loaders = {
+                path: open_loader(path, options, task, batch_size, workers) for path in paths
+            }
+            seconds: dict[str, list[float]] = {path: [] for path in loaders}
+            first: dict[str, float] = {}
+            for epoch in range(_LOADER_EPOCHS + 1):
+                for path in loaders if epoch % 2 else reversed(loaders):
+                    set_epoch(loaders[path], epoch)
+                    began = time.perf_counter()
+                    for _ in loaders[path]:
+                        if path not in first:
+                            wait_for(device)
+                            first[path] = time.perf_counter() - began
                     wait_for(device)
-                    first[path] = time.perf_counter() - began
-            wait_for(device)
-            if epoch:
-                seconds[path].append(time.perf_counter() - began)
-        stage.advance(1)
-    batches = len(task) // batch_size
-    return [
-        {
-            "path": path,
-            "device": device if path == "table" else "cpu",
-            "num_workers": workers,
-            "batch_size": batch_size,
-            "trajectories": batches * batch_size,
-            "trajectories_per_s": batches * batch_size / median(times),
-            "first_batch_s": first[path],
-            "epoch_s": times,
-        }
-        for path, times in seconds.items()
-    ]
+                    if epoch:
+                        seconds[path].append(time.perf_counter() - began)
+                stage.advance(1)
+            rows += [
+                {
+                    "path": path,
+                    "device": device if path == "table" else "cpu",
+                    "num_workers": workers,
+                    "batch_size": batch_size,
+                    "trajectories": trajectories,
+                    "trajectories_per_s": trajectories / median(times),
+                    "first_batch_s": first[path],
+                    "epoch_s": times,
+                }
+                for path, times in seconds.items()
+            ]
+    return rows
 
 
 # A diffusion policy that is small enough to train anywhere.
@@ -293,13 +262,10 @@ def train_on_paths(
             next_step="Use a dataset with this feature, or leave --end-to-end out.",
         )
     rows: list[dict[str, Any]] = []
-    ways = [
-        (workers, paths_of(options.mode, task, workers))
-        for workers in sorted({0, options.num_workers})
-    ]
-    passes = sum(len(paths) for _, paths in ways) * options.train_epochs
+    ways = _ways(options, task)
+    passes = sum(map(len, ways.values())) * options.train_epochs
     with progress.stage("train", passes, "passes") as stage:
-        for workers, paths in ways:
+        for workers, paths in ways.items():
             of_workers: list[dict[str, Any]] = []
             for path in paths:
                 learner = _Learner(first.widths(), states, options.devices[-1], options.seed)
@@ -575,14 +541,13 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
 def _results(
     options: ResampleOptions, task: ResampledBatches, sizes: Sequence[int], progress: Progress
 ) -> list[dict[str, Any]]:
-    pipelines: list[Pipeline] = []
-    if options.mode != "batched":
-        pipelines.append(BaselinePipeline(task))
+    pipelines = [Pipeline("baseline", task)] if options.mode != "batched" else []
     if options.mode != "baseline":
-        for device, dtype in product(options.devices, options.dtypes):
-            pipelines.append(BatchedPipeline(task, dtype, device))
-            if options.preload:
-                pipelines.append(BatchedPipeline(task, dtype, device, is_table=True))
+        names = ("batched", "table") if options.preload else ("batched",)
+        pipelines += [
+            Pipeline(name, task, dtype, device)
+            for device, dtype, name in product(options.devices, options.dtypes, names)
+        ]
     rows: list[dict[str, Any]] = []
     with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
         for batch_size in sizes:
