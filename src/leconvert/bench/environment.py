@@ -203,56 +203,35 @@ def find_ffmpeg(
     return None
 
 
-def wheel_libraries() -> Path:
-    """Return the folder of shared libraries of the installed PyAV wheel."""
+def link_ffmpeg(links: Path) -> str:
+    """Link FFmpeg's libraries of the PyAV wheel to their plain names; existing links are renewed.
+
+    Several processes may do this at once: each link is replaced in one step.
+
+    Returns:
+        The value for ``LD_LIBRARY_PATH``. It includes the wheel's own folder, where its libraries
+        find their dependencies.
+
+    Raises:
+        FileNotFoundError: There is no PyAV, or it uses the system's FFmpeg.
+    """
     spec = importlib.util.find_spec("av")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("PyAV (the package `av`) is not installed")
-    folder = Path(spec.origin).resolve().parent.parent / "av.libs"
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} does not exist: this PyAV uses the system's FFmpeg")
-    return folder
-
-
-def link_plain_names(libraries: Path, links: Path) -> list[Path]:
-    """Link FFmpeg's libraries to their plain names; existing links are renewed.
-
-    Several processes may do this at once: each link is replaced in one step.
-    """
+    libraries = Path(spec.origin).resolve().parent.parent / "av.libs"
+    found = [match for path in libraries.glob("*") if (match := _LIBRARY.fullmatch(path.name))]
+    if not found:
+        raise FileNotFoundError(
+            f"{libraries} contains no FFmpeg libraries: this PyAV uses the system's FFmpeg"
+        )
     links.mkdir(parents=True, exist_ok=True, mode=0o700)
-    made = []
-    for library in sorted(libraries.iterdir()):
-        match = _LIBRARY.fullmatch(library.name)
-        if match is None:
-            continue
+    for match in found:
         link = links / f"{match['name']}.so.{match['major']}"
         fresh = links / f".{link.name}.{os.getpid()}"
         fresh.unlink(missing_ok=True)
-        fresh.symlink_to(library)
+        fresh.symlink_to(libraries / match[0])
         fresh.replace(link)
-        made.append(link)
-    if not made:
-        raise FileNotFoundError(f"{libraries} contains no FFmpeg libraries")
-    return sorted(made)
-
-
-def search_path(links: Path, libraries: Path) -> str:
-    """Return the value for ``LD_LIBRARY_PATH``.
-
-    It includes the wheel's own folder, where its libraries find their dependencies.
-    """
     return f"{links.resolve()}{os.pathsep}{libraries}"
-
-
-def links_folder(libraries: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's own folder for the links to one wheel's libraries.
-
-    It is in the user's cache: anyone could put libraries into a folder that others can write to.
-    """
-    home = environment.get("XDG_CACHE_HOME")
-    cache = Path(home) if home else home_folder() / ".cache"
-    digest = hashlib.sha256(os.fsencode(libraries)).hexdigest()[:12]
-    return cache / "leconvert" / f"ffmpeg-{digest}"
 
 
 def restart_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str] | None:
@@ -264,13 +243,15 @@ def restart_environment(environment: Mapping[str, str] = os.environ) -> dict[str
     """
     if environment.get(_STARTED_AGAIN) or importlib.util.find_spec("torchcodec") is None:
         return None
+    # Anyone could put libraries into a folder that others can write to, so the links are in the
+    # user's own cache. Each Python environment has a wheel of its own.
+    home = environment.get("XDG_CACHE_HOME")
+    cache = Path(home) if home else home_folder() / ".cache"
+    digest = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:12]
     try:
-        libraries = wheel_libraries()
-        links = links_folder(libraries, environment)
-        link_plain_names(libraries, links)
+        path = link_ffmpeg(cache / "leconvert" / f"ffmpeg-{digest}")
     except OSError:
         return None
-    path = search_path(links, libraries)
     already = environment.get(_SEARCH_PATH)
     return {
         **environment,
