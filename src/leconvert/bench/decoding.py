@@ -43,9 +43,10 @@ from leconvert.bench.results import begin_document, read_results
 from leconvert.support.errors import LeconvertError, ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import allowed_cores
+from leconvert.transfer.files import Files, OpenFile, files_at
 
 if TYPE_CHECKING:
-    from leconvert.loading import Backend, DatasetMeta, Files, OpenFile
+    from leconvert.loading import Backend, DatasetMeta
 
 Access = Literal["sequential", "random"]
 
@@ -130,9 +131,9 @@ def opened_dataset(
     root: str, data_files_root: str | None, revision: str | None
 ) -> tuple[DatasetMeta, Files]:
     """Return a dataset's metadata, and the files of ``data/`` and ``videos/``."""
-    files = loading.files_at(root, revision=revision)
+    files = files_at(root, revision=revision)
     meta = loading.load_meta(files)
-    return meta, files if data_files_root is None else loading.files_at(data_files_root)
+    return meta, files if data_files_root is None else files_at(data_files_root)
 
 
 def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
@@ -296,7 +297,7 @@ class _Clip:
     """A file, opened with the decoder of `EpisodeStream`."""
 
     def __init__(self, path: str, backend: Backend, device: str) -> None:
-        opened = loading.files_at(Path(path).parent).open(Path(path).name)
+        opened = files_at(Path(path).parent).open(Path(path).name)
         clip = loading.open_clip(opened, keep_index=backend == "pyav")
         self._decoder = loading.open_decoder(clip, backend, device=device)
         self.num_frames = clip.num_frames or 0

@@ -32,7 +32,6 @@ from leconvert.loading import (
     DatasetMeta,
     EpisodeStream,
     StreamLoader,
-    files_at,
     find_rank,
     load_meta,
     local_rank,
@@ -41,6 +40,7 @@ from leconvert.loading import (
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 from leconvert.support.machine import allowed_cores
+from leconvert.transfer.files import files_at
 
 _PERCENTILES = (50, 95, 99)
 

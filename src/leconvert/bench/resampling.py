@@ -58,11 +58,11 @@ from leconvert.loading import (
     ResampledBatches,
     Trajectory,
     TrajectorySource,
-    keep_freed_memory,
     methods_for,
     preload,
 )
 from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.machine import keep_freed_memory
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 
 

@@ -9,8 +9,7 @@
 torch and torchcodec are in the extra ``probe``; PyAV can replace torchcodec on the CPU. They are
 imported only when one of the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`,
 `StreamLoader`, `StreamFacts`, `UnreadableFrame`, `group_episodes_by_files`, `partition_episodes`,
-`resample`, `Resampled` and `ResampledDataset` are public; the other names are for benchmarks and
-stores.
+`resample`, `Resampled` and `ResampledDataset` are public; the other names are for benchmarks.
 """
 
 from typing import TYPE_CHECKING
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
         methods_for,
         preload,
     )
-    from leconvert.transfer.files import Files, OpenFile, files_at
 
 __all__ = [
     "LENGTHS",
@@ -78,12 +76,10 @@ __all__ = [
     "DatasetSet",
     "EpisodeStream",
     "FeatureMeta",
-    "Files",
     "Hdf5Set",
     "Method",
     "Methods",
     "MixedStream",
-    "OpenFile",
     "PackMemory",
     "Packed",
     "Resampled",
@@ -98,10 +94,8 @@ __all__ = [
     "UnreadableFrame",
     "choose_backend",
     "chosen_episodes",
-    "files_at",
     "find_rank",
     "group_episodes_by_files",
-    "keep_freed_memory",
     "load_meta",
     "local_rank",
     "make_windows",
@@ -122,11 +116,6 @@ _NAMES = {
         "open_clip",
         "open_decoder",
         "torchcodec_trouble",
-    ),
-    "leconvert.transfer.files": (
-        "Files",
-        "OpenFile",
-        "files_at",
     ),
     "loader": ("StreamLoader",),
     "metadata": (
@@ -161,7 +150,6 @@ _NAMES = {
         "UnreadableFrame",
     ),
     "tensors": ("StreamFacts",),
-    "leconvert.support.machine": ("keep_freed_memory",),
     "trajectories": (
         "DatasetSet",
         "Hdf5Set",
