@@ -36,14 +36,21 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubStore
-from leconvert.transfer.incoming import Incoming, incoming, not_fetched_from
 from leconvert.transfer.names import (
     download_command,
     folder_of,
     in_folder,
     repository_of,
 )
-from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
+from leconvert.transfer.store import (
+    Incoming,
+    RemoteFile,
+    download_all,
+    files_of,
+    incoming,
+    not_fetched_from,
+    read_all,
+)
 from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir

@@ -62,7 +62,6 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubRepo, HubStore
-from leconvert.transfer.incoming import part_in
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import (
@@ -72,6 +71,7 @@ from leconvert.transfer.store import (
     fetch_file,
     files_of,
     find_listed,
+    part_in,
     read_all,
     write_listing,
 )

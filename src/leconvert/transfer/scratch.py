@@ -34,8 +34,8 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.storage_errors import storage_errors
-from leconvert.transfer.incoming import part_in
 from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.store import part_in
 from leconvert.workdir.locks import new_lock
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ class Window:
     Args:
         files: The files in the order in which they are read.
         folder: The folder. Files are stored below ``whole`` under their paths; existing ones are
-            not trusted. For the paths of parts see `leconvert.transfer.incoming.part_in`.
+            not trusted. For the paths of parts see `leconvert.transfer.store.part_in`.
         fetch: Fetches one file to a path, or raises; called by several threads.
         budget_bytes: Maximum of bytes there at a time; at least the largest file's charge.
         should_stop: Called while the reader waits.

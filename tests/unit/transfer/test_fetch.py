@@ -27,8 +27,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS
 from leconvert.transfer.hub import Body, HubRepo, HubStore
-from leconvert.transfer.incoming import incoming
-from leconvert.transfer.store import NameGate, RemoteFile, download_all, fetch_file
+from leconvert.transfer.store import NameGate, RemoteFile, download_all, fetch_file, incoming
 
 REPO = "tester/arm"
 CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks

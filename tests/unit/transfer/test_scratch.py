@@ -16,10 +16,9 @@ import pytest
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UsageError
 from leconvert.transfer import options
-from leconvert.transfer.incoming import part_in
 from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.scratch import ScratchSlot, hold_slot
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import RemoteFile, part_in
 
 BLOCK = 4096
 

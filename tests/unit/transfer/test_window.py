@@ -10,9 +10,8 @@ import pytest
 
 from leconvert.support.errors import HubError, InterruptedRunError
 from leconvert.transfer import scratch as windows
-from leconvert.transfer.incoming import part_in
 from leconvert.transfer.scratch import Window
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import RemoteFile, part_in
 
 BLOCK = 4096
 
