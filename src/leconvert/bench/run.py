@@ -352,7 +352,12 @@ def run_probe(
     backend = choose_backend("auto", options.decode_device)
     find_device(options.device)
     meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
-    options = _resolved(options, meta)
+    rank, world_size = find_rank(
+        options.rank, options.world_size, of_node=options.num_partitions > 1
+    )
+    options = options.resolved(
+        cores=allowed_cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
+    )
     deltas = windows_of(options, meta)
     subject = Subject(options, meta, deltas, _episodes(options, meta))
     loader = open_loader(subject)
@@ -426,15 +431,6 @@ def _proposed_keys(
         "num_cameras": len(meta.camera_keys),
         "image_shape": None if first is None else list(meta.shapes[first]),
     }
-
-
-def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
-    rank, world_size = find_rank(
-        options.rank, options.world_size, of_node=options.num_partitions > 1
-    )
-    return options.resolved(
-        cores=allowed_cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
-    )
 
 
 def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:

@@ -376,26 +376,23 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     if wanted not in {"auto", "torchcodec", "pyav"}:
         raise UsageError(f"video_backend must be auto, torchcodec or pyav, not {wanted!r}.")
     device = torch.device(decode_device)
-    # torchcodec loads slowly, and for decoding on the CPU it is mostly not needed.
-    trouble = None if wanted != "torchcodec" and device.type == "cpu" else torchcodec_trouble()
+    if device.type not in {"cpu", "cuda"}:
+        raise UsageError(f"decode_device must be cpu or cuda, not {decode_device}.")
+    if device.type == "cpu" and wanted != "torchcodec":
+        # Imported here and not in each worker: forked workers inherit it.
+        import av  # noqa: F401
+
+        return "pyav"
+    trouble = torchcodec_trouble()
     if device.type == "cuda":
         _check_cuda(wanted, trouble)
-    elif device.type != "cpu":
-        raise UsageError(f"decode_device must be cpu or cuda, not {decode_device}.")
-    if device.type == "cuda":
-        return "torchcodec"
-    if wanted == "torchcodec" and trouble is not None:
+    elif trouble is not None:
         raise UsageError(
             f"torchcodec cannot be imported: {trouble}.",
             next_step=f"Install it (`{command_for_extra('probe')}`) and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
-    if wanted == "torchcodec":
-        return "torchcodec"
-    # Imported here and not in each worker: forked workers inherit it.
-    import av  # noqa: F401
-
-    return "pyav"
+    return "torchcodec"
 
 
 def _check_cuda(wanted: str, trouble: str | None) -> None:
