@@ -49,7 +49,6 @@ from leconvert.remote.sparse_snapshot import copies_bytes
 from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
 from leconvert.transfer.client import Pace, wait_for_hub
-from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.scratch import folder_of, hold_folder, usual_limit
@@ -301,10 +300,7 @@ class Host:
         if before is None or (before.repo_id, before.revision) != (source.repo_id, now.revision):
             return state
         version = dataset.options.layout.to
-        if (
-            before.commit == now.commit
-            or read_info(HubStore(now.repo)).get("codebase_version") != version
-        ):
+        if before.commit == now.commit or read_info(now.store()).get("codebase_version") != version:
             return state
         return replace(state, digest=before.commit, resolved=before)
 
@@ -339,7 +335,7 @@ class Host:
             charged = sum(RemoteFile("", size).charge_bytes for size in sizes)
             room = charged
         else:
-            store = HubStore(state.resolved.repo, should_stop=self.stop.is_set)
+            store = state.resolved.store(should_stop=self.stop.is_set)
             also_v3 = dataset.options.layout.to == "v2.1"
             check_convertible(state.resolved, store, also_v3=also_v3)
             listed = read_all(store.list_files())

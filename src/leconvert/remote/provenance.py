@@ -33,7 +33,7 @@ from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
-    from leconvert.transfer.hub import HubRepo
+    from leconvert.transfer.hub import HubStore
 
 # The origin on the Hub of a run's source: a record in the run's work dir.
 #
@@ -63,12 +63,11 @@ class Origin:
     revision: str  # the requested tag, branch or commit
     commit: str  # its commit then, 40 hexadecimal digits
 
-    @property
-    def repo(self) -> HubRepo:
-        """The dataset at this commit."""
-        from leconvert.transfer.hub import HubRepo  # local datasets do not need the Hub's client
+    def store(self, **options: Any) -> HubStore:
+        """Return the files of the dataset at this commit; for the options see `HubStore`."""
+        from leconvert.transfer.hub import HubStore  # local datasets do not need the Hub's client
 
-        return HubRepo(self.repo_id, self.commit)
+        return HubStore(self.repo_id, self.commit, **options)
 
 
 _NO_ORIGIN = Origin("", "", "")  # of a local dataset

@@ -33,7 +33,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import batched, islice
 from pathlib import Path
 
@@ -61,7 +61,7 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
-from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import (
@@ -203,7 +203,7 @@ class SparseSnapshot:
     """A finished outline."""
 
     folder: Path  # its folder
-    repo: HubRepo  # the dataset, at the outline's commit
+    store: HubStore  # the dataset, at the outline's commit
     origin: Origin  # the repo and revision that were asked for
     size_bytes: int  # bytes of all files of the dataset
     # Disk space of the largest file that a worker has to fetch; the minimum for a scratch limit.
@@ -241,7 +241,7 @@ def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
     origin = Origin(record["repo_id"], record["revision"], record["commit"])
     return SparseSnapshot(
         folder,
-        HubRepo(origin.repo_id, origin.commit, record["endpoint"]),
+        HubStore(origin.repo_id, origin.commit, record["endpoint"]),
         origin,
         record["size_bytes"],
         record["largest_bytes"],
@@ -310,7 +310,7 @@ def needs_all_bytes(origin: Origin) -> SourceError:
     return SourceError(
         f"{origin.repo_id} at {origin.revision} is v3.0. Only v2.x datasets can be planned "
         "without downloading them first.",
-        path=origin.repo.name,
+        path=origin.store().name,
         next_step=f"Download it, `{download_command(origin.repo_id, origin.revision, 'DIR')}`, "
         f"and give {downloaded_at(origin.repo_id, 'DIR')}.",
     )
@@ -548,7 +548,7 @@ class HubInputs:
             return
         numbers = {file: number for number, file in enumerate(fetched)}
         waiting = threading.Event()
-        store = HubStore(self._outline.repo, should_stop=should_stop)
+        store = replace(self._outline.store, should_stop=should_stop)
 
         def fetch(file: RemoteFile, target: Path) -> None:
             part = part_in(self._slot.files_dir, file.path)
