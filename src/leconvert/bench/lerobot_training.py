@@ -28,6 +28,8 @@ from leconvert.support.errors import InstallationError, UsageError
 from leconvert.support.extras import install_command
 
 _NEEDED = "lerobot[training]>=0.6.1"
+# Arguments of LeRobot's class that every stream takes, with the same defaults.
+_SHARED = ("delta_timestamps", "image_transforms", "tolerance_s", "return_uint8")
 
 
 def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, float]] = ()) -> None:
@@ -106,13 +108,9 @@ class _Run:
         *,
         root: str | Path | None = None,
         episodes: list[int] | None = None,
-        delta_timestamps: dict[str, list[float]] | None = None,
-        image_transforms: Any = None,
         revision: str | None = None,
-        tolerance_s: float = 1e-4,
-        return_uint8: bool = False,
         repo_type: str = "dataset",
-        **others: Any,
+        **given: Any,
     ) -> SampleStream:
         """Open the dataset of LeRobot's streaming class, and mix in the others."""
         from lerobot.utils.constants import HF_LEROBOT_HOME
@@ -120,14 +118,9 @@ class _Run:
         place = Path(root) if root is not None else Path(HF_LEROBOT_HOME) / repo_id
         is_local = root is not None or place.is_dir()
         seed = self._config.seed or 0
-        options: dict[str, Any] = {
-            "delta_timestamps": delta_timestamps,
-            "image_transforms": image_transforms,
-            "tolerance_s": tolerance_s,
-            "return_uint8": return_uint8,
-        }
-        # LeRobot's next class has these; other arguments of today's class mean nothing here.
-        of_next = {name: value for name, value in others.items() if name.startswith("streaming_")}
+        # Other arguments of LeRobot's class mean nothing here.
+        options = {name: given[name] for name in _SHARED if name in given}
+        of_next = {name: value for name, value in given.items() if name.startswith("streaming_")}
         stream = EpisodeStream(
             place if is_local else f"hf://{repo_type}s/{repo_id}",
             revision=None if is_local or repo_type == "bucket" else revision,
