@@ -33,7 +33,6 @@ from typing import Any
 
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, Policy, conversion_record
-from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import HubOrigin, Origin, facts_of, known_origin
 from leconvert.remote.push import PushReport, push, push_stands
 from leconvert.remote.source import (
@@ -50,7 +49,7 @@ from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
 from leconvert.transfer.client import Pace, wait_for_hub
 from leconvert.transfer.names import HubName
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.transfer.scratch import folder_of, hold_folder, usual_limit
 from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import make_durably, write_durably

@@ -38,7 +38,6 @@ from leconvert.dataset.check.dataset import checked_result
 from leconvert.dataset.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
 from leconvert.dataset.formats.v3 import TASKS_PATH
 from leconvert.model.versions import SOURCE_VERSIONS
-from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.provenance import (
     CARD_PATH,
     noted_origin,
@@ -79,6 +78,7 @@ from leconvert.transfer.client import (
     without_its_bars,
 )
 from leconvert.transfer.names import folder_of, in_folder, repository_of
+from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
