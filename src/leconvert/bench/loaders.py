@@ -31,6 +31,7 @@ from leconvert.bench.options import Deltas, RunOptions, mode_deltas, read_deltas
 from leconvert.loading import (
     DatasetMeta,
     EpisodeStream,
+    StreamFacts,
     StreamLoader,
     find_rank,
     load_meta,
@@ -313,23 +314,19 @@ class LoaderUnderTest(ABC):
             features=subject.meta.features,
         )
         self._by_index = np.argsort(subject.meta.table.index)
+        self._loader: Any = None
 
-    @property
     @abstractmethod
-    def unreadable_frames(self) -> int:
-        """Frames that could not be decoded so far; 0 for loaders that stop at the first."""
+    def facts(self) -> StreamFacts:
+        """Return the counts of all workers' decoder caches, and of frames that do not decode."""
 
     @abstractmethod
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
         """Return the batches of an epoch; workers stay between epochs."""
 
-    @abstractmethod
-    def cache_counts(self) -> dict[str, float | int | None] | None:
-        """Return the counters of all workers' decoder caches; None if nothing is decoded."""
-
-    @abstractmethod
     def close_workers(self) -> None:
         """End the workers; samples can still be drawn in this process."""
+        self._loader = None  # its iterator owns the workers
 
     @abstractmethod
     def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Callable[[], float]]]:
@@ -417,33 +414,21 @@ class StreamUnderTest(LoaderUnderTest):
         super().__init__(subject)
         self._stream = self._opened(subject)
         settings = loader_settings(subject.options)
-        self._loader: StreamLoader | None = StreamLoader(self._stream, **settings)
+        self._loader = StreamLoader(self._stream, **settings)
         self.loaded_episodes = len(self._stream.rank_episodes())
         self.pool_size = self._stream.episode_pool_size
         self.num_shards = self.loaded_episodes
 
-    @property
     @override
-    def unreadable_frames(self) -> int:
-        return self._stream.facts().unreadable
+    def facts(self) -> StreamFacts:
+        return self._stream.facts()
 
     @override
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
-        assert self._loader is not None
         self._loader.set_epoch(epoch)
         for worker, batch in zip(self._loader.batch_workers(), self._loader, strict=True):
             batch[WORKER_KEY] = worker
             yield batch
-
-    @override
-    def cache_counts(self) -> dict[str, float | int | None] | None:
-        if not self.subject.meta.video_keys:
-            return None
-        return self._stream.facts().video_decoder_cache
-
-    @override
-    def close_workers(self) -> None:
-        self._loader = None
 
     @override
     @contextmanager
@@ -471,11 +456,6 @@ class StreamUnderTest(LoaderUnderTest):
 
 def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStream:
     """Open the stream that options ask for; the stream chooses what they leave open."""
-    chosen: dict[str, Any] = {
-        "episode_pool_size": options.episode_pool_size,
-        "video_decoder_cache_size": options.video_decoder_cache_size,
-        "video_fetch_workers": options.video_fetch_workers,
-    }
     return EpisodeStream(
         str(options.root),
         data_files_root=options.data_files_root,
@@ -487,7 +467,9 @@ def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStre
         rank=options.rank,
         world_size=options.world_size,
         return_uint8=True,  # as for the other loaders, and the fastest
-        **{name: value for name, value in chosen.items() if value is not None},
+        episode_pool_size=options.episode_pool_size,
+        video_decoder_cache_size=options.video_decoder_cache_size,
+        video_fetch_workers=options.video_fetch_workers,
         **more,
     )
 

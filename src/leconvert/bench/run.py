@@ -362,7 +362,7 @@ def run_probe(
     subject = Subject(options, meta, deltas, _episodes(options, meta))
     loader = open_loader(subject)
     measured, memory = _timed(loader, options, progress)
-    cache = loader.cache_counts()
+    cache = loader.facts().video_decoder_cache if meta.video_keys else None
     loader.close_workers()
     single = _single_pass(loader, options, has_videos=bool(meta.video_keys))
     check = check_samples(loader, subject, progress) if options.check else None
@@ -399,7 +399,7 @@ def run_probe(
         "pct_of_limit": None if limit is None else 100 * frames_per_s / limit["frames_per_s"],
         "limit": limit,
         "wrong_frames": None if check is None else check["wrong_frames"],
-        "unreadable_frames": loader.unreadable_frames,
+        "unreadable_frames": loader.facts().unreadable,
         "check": check,
         "read_from": options.read_from,
         "notes": [*loader.notes, *_remarks(options)],

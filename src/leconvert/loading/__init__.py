@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         SampleStream,
         UnreadableFrame,
     )
-    from leconvert.loading.tensors import StreamFacts
+    from leconvert.loading.tensors import Counters, StreamFacts
     from leconvert.loading.trajectories import (
         DatasetSet,
         Hdf5Set,
@@ -72,6 +72,7 @@ __all__ = [
     "LENGTHS",
     "PAD_SUFFIX",
     "Backend",
+    "Counters",
     "DatasetMeta",
     "DatasetSet",
     "EpisodeStream",
@@ -149,7 +150,7 @@ _NAMES = {
         "SampleStream",
         "UnreadableFrame",
     ),
-    "tensors": ("StreamFacts",),
+    "tensors": ("Counters", "StreamFacts"),
     "trajectories": (
         "DatasetSet",
         "Hdf5Set",
