@@ -63,7 +63,7 @@ from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
-from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
+from leconvert.transfer.scratch import ScratchSlot, Window, bytes_in, limit_too_small
 from leconvert.transfer.store import (
     NameGate,
     RemoteFile,
@@ -194,7 +194,6 @@ _WHOLE_KEPT_BYTES = 2 * _LEAST_BYTES_OF_A_CLIP
 _SHARE_OF_INDEX = 32
 _COPIES = "-copies"
 _FILES_AT_A_TIME = 4096
-_BLOCK_BYTES = 512
 _EPISODE_FOLDERS = ("data/", "videos/")
 
 
@@ -226,8 +225,7 @@ class SparseSnapshot:
     @property
     def fetched_bytes(self) -> int:
         """Bytes of the dataset that are here, in blocks of the file system."""
-        found = (Path(folder, name) for folder, _, names in os.walk(self.tree) for name in names)
-        return sum(path.lstat().st_blocks for path in found) * _BLOCK_BYTES
+        return bytes_in(self.tree)
 
 
 def open_sparse_snapshot(tree: Path) -> SparseSnapshot:

@@ -25,13 +25,17 @@ from leconvert._version import __version__
 from leconvert.support.errors import (
     HubError,
     HubUnavailableError,
-    InterruptedRunError,
     SourceError,
 )
 from leconvert.transfer import client
 from leconvert.transfer.client import TRIES, Patience, ask_hub, hub_errors, make_api
 from leconvert.transfer.names import folder_of, in_folder, repository_of
-from leconvert.transfer.store import RemoteFile, is_content, other_content
+from leconvert.transfer.store import (
+    RemoteFile,
+    is_content,
+    other_content,
+    stopped_while_fetching,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import Response
@@ -300,11 +304,7 @@ class HubStore:
 
     def _check_stop(self, path: str) -> None:
         if self.should_stop():
-            raise InterruptedRunError(
-                f"Stopped while fetching {path}.",
-                path=path,
-                next_step="Run the same command again to continue.",
-            )
+            raise stopped_while_fetching(path)
 
 
 def find_repo(url: str) -> tuple[HubStore, str] | None:

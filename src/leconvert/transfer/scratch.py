@@ -35,13 +35,12 @@ from leconvert.support.errors import (
 )
 from leconvert.support.storage_errors import storage_errors
 from leconvert.transfer.options import ScratchOptions
-from leconvert.transfer.store import part_in
+from leconvert.transfer.store import RemoteFile, part_in, stopped_while_fetching
 from leconvert.workdir.locks import new_lock
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-    from leconvert.transfer.store import RemoteFile
 
 _SECONDS_BETWEEN_LOOKS = 0.1  # other processes release room, and they notify nobody
 _BLOCK_BYTES = 512
@@ -124,7 +123,7 @@ class ScratchSlot:
             # Files that an error left there remain counted. Others read the note under the lock
             # only, since a half-written note looks empty.
             with suppress(OSError), _locked(self._root):
-                self._note(_bytes_in(self.files_dir))
+                self._note(bytes_in(self.files_dir))
 
     def _try(self, at_least: int, at_most: int, prepare: Callable[[int], None]) -> int | None:
         limit = self.limit_bytes
@@ -149,7 +148,7 @@ class ScratchSlot:
                 held += 1
                 reserved += _read_number(slot / "reserved")
             else:
-                left_over.append((slot, _bytes_in(slot / "files")))
+                left_over.append((slot, bytes_in(slot / "files")))
         free = limit - reserved
         if free < at_least:
             return None
@@ -264,7 +263,7 @@ def usual_limit(options: ScratchOptions, owner: str) -> int:
     root = options.place(owner)
     there = next(folder for folder in (root, *root.parents) if folder.is_dir())
     with storage_errors(there):
-        return (shutil.disk_usage(there).free + _bytes_in(root)) * 4 // 5
+        return (shutil.disk_usage(there).free + bytes_in(root)) * 4 // 5
 
 
 def _slot_name(name: str) -> str:
@@ -280,7 +279,7 @@ def _take(root: Path, name: str | None) -> tuple[Path, BaseFileLock]:
         if (lock := _hold(folder)) is not None:
             try:
                 # Files of an earlier holder count until this holder reserves or waits.
-                (folder / "reserved").write_text(str(_bytes_in(folder / "files")))
+                (folder / "reserved").write_text(str(bytes_in(folder / "files")))
             except BaseException:
                 lock.release()
                 raise
@@ -308,9 +307,7 @@ def _remove_if_last(root: Path, mine: Path) -> None:
     """Remove the folder of the run if it has no other holder and no files."""
     with suppress(OSError), _locked(root):
         slots = _slots(root)
-        if not any(
-            _bytes_in(slot / "files") or (slot != mine and _is_held(slot)) for slot in slots
-        ):
+        if not any(bytes_in(slot / "files") or (slot != mine and _is_held(slot)) for slot in slots):
             shutil.rmtree(root)  # with the lock: a waiting process notices, and makes another
 
 
@@ -347,7 +344,8 @@ def _read_number(path: Path) -> int:
     return 0
 
 
-def _bytes_in(folder: Path) -> int:
+def bytes_in(folder: Path) -> int:
+    """Return the disk space of the files below a folder."""
     found = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
@@ -472,12 +470,7 @@ class Window:
         """Wait until a fetch has ended, in any way."""
         while not self._fetches[place].done():
             if self._should_stop():
-                path = self._files[place].path
-                raise InterruptedRunError(
-                    f"Stopped while fetching {path}.",
-                    path=path,
-                    next_step="Run the same command again to continue.",
-                )
+                raise stopped_while_fetching(self._files[place].path)
             wait([self._fetches[place]], _SECONDS_BETWEEN_STOPS)
 
     def _bring(self, place: int) -> None:

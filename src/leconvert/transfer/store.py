@@ -205,6 +205,15 @@ def fetch_file(
     raise other_content(file.path, store.name)
 
 
+def stopped_while_fetching(path: str) -> InterruptedRunError:
+    """Return the error for a fetch that was told to stop."""
+    return InterruptedRunError(
+        f"Stopped while fetching {path}.",
+        path=path,
+        next_step="Run the same command again to continue.",
+    )
+
+
 def other_content(path: str, store: str) -> UnreadableSourceError:
     """Return the error for a file that was changed on its way, or in its storage."""
     return UnreadableSourceError(

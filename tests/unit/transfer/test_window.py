@@ -54,7 +54,7 @@ class Store:
 
     def on_disk(self) -> int:
         # Meanwhile another thread may remove what was refused.
-        return windows._bytes_in(self.folder)
+        return windows.bytes_in(self.folder)
 
 
 def files(*blocks: int) -> list[RemoteFile]:
