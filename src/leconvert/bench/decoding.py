@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, pairwise
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -30,13 +31,11 @@ import numpy as np
 
 from leconvert import loading  # its names import torch, which may be missing in a diagnosis
 from leconvert.bench.environment import (
-    PACKETS_LOOKED_AT,
     FoundFfmpeg,
     find_ffmpeg,
     host_record,
     versions_for_torchcodec,
     versions_record,
-    video_facts,
 )
 from leconvert.bench.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
@@ -58,6 +57,8 @@ _PATIENCE_SECONDS = 300.0
 _RUN_FRAMES = 32
 # Each open decoder costs memory in each process.
 _MOST_FILES = 48
+# Packets of a video from which the distance of keyframes is determined.
+_PACKETS_LOOKED_AT = 500
 
 Stretch = tuple[int, float]
 """The work of one process in one stretch: frames decoded, and seconds."""
@@ -364,37 +365,52 @@ def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
 
 def _facts_of(files: Files, path: str) -> dict[str, Any] | None:
     """Return how a video is coded; None if it is no video."""
-    try:
-        opened = files.open(path)
-    except LeconvertError:
-        return None
-    try:
+    with suppress(LeconvertError), closing(files.open(path)) as opened:
         if not files.is_local:
-            _fetch_beginning(opened)
-        return _coded(opened)
-    except LeconvertError:
-        return None
-    finally:
-        opened.close()
-
-
-def _coded(opened: OpenFile) -> dict[str, Any] | None:
-    import av
-
-    with (
-        suppress(av.error.FFmpegError, OSError, IndexError),
-        Path(opened.path).open("rb") as file,
-    ):
-        return video_facts(file)
+            # The part that describes the coding; the whole file may have hundreds of megabytes.
+            index = loading.open_clip(opened, keep_index=True).index
+            if index is not None:
+                runs = index.byte_runs(0, min(_PACKETS_LOOKED_AT, index.num_samples))
+                opened.need([(start, start + length) for start, length in runs])
+        return video_facts(opened.path)
     return None
 
 
-def _fetch_beginning(opened: OpenFile) -> None:
-    """Fetch the part that describes the coding; the whole file may have hundreds of megabytes."""
-    index = loading.open_clip(opened, keep_index=True).index
-    if index is not None:
-        runs = index.byte_runs(0, min(PACKETS_LOOKED_AT, index.num_samples))
-        opened.need([(start, start + length) for start, length in runs])
+def video_facts(path: str) -> dict[str, Any] | None:
+    """Read how a video is coded from its header and its first packets; nothing is decoded.
+
+    ``codec`` and ``pixel_format`` are FFmpeg's names, such as ``av1`` and ``yuv420p``. ``gop`` is
+    the most frequent distance of keyframes in frames, None with one keyframe. ``has_b_frames`` is
+    true if frames are shown in another order than they are stored.
+
+    Returns:
+        None if the file is no video.
+    """
+    import av
+
+    from leconvert.media.pyav import open_container
+
+    keyframes: list[int] = []
+    reordered = False
+    with suppress(av.error.FFmpegError, OSError, IndexError), open_container(path) as container:
+        stream = container.streams.video[0]
+        for number, packet in enumerate(container.demux(stream)):
+            if not packet.size or number >= _PACKETS_LOOKED_AT:
+                break
+            reordered |= packet.pts != packet.dts
+            if packet.is_keyframe:
+                keyframes.append(number)
+        context = stream.codec_context
+        gaps = Counter(after - before for before, after in pairwise(keyframes))
+        return {
+            "codec": str(context.codec.canonical_name),
+            "gop": gaps.most_common(1)[0][0] if gaps else None,
+            "width": int(context.width),
+            "height": int(context.height),
+            "pixel_format": str(context.pix_fmt),
+            "has_b_frames": reordered,
+        }
+    return None
 
 
 def diagnose_decoding(
@@ -543,7 +559,7 @@ def _first_frame(meta: DatasetMeta, files: Files, decode_device: str) -> dict[st
             "file": opened.name,
             "size_bytes": opened.size_bytes,
             "first_bytes": _first_bytes(opened),
-            "coded": _coded(opened),
+            "coded": video_facts(opened.path),
             **_decoded(opened, decode_device, is_depth=meta.is_depth(camera)),
         }
     finally:

@@ -10,13 +10,11 @@ import platform
 import re
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from leconvert._version import __version__
 from leconvert.support.errors import ProbeError
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     import torch
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
-PACKETS_LOOKED_AT = 500
-"""Number of packets of a video from which the distance of keyframes is determined."""
 
 
 _EXTRAS = {
@@ -44,37 +40,6 @@ def require_packages(*names: str) -> None:
         if importlib.util.find_spec(name) is None:
             title, extra = _EXTRAS[name]
             raise missing_package(f"This needs {title}", extra)
-
-
-def video_facts(file: BinaryIO) -> dict[str, Any]:
-    """Read how a video is coded from its header and its first packets; nothing is decoded.
-
-    ``codec`` and ``pixel_format`` are FFmpeg's names, such as ``av1`` and ``yuv420p``. ``gop`` is
-    the most frequent distance of keyframes in frames, None with one keyframe. ``has_b_frames`` is
-    true if frames are shown in another order than they are stored.
-    """
-    from leconvert.media.pyav import open_container
-
-    keyframes: list[int] = []
-    reordered = False
-    with open_container(file) as container:
-        stream = container.streams.video[0]
-        for number, packet in enumerate(container.demux(stream)):
-            if not packet.size or number >= PACKETS_LOOKED_AT:
-                break
-            reordered |= packet.pts != packet.dts
-            if packet.is_keyframe:
-                keyframes.append(number)
-        context = stream.codec_context
-        gaps = Counter(after - before for before, after in pairwise(keyframes))
-        return {
-            "codec": str(context.codec.canonical_name),
-            "gop": gaps.most_common(1)[0][0] if gaps else None,
-            "width": int(context.width),
-            "height": int(context.height),
-            "pixel_format": str(context.pix_fmt),
-            "has_b_frames": reordered,
-        }
 
 
 def package_version(package: str) -> str | None:
