@@ -38,7 +38,6 @@ from leconvert.loading import (
     local_rank,
     make_windows,
 )
-from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 from leconvert.support.machine import allowed_cores
 from leconvert.transfer.files import files_at
@@ -120,7 +119,7 @@ def measure[Batch](
     duration_s: float,
     num_batches: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    on_batch: Callable[[float], None] | None = None,
+    on_batch: Callable[[float], None] = lambda _: None,
 ) -> Measured:
     """Draw batches and time them.
 
@@ -166,8 +165,7 @@ def measure[Batch](
         else:
             facts.append(fact)
             waits.append(arrived - asked)
-            if on_batch is not None:
-                on_batch(arrived - window_began)
+            on_batch(arrived - window_began)
             if arrived - window_began >= duration_s:
                 break
         if num_batches is not None and len(facts) >= num_batches:
@@ -342,19 +340,15 @@ class LoaderUnderTest(ABC):
         The distinct frames of a sample's windows count, since each is decoded once. Steps beyond an
         episode's end all show its last frame, which is one of them.
         """
-        places = self._places_of(batch["episode_index"].numpy())
         table = self.subject.meta.table
+        episodes = batch["episode_index"].numpy()
+        places = self._by_index[np.searchsorted(table.index, episodes, sorter=self._by_index)]
         at, lengths = batch["frame_index"].numpy(), table.length[places]
         frames = 0
         for camera in self.subject.meta.camera_keys:
             window = self._windows.get(camera)
             frames += len(at) if window is None else window.distinct_frames(at, lengths)
         return BatchFacts(len(at), len(np.unique(places)), int(batch.get(WORKER_KEY, 0)), frames)
-
-    def _places_of(self, episodes: IntArray) -> IntArray:
-        """Return the rows of the episode table for some episode indices."""
-        order = self._by_index
-        return order[np.searchsorted(self.subject.meta.table.index, episodes, sorter=order)]
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:
