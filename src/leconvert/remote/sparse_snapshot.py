@@ -404,11 +404,15 @@ class _Writer:
         """Give a complete file its name, once it is on the disk; later calls trust the name."""
         with self._gate.passed(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            if whole:
-                self._note_whole(file)
-            else:  # a file with holes that was noted as whole must not be read as whole
-                with self._lock:
-                    self.whole.discard(file.path)
+            with self._lock:
+                # Note it before it has its name. After a crash in between it is noted again; if
+                # another version of leconvert then makes a file with holes, the note is removed: a
+                # file with holes must not be read as whole.
+                self.whole.discard(file.path)
+                if whole:
+                    with self._noted.open("a") as notes:
+                        notes.write(f"{file.path}\n")
+                    self.whole.add(file.path)
             sync_file(begun)
             begun.replace(target)
 
@@ -417,14 +421,6 @@ class _Writer:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with self._gate.passed(begun):
             return os.open(begun, flags, 0o666)
-
-    def _note_whole(self, file: RemoteFile) -> None:
-        with self._lock:
-            # Note it before it has its name. After a crash in between it is noted again; if another
-            # version of leconvert then makes a file with holes, the note is removed.
-            with self._noted.open("a") as notes:
-                notes.write(f"{file.path}\n")
-            self.whole.add(file.path)
 
     def _make_hole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)

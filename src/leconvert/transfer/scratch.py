@@ -146,7 +146,8 @@ class ScratchSlot:
                 continue
             if _is_held(slot):
                 held += 1
-                reserved += _read_number(slot / "reserved")
+                with suppress(FileNotFoundError, ValueError):  # a full disk left it empty
+                    reserved += int((slot / "reserved").read_text())
             else:
                 left_over.append((slot, bytes_in(slot / "files")))
         free = limit - reserved
@@ -336,12 +337,6 @@ def _is_held(slot: Path) -> bool:
     if lock is not None:
         lock.release()
     return lock is None
-
-
-def _read_number(path: Path) -> int:
-    with suppress(FileNotFoundError, ValueError):
-        return int(path.read_text())
-    return 0
 
 
 def bytes_in(folder: Path) -> int:
