@@ -42,7 +42,7 @@ from leconvert.bench.results import begin_document, read_results
 from leconvert.support.errors import LeconvertError, ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import allowed_cores
-from leconvert.transfer.files import Files, OpenFile, files_at
+from leconvert.transfer.files import Files, files_at
 
 if TYPE_CHECKING:
     from leconvert.loading import Backend, DatasetMeta
@@ -551,40 +551,29 @@ def _first_frame(meta: DatasetMeta, files: Files, decode_device: str) -> dict[st
     camera = next((key for key in meta.video_keys if meta.table.cameras[key].paths), None)
     if camera is None:
         return None
-    opened = files.open(meta.table.cameras[camera].paths[0])
-    try:
+    is_depth, backend = meta.is_depth(camera), loading.choose_backend("auto", decode_device)
+    with closing(files.open(meta.table.cameras[camera].paths[0])) as opened:
         opened.need([(0, opened.size_bytes)])
-        return {
+        with Path(opened.path).open("rb") as file:
+            first_bytes = file.read(32)
+        found = {
             "camera": camera,
             "file": opened.name,
             "size_bytes": opened.size_bytes,
-            "first_bytes": _first_bytes(opened),
+            "first_bytes": first_bytes.hex(" ", 4),
             "coded": video_facts(opened.path),
-            **_decoded(opened, decode_device, is_depth=meta.is_depth(camera)),
+            "backend": backend,
         }
-    finally:
-        opened.close()
-
-
-def _first_bytes(opened: OpenFile) -> str:
-    with Path(opened.path).open("rb") as file:
-        return file.read(32).hex(" ", 4)
-
-
-def _decoded(opened: OpenFile, decode_device: str, *, is_depth: bool) -> dict[str, Any]:
-    backend = loading.choose_backend("auto", decode_device)
-    began = time.perf_counter()
-    try:
-        clip = loading.open_clip(opened, keep_index=backend == "pyav" or is_depth)
-        decoder = loading.open_decoder(clip, backend, device=decode_device, is_depth=is_depth)
-        ((_, frames),) = decoder.decode(np.zeros(1, np.int64))
-        frame = frames[0]
-    except LeconvertError as error:
-        return {"backend": backend, "shape": None, "seconds": None, "error": error.message}
-    return {
-        "backend": backend,
-        "shape": list(frame.shape),
-        "device": str(frame.device),
-        "seconds": time.perf_counter() - began,
-        "error": None,
-    }
+        began = time.perf_counter()
+        try:
+            clip = loading.open_clip(opened, keep_index=backend == "pyav" or is_depth)
+            decoder = loading.open_decoder(clip, backend, device=decode_device, is_depth=is_depth)
+            ((_, (frame,)),) = decoder.decode(np.zeros(1, np.int64))
+        except LeconvertError as error:
+            return found | {"shape": None, "seconds": None, "error": error.message}
+        return found | {
+            "shape": list(frame.shape),
+            "device": str(frame.device),
+            "seconds": time.perf_counter() - began,
+            "error": None,
+        }
