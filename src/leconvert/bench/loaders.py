@@ -454,7 +454,7 @@ def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStre
         str(options.root),
         data_files_root=options.data_files_root,
         revision=options.revision,
-        delta_timestamps={key: list(seconds) for key, seconds in deltas.items()} or None,
+        delta_timestamps=deltas or None,
         seed=options.seed,
         tolerance_s=options.tolerance_s,
         decode_device=options.decode_device,

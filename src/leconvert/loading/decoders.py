@@ -181,11 +181,6 @@ def _even_rate(index: ClipIndex) -> float | None:
     return index.timescale / float(ordered[1])
 
 
-def is_rate_close(rate: float, other: float, num_frames: int) -> bool:
-    """Return whether two rates give the same frame numbers for a file of this length."""
-    return abs(rate / other - 1) * num_frames < _MOST_FRAMES_OFF
-
-
 def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
     """Return the error of a clip that cannot be decoded."""
     first_line = reason.strip().partition("\n")[0].rstrip(".")
@@ -483,7 +478,8 @@ class TorchcodecDecoder:
         if clip.rate is not None and clip.num_frames is not None:
             decoder = VideoDecoder(path, seek_mode="approximate", **options)
             found = decoder.metadata.average_fps
-            if found and is_rate_close(found, clip.rate, clip.num_frames):
+            # Both rates must give the same frame numbers for a file of this length.
+            if found and abs(found / clip.rate - 1) * clip.num_frames < _MOST_FRAMES_OFF:
                 return decoder
         if clip.index is None:
             return VideoDecoder(path, seek_mode="exact", **options)
