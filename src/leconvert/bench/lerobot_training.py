@@ -59,16 +59,19 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
             next_step=f"Run `{install_command(_NEEDED)}`.",
         ) from error
     run = _Run(program, also)
+    prepare = accelerate.Accelerator.prepare_data_loader
+
+    def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(loader.dataset, SampleStream):
+            return run.make_loader(loader)
+        return prepare(accelerator, loader, *args, **kwargs)
+
     words = ["lerobot-train", *arguments, "--dataset.streaming=true"]
     with (
         patch.object(sys, "argv", words),
         patch.object(program, "make_train_eval_datasets", run.make_datasets),
         patch.object(factory, "StreamingLeRobotDataset", run.open_stream),
-        patch.object(
-            accelerate.Accelerator,
-            "prepare_data_loader",
-            _preparing(run, accelerate.Accelerator.prepare_data_loader),
-        ),
+        patch.object(accelerate.Accelerator, "prepare_data_loader", prepare_data_loader),
     ):
         program.main()
 
@@ -151,23 +154,12 @@ class _Run:
             collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
         )
         if self._config.resume:
-            made.start_at(self._samples_taken(self._config.checkpoint_path))
+            from lerobot.common.train_utils import load_training_step
+            from lerobot.utils.constants import TRAINING_STATE_DIR
+
+            checkpoint = self._config.checkpoint_path
+            step = load_training_step(checkpoint / TRAINING_STATE_DIR)
+            ranks = self._program.load_training_num_processes(checkpoint)
+            batch_size = self._program.load_training_batch_size(checkpoint)
+            made.start_at(int(step * ranks * batch_size))
         return made
-
-    def _samples_taken(self, checkpoint: Path) -> int:
-        from lerobot.common.train_utils import load_training_step
-        from lerobot.utils.constants import TRAINING_STATE_DIR
-
-        step = load_training_step(checkpoint / TRAINING_STATE_DIR)
-        ranks = self._program.load_training_num_processes(checkpoint)
-        batch_size = self._program.load_training_batch_size(checkpoint)
-        return int(step * ranks * batch_size)
-
-
-def _preparing(run: _Run, prepare: Any) -> Any:
-    def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(loader.dataset, SampleStream):
-            return run.make_loader(loader)
-        return prepare(accelerator, loader, *args, **kwargs)
-
-    return prepare_data_loader
