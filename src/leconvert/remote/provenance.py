@@ -436,8 +436,9 @@ def _lines(
         "|---|---|",
         *(f"| {name} | {_cell(value)} |" for name, value in counts if value is not None),
         *(
-            f"| {name} | {count(number, 'file')}, {size:,} bytes |"
-            for name, number, size in _totals(sizes)
+            f"| {name} | {count(len(found), 'file')}, {sum(found):,} bytes |"
+            for name in ("data", "videos", "meta")
+            if (found := [n for path, n in sizes.items() if path.startswith(f"{name}/")])
         ),
         "",
         "| feature | type | shape |",
@@ -486,15 +487,6 @@ def _source(origin: Origin) -> str:
     url = f"https://huggingface.co/datasets/{repository}/tree/"
     url += in_folder(origin.commit, folder)
     return f"[{origin.repo_id}]({url}) at `{origin.revision}`"
-
-
-def _totals(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    totals = []
-    for name in ("data", "videos", "meta"):
-        found = [size for path, size in sizes.items() if path.startswith(f"{name}/")]
-        if found:
-            totals.append((name, len(found), sum(found)))
-    return totals
 
 
 def _cell(value: object) -> str:

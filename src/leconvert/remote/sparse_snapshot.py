@@ -263,7 +263,10 @@ def make_sparse_snapshot(
         for_copies: Whether to make the outline of a migration.
         progress: Receives the progress.
     """
-    folder = WorkDir(work_dir).outlines_dir / _folder_name(origin, for_copies=for_copies)
+    name = origin.commit
+    if place := folder_of(origin.repo_id):  # one of the datasets of the commit
+        name += f"-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+    folder = WorkDir(work_dir).outlines_dir / f"{name}{_COPIES if for_copies else ''}"
     tree = folder / "tree"
     if (folder / "outline.json").exists():
         return open_sparse_snapshot(tree)
@@ -293,14 +296,6 @@ def make_sparse_snapshot(
         }
         write_durably(folder / "outline.json", encode_record(_KIND, _VERSION, "-", record))
     return open_sparse_snapshot(tree)
-
-
-def _folder_name(origin: Origin, *, for_copies: bool) -> str:
-    """Return the name of an outline's folder, unique among the datasets of the commit."""
-    name = origin.commit
-    if folder := folder_of(origin.repo_id):
-        name += f"-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
-    return f"{name}{_COPIES if for_copies else ''}"
 
 
 def needs_all_bytes(origin: Origin) -> SourceError:
