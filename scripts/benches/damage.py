@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from benches import kit
-from leconvert.loading import files_at, open_clip, open_decoder
+from leconvert.loading import open_clip, open_decoder
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.files import files_at
 
 CODECS: dict[str, dict[str, Any]] = {
     "H.264, a keyframe in 2 frames": {},

@@ -287,12 +287,12 @@ def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
     run = open_run(work_dir)
     identity = WorkerIdentity.of_this_process()
     # A worker that sees the end first exits first; its last claims must not look abandoned.
-    store = LeaseStore(run.paths, run.manifest.run_id, identity, process_gone=lambda _: False)
+    store = LeaseStore(run.paths, identity, process_gone=lambda _: False)
     worker = ShardlessWorker(
         run,
         Board(store, run.manifest.num_batches),
         stop=threading.Event(),
-        reporter=WorkerReporter(run.paths, run.manifest.run_id, identity),
+        reporter=WorkerReporter(run.paths, identity),
     )
     ready.release()
     go.wait()

@@ -72,7 +72,7 @@ def _window(work_dir: Path) -> float:
     """Return the seconds from the first claim to the last ``done``, as the records say."""
     run = open_run(work_dir, only_look=True)
     ids = range(run.manifest.num_batches)
-    records = [read_done(run.paths, run.manifest.run_id, batch_id) for batch_id in ids]
+    records = [read_done(run.paths, batch_id) for batch_id in ids]
     first, last = (
         pick(datetime.fromisoformat(record[key]) for record in records)
         for pick, key in ((min, "began"), (max, "ended"))

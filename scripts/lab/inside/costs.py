@@ -29,7 +29,7 @@ def main() -> None:
     folder, batches = Path(sys.argv[1]), int(sys.argv[2])
     run = WorkDir(folder).run(RUN_ID)
     run.ensure()
-    store = LeaseStore(run, RUN_ID, WorkerIdentity.of_this_process(), lease_seconds=3600)
+    store = LeaseStore(run, WorkerIdentity.of_this_process(), lease_seconds=3600)
     board = Board(store, batches)
     before, began = requests(), time.monotonic()
     claimed = sum(1 for _ in iter(board.next_fresh, None))
