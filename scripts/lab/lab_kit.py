@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.trees import digest_of
@@ -20,7 +23,7 @@ from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = [
-    "REPOSITORY", "SEARCHED", "LabError", "Namespace", "Rows", "demand", "digest_of", "leconvert",
+    "REPOSITORY", "SEARCHED", "LabError", "Network", "Rows", "demand", "digest_of", "leconvert",
     "missing_packages", "require", "run_tool", "short_episodes", "wait_until",
 ]  # fmt: skip
 
@@ -140,15 +143,14 @@ def short_episodes(folder: Path) -> tuple[Path, str]:
     return source, digest_of(inline)
 
 
-class Namespace:
+class Network:
     """A network namespace; it knows all that runs in it, whoever started that.
 
-    Args:
-        name: Its name, unique on this machine.
+    Its name says which process made it, so that those of killed processes can be removed.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
+        self.name = f"lab-{os.getpid()}-{secrets.token_hex(3)}"
 
     def create(self, *devices: str) -> None:
         """Make it, bring the loopback device up, and add an empty bridge of each name.
@@ -156,6 +158,9 @@ class Namespace:
         Raises:
             LabError: The machine does not allow it.
         """
+        for path in Path("/run/netns").glob("lab-*-*"):
+            if not psutil.pid_exists(int(path.name.split("-")[1])):
+                run_tool(["ip", "netns", "del", path.name])
         run_tool(["ip", "netns", "add", self.name])
         self.ip("link", "set", "lo", "up")
         for device in devices:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from lab_kit import REPOSITORY, LabError, Namespace, demand, require, run_tool, wait_until
+from lab_kit import REPOSITORY, LabError, Network, demand, require, run_tool, wait_until
 
 MOUNT = "/mnt/work"
 """The mount point of the share on every client; the server has it at `EXPORT`."""
@@ -299,7 +299,7 @@ class NfsLab:
         self.folder = folder.absolute()
         self.shared = self.folder / "shared"
         self.file_system, self.mount_options, self.memory_mb = file_system, mount_options, memory_mb
-        self.network = Namespace(f"nfs-lab-{secrets.token_hex(3)}")
+        self.network = Network()
         self.preload: list[str] = []
         self._number = clients
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from lab_kit import (
     LabError,
-    Namespace,
+    Network,
     Rows,
     demand,
     digest_of,
@@ -86,9 +85,8 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
         self.address = f"{_SUBNET}.1:{_PORT}"
-        self._name = f"leray-{secrets.token_hex(3)}"
-        self._switch = Namespace(f"{self._name}-sw")
-        self._hosts: dict[str, Namespace] = {}
+        self._switch = Network()
+        self._hosts: dict[str, Network] = {}
 
     @contextmanager
     def running(self) -> Iterator[Cluster]:
@@ -150,7 +148,7 @@ class Cluster:
 
     def _make_host(self, host: str, number: int) -> None:
         """Make a host and plug it into the switch."""
-        network = self._hosts[host] = Namespace(f"{self._name}-{host}")
+        network = self._hosts[host] = Network()
         network.create()
         run_tool([
             "ip", "link", "add", f"to-{host}", "netns", self._switch.name, "type", "veth",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lab_kit import wait_until
+from lab_kit import Network, wait_until
 from nfs_conversion import Ground
 from nfs_hosts import NfsLab
 from nfs_scenarios import SCENARIOS, brief, build
@@ -35,7 +35,8 @@ def kernels_of(folder: Path) -> list[int]:
 def test_two_hosts_race_and_one_of_them_loses_power(tmp_path: Path) -> None:
     with NfsLab(tmp_path, clients=2).running() as lab:
         rows = list(brief(Ground(lab)))
-        assert lab.clients[0].shell("stat -f -c %T /mnt/work").strip() == "nfs"
+        assert not lab.clients[0].is_on
+        assert lab.clients[1].shell("stat -f -c %T /mnt/work").strip() == "nfs"
         assert kernels_of(tmp_path)
     assert len(rows) == 2
     assert not lab.network.exists
@@ -48,6 +49,12 @@ def test_the_kernels_of_a_lab_end_with_a_builder_that_is_killed(tmp_path: Path) 
         wait_until(lambda: bool(kernels_of(tmp_path)), 60, "The first kernel")
         builder.kill()
     wait_until(lambda: not kernels_of(tmp_path), 30, "The end of all kernels")
+    namespaces = Path("/run/netns")
+    assert list(namespaces.glob(f"lab-{builder.pid}-*"))
+    other = Network()
+    other.create()  # which removes what was left
+    other.remove()
+    assert not list(namespaces.glob(f"lab-{builder.pid}-*"))
 
 
 @pytest.fixture(scope="module")
