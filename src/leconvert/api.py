@@ -537,6 +537,7 @@ def repair(
         SourceError: The dataset is not v3.0.
         TargetError: The output exists, or ``<root>_old`` does.
         VerificationError: The repaired dataset has other changes than planned; nothing was moved.
+        SourceChangedError: The dataset was changed meanwhile.
         BusyError: Another process repairs or converts the dataset.
     """
     from leconvert.run.repairing import repair_dataset  # only this function needs its imports
