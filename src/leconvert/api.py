@@ -494,7 +494,7 @@ def run_conversion(
             if migrates and push is not None:
                 done = replace(done, push=_push_migrated(run, target, push, on_hub, control))
     removes = not keep_work_dir and work_dir is None
-    if removes and not remove_work_dir(folder, run.manifest.run_id, target):
+    if removes and not remove_work_dir(folder, run.paths.run_id, target):
         progress.say(f"{folder} could not be removed. It is no longer needed.")
     if push is not None and not migrates:
         from leconvert.remote.push import push_converted
@@ -614,7 +614,7 @@ def _push_migrated(
         return push(result, options, on_hub=on_hub, pause=pause, progress=control.progress)
     except HubSourceChangedError as error:
         # The Hub would copy files of the changed dataset, so this run can never be pushed.
-        give_up_run(run.work_dir.root, run.manifest.run_id)
+        give_up_run(run.work_dir.root, run.paths.run_id)
         error.next_step = (
             "Run the same command again. It begins with the present state of the repo."
         )
@@ -661,7 +661,7 @@ def _another_may_finish(
     runs: list[str] = []
     was_there = is_converted(target, to)
     try:
-        yield lambda run: runs.append(run.manifest.run_id)
+        yield lambda run: runs.append(run.paths.run_id)
     except (InterruptedRunError, HubSourceChangedError):
         raise
     except (LeconvertError, OSError) as error:
@@ -827,7 +827,7 @@ def _report(
         source=manifest.source_name,
         output=Path(manifest.target),
         kept_source=packed.kept,
-        run_id=manifest.run_id,
+        run_id=run.paths.run_id,
         episodes=manifest.num_episodes,
         frames=manifest.num_frames,
         files=sum(layout.num_files for layout in manifest.streams),
@@ -1331,7 +1331,7 @@ def submit_run(
         )
     run = open_run(root, allow_mixed_versions=True, only_look=True)
     check_may_submit(root, run.one_host)
-    run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
+    run_id, logs = run.paths.run_id, str(run.paths.logs_dir)
     # Checked now, and not only by the packer after all workers.
     proof.check_source(is_outline=run.manifest.outline is not None)
     proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))

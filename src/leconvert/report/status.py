@@ -411,7 +411,7 @@ class RunObserver:
         clock: Callable[[], float] = time.monotonic,
         records_a_look: int | None = None,
     ) -> None:
-        self.run_id = run.manifest.run_id
+        self.run_id = run.paths.run_id
         self._run = run
         self._clock = clock
         self._records_a_look = records_a_look

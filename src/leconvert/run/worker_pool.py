@@ -113,7 +113,7 @@ class WorkerPool:
             return
         from leconvert.remote.sparse_snapshot import HubInputs
 
-        with hold_slot(self._scratch, manifest.run_id) as slot:
+        with hold_slot(self._scratch, self.run.paths.run_id) as slot:
             yield HubInputs(Path(manifest.source), slot)
 
     def make(
