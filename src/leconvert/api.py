@@ -78,7 +78,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few, json_record, numbered
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
@@ -99,7 +99,6 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import HubOrigin
     from leconvert.remote.push import PushReport
     from leconvert.run.repairing import RepairReport
@@ -554,8 +553,6 @@ def repair(
 
 def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     """Refuse a push that could not succeed, before any work."""
-    from leconvert.remote.options import PushOptions  # only this function needs its imports
-
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
     if push.repo_id is None and (arrival is None or to != TARGET_VERSIONS[0]):

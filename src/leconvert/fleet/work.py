@@ -111,7 +111,7 @@ from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.transfer.client import Pace, check_can_push
-from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import WorkerReporter, read_workers
@@ -496,8 +496,8 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         if not isinstance(dataset.source, HubName) or silent.is_set():
             return dataset
         try:
-            repo = HubRepo(dataset.source.repo_id, dataset.source.revision or "main")
-            info = read_info(HubStore(repo, tries=1))
+            revision = dataset.source.revision or "main"
+            info = read_info(HubStore(dataset.source.repo_id, revision, tries=1))
         except HubUnavailableError:
             silent.set()
         except LeconvertError:

@@ -303,7 +303,7 @@ class Assembly:
     def __init__(self, run: OpenedRun, tree: Path) -> None:
         self._run = run
         self._tree = tree
-        self._path = _target_of(run, open_sources(run.manifest.sources)).path
+        self._path = _target_of(run, open_sources(run.manifest.sources)).names.path
         self.counts = {"linked": 0, "copied": 0, "joined": 0}
 
     def add_file(self, file: OutputFile, shards: list[tuple[Shard, str]]) -> None:
@@ -442,7 +442,7 @@ def _parts(
 def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
     """Yield the files that a result takes unchanged from its only source, with both paths."""
     (source,) = sources = open_sources(run.manifest.sources)
-    path = _target_of(run, sources).path
+    path = _target_of(run, sources).names.path
     for batch in run.batches:
         for shard in batch.shards:
             if shard.keep:

@@ -486,7 +486,7 @@ class V3Tables:
             return Routes(dict.fromkeys(streams, np.empty(0, np.int64)), each, each)
         return Routes(
             {
-                s: self.target.numbers(placed.chunk, placed.file)
+                s: self.target.names.numbers(placed.chunk, placed.file)
                 for s, placed in table.placed.items()
             },
             {s: placed.begin_seconds for s, placed in table.placed.items()},
@@ -659,7 +659,7 @@ type ResultTables = V3Tables | V21Tables
 
 def _data_files(result: ResultTables) -> list[str]:
     numbers = np.unique(result.routes([DATA_STREAM]).file_number[DATA_STREAM]).tolist()
-    return [str(result.root / result.target.path(DATA_STREAM, number)) for number in numbers]
+    return [str(result.root / result.target.names.path(DATA_STREAM, number)) for number in numbers]
 
 
 def _listed_rows(rows: pa.Table) -> list[Mapping[str, Any]]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
+from leconvert.dataset.formats.dataset import Episodes
 from leconvert.dataset.formats.stats import StatsBlock
 from leconvert.dataset.formats.v3.meta import EPISODES_DIR, USUAL_NAMES, FileNames, episodes_path
 from leconvert.model.values import FILES_PER_CHUNK, Finding, FloatArray, IntArray, camera_of
@@ -234,12 +235,10 @@ class StreamPlaces(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EpisodeTable:
+class EpisodeTable(Episodes):
     """The content of meta/episodes; arrays have shape (E,).
 
     Attributes:
-        episode_index: As stored; readers use the row number.
-        length: Number of frames.
         from_index: First row in the dataset.
         to_index: Row after the last one.
         placed: The places in each stream whose columns can be used.
@@ -247,16 +246,11 @@ class EpisodeTable:
         task_numbers: Rows of tasks.parquet; -1 for a text that is not listed.
     """
 
-    episode_index: IntArray
-    length: IntArray
     from_index: IntArray
     to_index: IntArray
     placed: Mapping[str, StreamPlaces]
     task_ends: IntArray
     task_numbers: IntArray
-
-    def __len__(self) -> int:
-        return len(self.episode_index)
 
     @cached_property
     def start(self) -> IntArray:
