@@ -23,7 +23,6 @@ from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import (
     Control,
     Conversion,
@@ -39,7 +38,7 @@ from leconvert.support.flags import flags_of
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.names import HubName, download_command, is_of_the_hub, repository_of
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.swap import is_same_folder, source_as_output
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from leconvert.run.conversion import Control, Conversion
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
 from leconvert.transfer.client import check_can_push
-from leconvert.transfer.incoming import source_dir
 from leconvert.transfer.names import download_command, downloaded_at
 from leconvert.workdir.fs import is_folder, remove_tree
 from leconvert.workdir.records import WorkDir
@@ -36,6 +35,11 @@ if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
+
+
+def source_dir(target: Path) -> Path:
+    """Return the folder for the source of a result: ``.<name>.leconvert-source`` beside it."""
+    return target.with_name(f".{target.name}.leconvert-source")
 
 
 def bring_from_store(

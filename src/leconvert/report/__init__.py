@@ -6,7 +6,7 @@ it into HTML. Neither writes to the run's work dir.
 
 from typing import TYPE_CHECKING
 
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.report.page import (

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from leconvert.run.leasing import read_done
 from leconvert.support.errors import LeconvertError
 from leconvert.workdir.former import count_former
-from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.records import RunPaths
 
 UNREADABLE = (OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError)
@@ -61,15 +60,13 @@ class DoneBatch(NamedTuple):
     copied_bytes: int  # coded video bytes that were copied
 
 
-def read_done_batch(
-    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
-) -> DoneBatch:
+def read_done_batch(run: RunPaths, batch_id: int) -> DoneBatch:
     """Read the record of a finished batch.
 
     Raises:
         OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError: It cannot be used.
     """
-    record = read_done(run, run_id, batch_id, fs=fs)
+    record = read_done(run, batch_id)
     shards = record.pop("shards")
     return DoneBatch(
         record,

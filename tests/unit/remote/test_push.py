@@ -19,7 +19,6 @@ from tests.unit.remote.conftest import REPO
 from leconvert import LayoutOptions, convert
 from leconvert.dataset.formats.v3 import write_repairs
 from leconvert.model.repairs import DroppedEpisode, Repairs
-from leconvert.remote.options import PushOptions
 from leconvert.remote.push import PushReport, push
 from leconvert.remote.push_plan import Result
 from leconvert.remote.repo import NOTHING
@@ -37,6 +36,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, SilentProgress
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.options import PushOptions
 from leconvert.transfer.store import RemoteFile
 
 Push = Callable[..., PushReport]

@@ -16,3 +16,19 @@ from leconvert.dataset.check.files import (
     spans_of,
 )
 from leconvert.dataset.check.meta import check_feature_stats, errors_of_meta
+
+__all__ = [
+    "AS_STORED",
+    "DatasetCheck",
+    "EpisodeSpans",
+    "NewOrder",
+    "VideoFrames",
+    "check_dataset",
+    "check_feature_stats",
+    "checked",
+    "errors_of_meta",
+    "frames_of",
+    "spans_findings",
+    "spans_of",
+    "version_to_check",
+]

@@ -14,9 +14,22 @@ from leconvert.dataset.scan.changes import (
     meta_digest,
     source_changed,
 )
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.dataset.scan.scan import reads_as_v3, scan_source, source_reading
+
+__all__ = [
+    "FileFacts",
+    "changed_files",
+    "check_source_unchanged",
+    "check_tables_unchanged",
+    "files_along",
+    "meta_digest",
+    "reads_as_v3",
+    "scan_source",
+    "source_changed",
+    "source_reading",
+]
 
 __getattr__ = lazy_names(__name__, {"scan": ("reads_as_v3", "scan_source", "source_reading")})
