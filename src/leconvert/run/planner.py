@@ -333,7 +333,7 @@ def check_asked(
         own, is_v3 = _assumed_of(source, conversion.repairs, is_alone=len(sources) == 1)
         asks_for_nothing = target == source and not conversion.changes_anything
         if not is_v3 or (asks_for_nothing and is_converted(source)):
-            load_info(source, own.reading, guess_version=True)
+            load_info(source, own.reading)
 
 
 def draft_plan(
