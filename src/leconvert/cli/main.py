@@ -29,6 +29,7 @@ from leconvert.support.errors import (
     LeconvertError,
     UsageError,
 )
+from leconvert.support.extras import missing_package
 from leconvert.support.storage_errors import storage_error, undecodable_path
 from leconvert.support.text import without_credentials
 
@@ -76,13 +77,19 @@ COMMANDS = {
 }
 # Commands that share a module.
 _BESIDE_OTHERS = {
+    "check": "verify:check",
     "check-fs": "doctor:check_fs",
     "clean": "upkeep:clean",
-    "merge": "edit:merge",
+    "completion": "main:completion",
+    "merge": "convert:merge",
     "mirror": "push:mirror",
+    "pack": "work:pack",
     "release": "upkeep:release",
-    "split": "edit:split",
-    "trim": "edit:trim",
+    "repair": "convert:repair",
+    "report": "status:report",
+    "split": "convert:split",
+    "submit": "work:submit",
+    "trim": "convert:trim",
     "undo": "upkeep:undo",
 }
 # Commands that start workers, and the modules that these import.
@@ -408,3 +415,49 @@ def _handled(handle: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# ``leconvert completion``.
+
+
+_SHELLS = ("bash", "zsh", "fish")
+# The metavar of an argument tells the kind of its value.
+_FOLDERS = frozenset({
+    "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
+    "WORK_DIR|DATASET",
+})  # fmt: skip
+_FILES = frozenset({"FILE", "LIST_FILE"})
+
+
+def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "shell", choices=_SHELLS, metavar="SHELL", help=("the shell: bash, zsh or fish")
+    )
+
+
+def run_completion(options: argparse.Namespace) -> int:
+    """Print the script."""
+    print(completion_script(options.shell))
+    return 0
+
+
+def completion_script(shell: str) -> str:
+    """Return a script that completes commands, options, their choices, files and folders.
+
+    The script needs no Python when it completes.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise missing_package("This needs shtab", "completion") from None
+    # A script is still used in terminals of another width.
+    os.environ["COLUMNS"] = "100"
+    parser = build_parser()
+    for command in parser.declared():
+        for argument in command.arguments():
+            if argument.metavar in _FOLDERS:
+                argument.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif argument.metavar in _FILES:
+                argument.complete = shtab.FILE  # type: ignore[attr-defined]
+    return str(shtab.complete(parser, shell))

@@ -1,4 +1,4 @@
-"""``leconvert status``."""
+"""``leconvert status`` and ``leconvert report``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,52 @@ from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
     from leconvert.fleet import FleetStatus
+
+# ``leconvert report``.
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "place", type=Path, metavar="WORK_DIR|DATASET",
+        help="the work dir of a run, finished or not, or a dataset; a report on a dataset contains "
+        "less than a report on a run",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
+        help="the HTML page; an existing file is replaced (default: report.html)",
+    )  # fmt: skip
+    add_output(parser)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Write the page, and print its place."""
+    from leconvert.report import gather, write_report
+    from leconvert.report.values import StoryState
+
+    story = gather(options.place.resolve())
+    size = write_report(story, options.output)
+    record = {
+        "report": str(options.output.resolve()),
+        "size_bytes": size,
+        "state": story.state.value,
+        "run_id": story.run_id,
+        "tries": len(story.attempts),
+        "remarks": list(story.remarks),
+    }
+    told = story.state.value
+    if story.state is StoryState.RESULT_ONLY:
+        told = "the report shows only the dataset, since no record of its conversion was found"
+    lines = (
+        f"{story.name}: {told}.",
+        *(f"  {remark}" for remark in story.remarks),
+        f"  report  {options.output} ({amount(size)})",
+    )
+    return show(options, record, lines)
+
+
+# ``leconvert status``.
+
 
 _SHORTEST_SECONDS = 0.1
 _CLEAR_SCREEN = "\x1b[H\x1b[J"
