@@ -11,20 +11,25 @@ import pytest
 
 from leconvert.cli.main import COMMANDS as MAIN_COMMANDS
 from leconvert.cli.main import build_parser
-from leconvert.cli.parser import EXAMPLES, USUAL_OPTIONS, Parser
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, examples
 from leconvert.support import errors
 
 COMMANDS = {parser.prog: parser for parser in build_parser().declared()}
 
 
 def test_every_command_has_examples_and_every_example_a_command() -> None:
-    assert set(COMMANDS) == set(EXAMPLES)
-    assert all(EXAMPLES.values())
+    assert set(COMMANDS) == set(examples())
+    assert all(map(_command_lines, COMMANDS))
+
+
+def _command_lines(name: str) -> list[str]:
+    lines = map(str.strip, examples()[name].splitlines())
+    return [line for line in lines if not line.startswith("#")]
 
 
 def test_the_parser_accepts_each_example() -> None:
-    examples = [(name, line) for name in COMMANDS for _, line in EXAMPLES[name]]
-    for prog, line in examples:
+    given = [(name, line) for name in COMMANDS for line in _command_lines(name)]
+    for prog, line in given:
         words = shlex.split(line.partition(" > ")[0])
         assert " ".join(words).startswith(prog)
         options = build_parser().parse_args(words[1:])
