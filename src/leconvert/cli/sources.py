@@ -63,25 +63,17 @@ def bring_from_store(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Folders that a command reads and writes, absolute.
+    """Folders that a command reads and writes, absolute."""
 
-    Attributes:
-        sources: The datasets, or the sparse snapshot of the only one.
-        target: The folder of the result.
-        work_dir: The run's folder.
-        arrival: How the source came from the Hub; None for a local source.
-        is_temporary: Whether the source was downloaded only to be converted.
-        migrates: Whether the result goes to the source's repo, where its files stay; the target is
-            then in the work dir.
-        named: The target that the options name. A report goes beside it.
-    """
-
-    sources: Sequence[Path]
-    target: Path
-    work_dir: Path
-    arrival: HubOrigin | None = None
-    is_temporary: bool = False
+    sources: Sequence[Path]  # the datasets, or the sparse snapshot of the only one
+    target: Path  # the folder of the result
+    work_dir: Path  # the run's folder
+    arrival: HubOrigin | None = None  # how the source came from the Hub; None for a local source
+    is_temporary: bool = False  # whether the source was downloaded only to be converted
+    # Whether the result goes to the source's repo, where its files stay; the target is then in the
+    # work dir.
     migrates: bool = False
+    # The target that the options name. A report goes beside it.
     named: Path = Path()
 
     @property
@@ -308,17 +300,11 @@ def bring_from_hub(
 
 
 class NamedDataset(NamedTuple):
-    """A dataset that a command reads as a whole.
+    """A dataset that a command reads as a whole."""
 
-    Attributes:
-        folder: Its folder, or the folder to download it to; absolute.
-        repo_id: Its name on the Hub; None for a local folder.
-        revision: The tag, branch or commit that was asked for.
-    """
-
-    folder: Path
-    repo_id: str | None = None
-    revision: str | None = None
+    folder: Path  # its folder, or the folder to download it to; absolute
+    repo_id: str | None = None  # its name on the Hub; None for a local folder
+    revision: str | None = None  # the tag, branch or commit that was asked for
 
     def is_here(self) -> bool:
         """Return whether its folder contains anything."""

@@ -95,23 +95,16 @@ def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversio
 
 @dataclass(frozen=True, slots=True)
 class FleetDataset:
-    """One dataset of a fleet.
+    """One dataset of a fleet."""
 
-    Attributes:
-        name: Its name in the fleet: the result's path below the folder of all results.
-        source: The dataset's folder, or its name on the Hub.
-        target: Path of its result; None if the result goes to the Hub only.
-        options: How it is converted, and the repo that its result is pushed to.
-        cost_seconds: An estimate of one worker's time for it; the longest datasets come first.
-        discard: Id of a run to give up; None if there is none.
-    """
-
-    name: str
-    source: Path | HubName
-    target: Path | None
+    name: str  # its name in the fleet: the result's path below the folder of all results
+    source: Path | HubName  # the dataset's folder, or its name on the Hub
+    target: Path | None  # path of its result; None if the result goes to the Hub only
+    # How it is converted, and the repo that its result is pushed to.
     options: Conversion = Conversion()
+    # An estimate of one worker's time for it; the longest datasets come first.
     cost_seconds: float = 0.0
-    discard: str | None = None
+    discard: str | None = None  # id of a run to give up; None if there is none
 
     @property
     def push(self) -> PushOptions | None:
@@ -178,20 +171,14 @@ _COMMENT = re.compile(r"(?:^|\s)#")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a list.
+    """One line of a list."""
 
-    Attributes:
-        place: A folder, a glob, or a name on the Hub.
-        name: The name that the line gives the dataset; None for the default name.
-        options: How the dataset is converted. In the repo of ``options.push`` the text ``{name}``
-            stands for the last part of the dataset's name; no repo means the dataset's own.
-        number: The line's number.
-    """
-
-    place: str
-    name: str | None = None
+    place: str  # a folder, a glob, or a name on the Hub
+    name: str | None = None  # the name that the line gives the dataset; None for the default name
+    # How the dataset is converted. In the repo of ``options.push`` the text ``{name}`` stands for
+    # the last part of the dataset's name; no repo means the dataset's own.
     options: Conversion = Conversion()
-    number: int = 0
+    number: int = 0  # the line's number
 
 
 ParseLine = Callable[[Sequence[str]], Line]
@@ -467,19 +454,15 @@ def _meeting(
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """Allowed flags for some findings in some datasets.
+    """Allowed flags for some findings in some datasets."""
 
-    Attributes:
-        flags: Options of a conversion that repair or accept, each as a user types it. In
-            ``--drop-feature {column}``, ``--drop-feature {camera}``, ``--assume-fps {fps}`` and
-            ``--assume-version {version}`` the braces stand for the value that a finding names.
-        datasets: Globs of names or folders.
-        findings: Codes of errors; the rule applies if at least one was found. If empty, the rule
-            always applies.
-    """
-
+    # Options of a conversion that repair or accept, each as a user types it. In ``--drop-feature
+    # {column}``, ``--drop-feature {camera}``, ``--assume-fps {fps}`` and ``--assume-version
+    # {version}`` the braces stand for the value that a finding names.
     flags: tuple[str, ...]
-    datasets: tuple[str, ...] = ("*",)
+    datasets: tuple[str, ...] = ("*",)  # globs of names or folders
+    # Codes of errors; the rule applies if at least one was found. If empty, the rule always
+    # applies.
     findings: tuple[str, ...] = ()
 
     def holds_for(self, dataset: FleetDataset) -> bool:
@@ -650,31 +633,20 @@ def _bad_policy(path: Path, said: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class FoundDataset:
-    """A dataset that was found.
+    """A dataset that was found."""
 
-    Attributes:
-        source: Its folder, or its name on the Hub.
-        name: Its path below the searched folder, or its name on the Hub.
-        version: The version in its ``info.json``; None if there is none.
-        episodes: The number of episodes in its ``info.json``; None if there is none.
-        size_bytes: Bytes of all its files.
-        errors: Codes of the errors that the scan found, with the number of each.
-        warnings: The same for warnings.
-        remedies: The help for the errors; of several flags the one that loses least.
-        problem: Why it cannot be read at all; None if it can.
-        is_scanned: Whether its files were read.
-    """
-
-    source: Path | HubName
-    name: str
-    version: str | None
-    episodes: int | None
-    size_bytes: int
+    source: Path | HubName  # its folder, or its name on the Hub
+    name: str  # its path below the searched folder, or its name on the Hub
+    version: str | None  # the version in its ``info.json``; None if there is none
+    episodes: int | None  # the number of episodes in its ``info.json``; None if there is none
+    size_bytes: int  # bytes of all its files
+    # Codes of the errors that the scan found, with the number of each.
     errors: Mapping[str, int] = field(default_factory=dict)
-    warnings: Mapping[str, int] = field(default_factory=dict)
+    warnings: Mapping[str, int] = field(default_factory=dict)  # the same for warnings
+    # The help for the errors; of several flags the one that loses least.
     remedies: tuple[str, ...] = ()
-    problem: str | None = None
-    is_scanned: bool = True
+    problem: str | None = None  # why it cannot be read at all; None if it can
+    is_scanned: bool = True  # whether its files were read
 
     @property
     def is_left_out(self) -> bool:

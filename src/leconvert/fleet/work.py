@@ -143,23 +143,14 @@ FLEET_VERSION = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fleet:
-    """A fleet's current run, opened for reading.
+    """A fleet's current run, opened for reading."""
 
-    Attributes:
-        work_dir: The folder that all hosts share.
-        run_id: The run.
-        paths: Every path of the run.
-        datasets: The datasets by their numbers, the longest first.
-        policy: The repairs and findings that are allowed.
-        one_host: The only host that may work on it; None if any may.
-    """
-
-    work_dir: WorkDir
-    run_id: str
-    paths: RunPaths
-    datasets: Sequence[FleetDataset]
-    policy: Policy
-    one_host: OneHost | None = None
+    work_dir: WorkDir  # the folder that all hosts share
+    run_id: str  # the run
+    paths: RunPaths  # every path of the run
+    datasets: Sequence[FleetDataset]  # the datasets by their numbers, the longest first
+    policy: Policy  # the repairs and findings that are allowed
+    one_host: OneHost | None = None  # the only host that may work on it; None if any may
 
     @property
     def fs(self) -> FileSystem:
@@ -636,19 +627,12 @@ _MOST_TROUBLES = 3
 
 @dataclass(frozen=True, slots=True)
 class FleetSummary:
-    """The work of one worker.
+    """The work of one worker."""
 
-    Attributes:
-        converted: Datasets that it finished.
-        set_aside: Datasets that it set aside.
-        joined: How often it joined a conversion that another worker held.
-        seconds: Time from start to end, including waiting.
-    """
-
-    converted: int
-    set_aside: int
-    joined: int
-    seconds: float
+    converted: int  # datasets that it finished
+    set_aside: int  # datasets that it set aside
+    joined: int  # how often it joined a conversion that another worker held
+    seconds: float  # time from start to end, including waiting
 
 
 class Conversions(Protocol):
@@ -673,17 +657,11 @@ class Conversions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """The free part of a dataset that another worker holds.
+    """The free part of a dataset that another worker holds."""
 
-    Attributes:
-        batches: Batches that nobody has claimed.
-        share: Their share of all batches.
-        workers: Batches that workers hold now.
-    """
-
-    batches: int
-    share: float
-    workers: int
+    batches: int  # batches that nobody has claimed
+    share: float  # their share of all batches
+    workers: int  # batches that workers hold now
 
 
 class FleetWorker:
@@ -912,23 +890,15 @@ def _told(error: LeconvertError | OSError) -> LeconvertError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Conversions:
-    """The conversions of a fleet, in the work dirs of their datasets.
+    """The conversions of a fleet, in the work dirs of their datasets."""
 
-    Attributes:
-        fleet: The fleet.
-        host: This host.
-        conversion: This worker's leases, and whether versions may be mixed.
-        progress: Receives the progress.
-        pause: Waits between two looks for room in the host's scratch folder.
-        batches: Number of batches of a run, by its id.
-    """
-
-    fleet: Fleet
-    host: Host
-    conversion: Conversion
-    progress: Progress
+    fleet: Fleet  # the fleet
+    host: Host  # this host
+    conversion: Conversion  # this worker's leases, and whether versions may be mixed
+    progress: Progress  # receives the progress
+    # Waits between two looks for room in the host's scratch folder.
     pause: Callable[[float], object]
-    batches: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)  # number of batches of a run, by its id
 
     def take(self, dataset: FleetDataset) -> Mapping[str, Any]:
         folder = self.fleet.work_dir.dataset(dataset.name)
