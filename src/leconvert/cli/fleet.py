@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         FoundDataset,
         Line,
         PolicyRule,
+        PricedDataset,
         SuggestedRule,
         Suggestion,
     )
@@ -282,26 +283,10 @@ def _price_lines(price: FleetPrice) -> list[str]:
     finished = len(price.datasets) - len(wrong) - len(ready)
     unseen = [one for one in ready if not one.is_scanned]
     stays = [one.moves for one in ready if one.moves is not None]
-    rows: list[list[object]] = [["dataset", "episodes", "size", "files", "reason"]]
-    rows += [
-        [
-            one.name,
-            *(
-                ["-", "-", "-", ", ".join(one.stops_at)]
-                if one.stops_at
-                else ["finished", "-", "-", ""]
-                if one.is_finished
-                else [
-                    one.episodes,
-                    amount(one.source_bytes),
-                    one.files if one.is_scanned else "-",
-                    "",
-                ]
-            ),
-        ]
-        for one in price.datasets
-    ]
-    lines = table(rows).splitlines()
+    lines = table(
+        ("dataset", "episodes", "size", "files", "reason"),
+        ((one.name, *_price_cells(one)) for one in price.datasets),
+    )
     lines += [
         "",
         f"{count(len(ready), 'dataset')} to convert: {sum(one.episodes for one in ready):,} "
@@ -342,6 +327,14 @@ def _price_lines(price: FleetPrice) -> list[str]:
         lines += reason_lines("reason", price.why_set_aside())
     lines.append("Nothing was written.")
     return lines
+
+
+def _price_cells(one: PricedDataset) -> tuple[object, ...]:
+    if one.stops_at:
+        return "-", "-", "-", ", ".join(one.stops_at)
+    if one.is_finished:
+        return "finished", "-", "-", ""
+    return one.episodes, amount(one.source_bytes), one.files if one.is_scanned else "-", ""
 
 
 # ``leconvert fleet report``.

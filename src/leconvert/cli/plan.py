@@ -144,7 +144,7 @@ def _lines(plan: PlanSummary) -> list[str]:
     is_overlay = plan.layout == OVERLAY
     seconds = _estimated_seconds(plan)
     lines = [
-        _files_table(plan),
+        *_files_table(plan),
         f"New: {plan.episodes - plan.kept_episodes:,} of {plan.episodes:,} episodes, "
         f"{amount(plan.source_bytes)}, in {count(plan.batches, 'batch', 'batches')}. The other "
         f"{plan.kept_episodes:,} episodes stay in their files."
@@ -212,14 +212,14 @@ def _moves(moves: MovedBytes, *, is_overlay: bool) -> Iterator[str]:
     )
 
 
-def _files_table(plan: PlanSummary) -> str:
+def _files_table(plan: PlanSummary) -> list[str]:
     if not plan.kept:
-        return table([["output", "files"], *plan.files.items()])
+        return table(("output", "files"), plan.files.items())
     rows = [
         [stream, files, plan.kept[stream], files - plan.kept[stream]]
         for stream, files in plan.files.items()
     ]
-    return table([["output", "files", "kept", "written again"], *rows])
+    return table(("output", "files", "kept", "written again"), rows)
 
 
 # ``leconvert plan``.

@@ -321,14 +321,13 @@ def run_limit(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     path, _ = write_document(document, Path(options.out_dir))
-    rows: list[list[object]] = [["access", "processes", "frames", "frames/s"]]
-    rows += [
-        [rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}"]
+    rows = (
+        (rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}")
         for rate in document["rates"]
-    ]
+    )
     if not options.json:
         print(f"Wrote {path}.", file=sys.stderr)
-    return show(options, document, [table(rows)])
+    return show(options, document, table(("access", "processes", "frames", "frames/s"), rows))
 
 
 # ``leconvert probe diagnose``.
@@ -433,7 +432,7 @@ def run_summarize(options: argparse.Namespace) -> int:
     written = ["summary.csv"]
     if not options.no_plots and can_draw():
         written += [path.name for path in draw_plots(lines, options.folder, "summary")]
-    show(options, [line.as_record() for line in lines], [table([_HEAD, *map(_row, lines)])])
+    show(options, [line.as_record() for line in lines], table(_HEAD, map(_row, lines)))
     print(f"Wrote to {options.folder}: {', '.join(written)}.", file=sys.stderr)
     return 0
 
@@ -586,8 +585,11 @@ def run_resample(options: argparse.Namespace) -> int:
             report = path.with_suffix(".html")
             write_resampling_report(document, report, command=_command(), pictures=pictures)
             written.append(report.name)
-    tables = (f"{title}\n{table(rows)}" for title, _, rows in result_tables(document))
-    show(options, document, ["\n\n".join(tables)])
+    told = (
+        "\n".join([title, *table(head, rows)])
+        for title, _, (head, *rows) in result_tables(document)
+    )
+    show(options, document, ["\n\n".join(told)])
     print(f"Wrote to {out_dir}: {', '.join(written)}.", file=sys.stderr)
     return 0
 

@@ -91,8 +91,8 @@ def run_submit(options: argparse.Namespace) -> int:
         print(chain_script(jobs, where, log_dir=log_dir), end="")
         return 0
     submitted = submit_chain(jobs, where, log_dir=log_dir)
-    rows = [("job", "name", "log"), *((job.job_id, job.name, job.log) for job in submitted)]
-    return show(options, {"jobs": [asdict(job) for job in submitted]}, [table(rows)])
+    lines = table(("job", "name", "log"), ((job.job_id, job.name, job.log) for job in submitted))
+    return show(options, {"jobs": [asdict(job) for job in submitted]}, lines)
 
 
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
