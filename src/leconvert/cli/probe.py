@@ -580,7 +580,7 @@ def run_resample(options: argparse.Namespace) -> int:
         pictures = draw_resampling(document, out_dir, path.stem)
         written += [drawn.name for drawn in pictures]
         if options.all:
-            from leconvert.report import write_resampling_report
+            from leconvert.report.page import write_resampling_report
 
             report = path.with_suffix(".html")
             write_resampling_report(document, report, command=_command(), pictures=pictures)

@@ -44,8 +44,8 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_report(options: argparse.Namespace) -> int:
     """Write the page, and print its place."""
-    from leconvert.report import gather, write_report
-    from leconvert.report.values import StoryState
+    from leconvert.report.page import write_report
+    from leconvert.report.values import StoryState, gather
 
     story = gather(options.place.resolve())
     size = write_report(story, options.output)

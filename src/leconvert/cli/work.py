@@ -244,7 +244,7 @@ def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
 def run_pack(options: argparse.Namespace) -> int:
     """Pack, and print the place of the result."""
     from leconvert.remote.provenance import note_result
-    from leconvert.report import report_on_exit
+    from leconvert.report.page import report_on_exit
     from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run

@@ -400,7 +400,10 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
         UsageError: A path cannot be written, or is inside a dataset.
         StorageError: Writing failed.
     """
-    from leconvert.report import check_report_place, write_tables  # only this function needs them
+    from leconvert.report.page import (  # only this function needs them
+        check_report_place,
+        write_tables,
+    )
 
     places = [
         Path(place)
