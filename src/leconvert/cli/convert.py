@@ -37,24 +37,27 @@ from leconvert.cli.options import (
     push_target,
     report_place,
     take_arguments,
+    works_only,
 )
 from leconvert.cli.output import planned_lines, print_findings, show
 from leconvert.cli.parser import EDITING_OPTIONS, USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.plan import print_plan, show_dry_run
 from leconvert.cli.progress import progress_for
-from leconvert.cli.push import ConvertPush, ResultPush
+from leconvert.cli.push import planned_push, push_lines
 from leconvert.cli.sources import NamedDataset, named_datasets, named_places, places
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, parse_frames, parse_parts
 from leconvert.run.conversion import Control, Conversion, LeaseOptions, ProofOptions
-from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.errors import LeconvertError, SourceError, UsageError
 from leconvert.support.flags import flags_of, some_seconds, whole
 from leconvert.support.text import amount, count, numbered
+from leconvert.transfer.client import check_can_push
 from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport, SplitPart
     from leconvert.cli.sources import Places
+    from leconvert.remote.push import PushReport
     from leconvert.run.planner import MovedBytes, PlannedRepairs, PlanSummary
     from leconvert.run.repairing import RepairReport
 
@@ -88,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
         options,
         conversion,
         partial(places, options, conversion, stream=bool(conversion.workers.orchestrate)),
-        push_of=partial(ConvertPush, options, conversion),
+        push_of=partial(planned_push, options, conversion),
         probe_seconds=(options.probe_seconds or 10.0) if options.probe else None,
     )
 
@@ -139,13 +142,14 @@ def run_merge(options: argparse.Namespace) -> int:
     writes_nothing = "--dry-run writes nothing" if options.dry_run else None
     datasets = named_datasets(options.datasets, unfetched=writes_nothing)
     conversion = conversion_options(options)
-    push = ResultPush(options, options.output.resolve(), named_push_target(options))
-    push.check()
+    repo_id = named_push_target(options)
+    if repo_id is not None:
+        check_can_push(repo_id)
     return make_dataset(
         options,
         conversion,
         partial(named_places, options, datasets),
-        push_of=lambda _: push,
+        push_of=lambda _: (repo_id, None),
     )
 
 
@@ -332,10 +336,10 @@ def run_repair(options: argparse.Namespace) -> int:
     for name in _OF_A_RUN:
         if getattr(options, name) is not None:
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{flag} works only for a repair that writes the whole dataset again; this repair "
-                "writes only the files that are wrong.",
-                next_step=f"Leave {flag} out.",
+            raise works_only(
+                flag,
+                "for a repair that writes the whole dataset again; this repair writes only the "
+                "files that are wrong",
             )
     with controlled(options) as control:
         report = repair_dataset(
@@ -410,7 +414,7 @@ def make_dataset(
     conversion: Conversion,
     bring: Callable[[Control], AbstractContextManager[Places | str]],
     *,
-    push_of: Callable[[Places], ResultPush] | None = None,
+    push_of: Callable[[Places], tuple[str | None, bool | None]] = lambda _: (None, None),
     repairs: PlannedRepairs | None = None,
     probe_seconds: float | None = None,
 ) -> int:
@@ -421,7 +425,8 @@ def make_dataset(
         conversion: All options of the conversion.
         bring: Provides the sources, the target and the work dir; or says that the Hub has the
             dataset in this version already.
-        push_of: Returns the push of the result; None for a command that does not push.
+        push_of: Returns the repo to push to, None for no push; and whether an earlier call has put
+            the result in place, None if no record tells.
         repairs: The repairs that are made, to be shown before the work; else None.
         probe_seconds: Seconds to measure how fast the result loads; None for no measurement.
 
@@ -434,19 +439,23 @@ def make_dataset(
     with controlled(options) as control, bring(control) as found:
         if isinstance(found, str):
             return show(options, {"already_converted": found}, [found])
-        push = push_of(found) if push_of else ResultPush(options, found.target, None)
-        pushes = push.repo_id is not None
-        is_there, verified = push.is_alone_left(), None
+        (repo_id, is_there), verified = push_of(found), None
+        pushes = repo_id is not None
         # A repair has planned changes, so there is something to do.
         if is_there is None and repairs is None:
             asks_more = not pushes and _asks_more(options, conversion, probe_seconds)
             verified = None if asks_more else _compared(options, found, conversion, control)
             is_there = verified is not None
+        record = {"already_converted": str(found.target), "verified": verified}
         if verified is not None and not pushes:
             found.release()
-            return _show_finished(options, found, conversion, verified)
+            how = "of every byte" if verified == "bytes" else "by structure"
+            said = (
+                f"{found.target} is already the {conversion.layout.to} dataset made from "
+                f"{found.made_of}. A comparison {how} found no difference. There is nothing to do."
+            )
+            return show(options, record, [said])
         if options.dry_run and is_there:
-            record = {"already_converted": str(found.target), "verified": verified}
             return show(options, record, [_PUSH_LEFT, "Nothing was written."])
         if options.dry_run:
             return show_dry_run(options, found, conversion, control, repairs)
@@ -467,9 +476,8 @@ def make_dataset(
                 probe_seconds=probe_seconds,
                 report=report_place(options.report, found.named),
             )
-            push.done = report.push
         found.release()
-    return _show_outcome(options, report, push)
+    return _show_outcome(options, report, found.target, repo_id)
 
 
 # The same command again, when its result is in place.
@@ -523,52 +531,56 @@ def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
     )
 
 
-def _show_finished(
-    options: argparse.Namespace,
-    found: Places,
-    conversion: Conversion,
-    verified: str,
-) -> int:
-    """Say that a result was in place before, and how it was compared now; return the exit code."""
-    how = "of every byte" if verified == "bytes" else "by structure"
-    said = (
-        f"{found.target} is already the {conversion.layout.to} dataset made from {found.made_of}. "
-        f"A comparison {how} found no difference. There is nothing to do."
-    )
-    record = {"already_converted": str(found.target), "verified": verified}
-    return show(options, record, [said])
-
-
 _PUSH_LEFT = "The dataset was converted before. Only the push is left to do."
 
 
 def _show_outcome(
-    options: argparse.Namespace, report: ConversionReport | None, push: ResultPush
+    options: argparse.Namespace,
+    report: ConversionReport | None,
+    target: Path,
+    repo_id: str | None,
 ) -> int:
     """Push if that is wanted, print the outcome, and return the exit code.
 
     Args:
         report: The conversion; None if the result was in place before.
-        push: The push.
+        target: The folder of the result.
+        repo_id: The repo to push to; None for no push.
     """
+
+    def push() -> PushReport | None:
+        done = None if report is None else report.push  # a part of the conversion
+        if repo_id is None or done is not None:
+            return done
+        from leconvert.remote.push import push_converted
+
+        progress = progress_for(quiet=options.json or options.quiet)
+        return push_converted(target, push_options(options, repo_id), progress=progress)
+
     # If the result could not be measured, the command ends with the code of the probe.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
     if options.json:
-        done = {} if report is None else report.as_record()
-        done["push"], push_code = push.as_record()
-        print(json.dumps(done, indent=2))
-        return push_code or code
-    if options.quiet:
-        push.run()
+        record = {} if report is None else report.as_record()
+        try:
+            pushed = push()
+            record["push"] = None if pushed is None else pushed.as_record()
+        except LeconvertError as error:
+            record["push"], code = error.as_record(), error.exit_code
+        print(json.dumps(record, indent=2))
+    elif options.quiet:
+        push()
         if report is not None:
             print_findings(report.findings)
-        return code
-    if report is None:
-        print(_PUSH_LEFT)
     else:
-        print_report(report)
-    for line in push.lines(push.run()):
-        print(line)
+        if report is None:
+            print(_PUSH_LEFT)
+        else:
+            print_report(report)
+        pushed = push()
+        if pushed is not None:
+            print(*push_lines(pushed), sep="\n")
+        elif not getattr(options, "no_push", True):  # a command without --no-push is silent
+            print("  Hub           not pushed; `--push-repo-id ORG/NAME` pushes it")
     return code
 
 

@@ -135,6 +135,12 @@ def filled[Options: DataclassInstance](
     return kind(**{**otherwise, **given})
 
 
+def works_only(flag: str, where: str, instead: str | None = None) -> UsageError:
+    """Return the error for an option without effect; ``instead`` says what gives it one."""
+    step = f"{instead}, or leave {flag} out." if instead else f"Leave {flag} out."
+    return UsageError(f"{flag} works only {where}.", next_step=step)
+
+
 # The layout: how a dataset is cut into files and batches.
 
 
@@ -142,10 +148,7 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     """Return the options of the layout."""
     layout = filled(LayoutOptions, options)
     if hasattr(options, "loader_workers") and layout.layout != "streaming":
-        raise UsageError(
-            "--loader-workers works only with --layout streaming.",
-            next_step="Add --layout streaming, or leave --loader-workers out.",
-        )
+        raise works_only("--loader-workers", "with --layout streaming", "Add --layout streaming")
     return layout
 
 
@@ -155,10 +158,7 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
 def local_root(options: argparse.Namespace) -> Path:
     """Return the folder that ``--root`` or ``--repo-id`` names. It need not exist."""
     if options.repo_id is None and getattr(options, "revision", None) is not None:
-        raise UsageError(
-            "--revision works only with --repo-id.",
-            next_step="Add --repo-id ORG/NAME, or leave --revision out.",
-        )
+        raise works_only("--revision", "with --repo-id", "Add --repo-id ORG/NAME")
     if options.root is not None:
         return Path(options.root)
     if options.repo_id is None:
@@ -199,11 +199,8 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
     if flag is None or (stream and options.repo_id is not None):
         return
     if options.repo_id is None:
-        raise UsageError(
-            f"{flag} works only for a dataset on the Hub. The dataset {str(options.root)!r} is not "
-            "on the Hub.",
-            next_step=f"Leave {flag} out.",
-        )
+        where = f"for a dataset on the Hub. The dataset {str(options.root)!r} is not on the Hub"
+        raise works_only(flag, where)
     raise UsageError(
         f"{flag} works only if worker processes download the files. This command would download "
         f"all of {options.repo_id} before the conversion.",
@@ -525,7 +522,7 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     """Return the place for the page of ``--report``; None if it was not given."""
     if given is None:
         return None
-    from leconvert.report import default_report_place  # its imports take time
+    from leconvert.report.page import default_report_place  # its imports take time
 
     return default_report_place(target) if given == Path() else given.resolve()
 
@@ -587,10 +584,7 @@ def check_whose_options(options: argparse.Namespace) -> None:
         if options.engine not in engines:
             typed = as_typed(options, flag)
             added = " or ".join(f"--engine {engine}" for engine in engines)
-            raise UsageError(
-                f"{typed} works only with --engine {' or '.join(engines)}.",
-                next_step=f"Add {added}, or leave {typed} out.",
-            )
+            raise works_only(typed, f"with --engine {' or '.join(engines)}", f"Add {added}")
     if options.engine_option and options.engine in (None, *BUILT_IN):
         raise UsageError(
             f"--engine-option {options.engine_option[0]} works only with an engine that a "
@@ -837,10 +831,8 @@ def named_push_target(options: argparse.Namespace) -> str | None:
 
 def _refuse_push_options(options: argparse.Namespace) -> None:
     for flag in given_flags(options, PushOptions):
-        raise UsageError(
-            f"{flag} works only with a push, and this command pushes nothing.",
-            next_step=f"Add --push-repo-id ORG/NAME, or leave {flag} out.",
-        )
+        where = "with a push, and this command pushes nothing"
+        raise works_only(flag, where, "Add --push-repo-id ORG/NAME")
 
 
 def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOptions:

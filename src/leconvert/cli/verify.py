@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
-from leconvert.cli.options import dataset_root, local_dataset, path_or_url, source_at
+from leconvert.cli.options import dataset_root, local_dataset, path_or_url, source_at, works_only
 from leconvert.cli.output import (
     columns,
     findings_lines,
@@ -272,15 +272,10 @@ def run(options: argparse.Namespace) -> int:
     given: list[Path | str] = options.source
     random = options.sample != 1.0 or options.decode or options.deep
     if options.seed is not None and not random:
-        raise UsageError(
-            "--seed works only with --sample, --decode or --deep.",
-            next_step="Add one of these options, or leave --seed out.",
-        )
+        where = "with --sample, --decode or --deep"
+        raise works_only("--seed", where, "Add one of these options")
     if options.scratch_dir is not None and all(isinstance(source, Path) for source in given):
-        raise UsageError(
-            f"--scratch-dir works only if the source is a URL; {given[0]} is a folder.",
-            next_step="Leave --scratch-dir out.",
-        )
+        raise works_only("--scratch-dir", f"if the source is a URL; {given[0]} is a folder")
     for source in given:
         check_places(result, source.resolve() if isinstance(source, Path) else source)
     progress = progress_for(quiet=options.json)
