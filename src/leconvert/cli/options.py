@@ -45,7 +45,6 @@ from leconvert.workdir.swap import is_same_folder, source_as_output
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.remote.provenance import Origin
     from leconvert.run.engines import Engine
 
 # From the parsed arguments to options objects.
@@ -792,9 +791,9 @@ def _push_wish(options: argparse.Namespace) -> tuple[str | None, str | None]:
 
 
 def push_target(
-    options: argparse.Namespace, layout: LayoutOptions, origin: Origin | None
+    options: argparse.Namespace, layout: LayoutOptions, came_from: str | None
 ) -> str | None:
-    """Return the repo to push to; None for no push."""
+    """Return the repo to push to; None for no push. ``came_from`` is the repo of the source."""
     asked, refused = _push_wish(options)
     if asked and refused:
         raise _exclude(refused, asked)
@@ -802,16 +801,16 @@ def push_target(
     if refused or (not asked and local):
         _refuse_push_options(options)
     to = layout.to
-    is_of_hub = not local and (origin is not None or options.repo_id is not None)
+    is_of_hub = not local and (came_from or options.repo_id) is not None
     if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
             f"By default, a {to} dataset is not pushed to the repo of its source, since the push "
             "would replace the v3.0 dataset in that repo.",
             next_step="Add --push-repo-id ORG/NAME to push to ORG/NAME, or add --no-push.",
         )
-    if refused or (not asked and (origin is None or local)):
+    if refused or (not asked and (came_from is None or local)):
         return None
-    found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
+    found = options.push_repo_id or came_from or options.repo_id
     if found is None:
         raise UsageError(
             "The repo for the push is not given.", next_step="Add --push-repo-id ORG/NAME."

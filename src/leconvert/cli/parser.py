@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import takewhile, zip_longest
@@ -48,40 +48,6 @@ class HelpFormatter(argparse.HelpFormatter):
         if "\n" in text.strip():
             return "".join(indent + line for line in text.splitlines(keepends=True))
         return super()._fill_text(text, width, indent)
-
-    def _iter_indented_subactions(
-        self, action: argparse.Action
-    ) -> Generator[argparse.Action, None, None]:
-        if not isinstance(action, _Commands) or not action.groups:
-            yield from super()._iter_indented_subactions(action)
-            return
-        self._indent()
-        yield from action.groups
-        self._dedent()
-
-
-class _CommandGroup(argparse.Action):
-    """A heading of the help with its commands."""
-
-    def __init__(self, heading: str, commands: Sequence[argparse.Action]) -> None:
-        super().__init__([], dest="", metavar=f"{heading}:")
-        self.commands = commands
-
-    def _get_subactions(self) -> Sequence[argparse.Action]:
-        return self.commands
-
-
-class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001
-    """Commands, and their headings in the help."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.groups: list[_CommandGroup] = []
-
-    def gather(self, heading: str) -> None:
-        """Put the commands since the last heading below this one."""
-        shown = sum(len(group.commands) for group in self.groups)
-        self.groups.append(_CommandGroup(heading, self._choices_actions[shown:]))
 
 
 class _HelpAll(argparse._HelpAction):  # noqa: SLF001
@@ -387,7 +353,7 @@ class Parser(argparse.ArgumentParser):
     def add_commands(
         self,
         dest: str,
-        commands: Mapping[str | None, Iterable[tuple[str, str]]],
+        commands: Mapping[str | None, Sequence[tuple[str, str]]],
         place_of: Callable[[str], str],
         *,
         usual: Callable[[Sequence[str]], str | None] = lambda _: None,
@@ -398,18 +364,18 @@ class Parser(argparse.ArgumentParser):
         command for words that name none.
         """
         self._usual_command = usual
-        below = self.add_subparsers(
-            dest=dest, metavar="COMMAND", title="commands", required=True, action=_Commands
-        )
-        assert isinstance(below, _Commands)
+        below = self.add_subparsers(dest=dest, metavar="COMMAND", title="commands", required=True)
+        listed = below._choices_actions  # noqa: SLF001 - the lines of the help
         for heading, group in commands.items():
+            if heading:  # shtab looks up a command by the name of each line, so this needs one
+                listed.append(argparse.Action([], dest=group[0][0], metavar=f"{heading}:"))
             for name, line in group:
                 named = {"description": f"{line[0].upper()}{line[1:]}.", "place": place_of(name)}
                 if heading is not None:  # a command without help is not listed
                     named["help"] = line
                 self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
-            if heading:
-                below.gather(heading)
+                if heading:
+                    listed[-1].metavar = f"  {name}"
 
     def declare(self) -> None:
         """Declare the options and examples, if that was not done."""

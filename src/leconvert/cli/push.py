@@ -194,7 +194,7 @@ def planned_push(
     from leconvert.remote.provenance import read_provenance
 
     origin, target, to = _origin(places), places.target, conversion.layout.to
-    repo_id = push_target(options, conversion.layout, origin)
+    repo_id = push_target(options, conversion.layout, origin.repo_id if origin else None)
     if repo_id is None:
         return None, None
     # The records of an unfinished run are more exact.
@@ -255,7 +255,8 @@ def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: 
         return False
     if not _is_revision(options, known) or _other_options(conversion, known):
         return False
-    return push_target(options, conversion.layout, noted_origin(target)) is not None
+    origin = noted_origin(target)
+    return push_target(options, conversion.layout, origin.repo_id if origin else None) is not None
 
 
 def _origin(places: Places) -> Origin | None:

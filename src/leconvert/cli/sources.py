@@ -174,14 +174,12 @@ def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -
     """
     if options.repo_id is None or (local.is_dir() and any(local.iterdir())):
         return False
-    from leconvert.remote.provenance import Origin
-
     if not layout.can_migrate:
         return False
     if not hasattr(options, "push_repo_id"):  # `plan` can only show what `convert` would do
         return options.dry_run and options.output is None
     is_asked = options.push_repo_id in (None, options.repo_id)
-    return is_asked and push_target(options, layout, Origin(options.repo_id, "", "")) is not None
+    return is_asked and push_target(options, layout, options.repo_id) is not None
 
 
 def _check_push(
@@ -190,12 +188,8 @@ def _check_push(
     """Refuse, before any work, a push that the token does not allow."""
     if not hasattr(options, "push_repo_id"):
         return
-    from leconvert.remote.provenance import Origin
-
-    origin = arrival.origin if arrival else None
-    if origin is None and options.repo_id is not None:
-        origin = Origin(options.repo_id, "", "")
-    repo_id = push_target(options, layout, origin)
+    came_from = arrival.origin.repo_id if arrival else options.repo_id
+    repo_id = push_target(options, layout, came_from)
     if repo_id is not None:
         try:
             check_can_push(repo_id)
