@@ -36,7 +36,6 @@ from leconvert.cli.options import (
     push_options,
     push_target,
     report_place,
-    take_arguments,
     works_only,
 )
 from leconvert.cli.output import planned_lines, print_findings, show
@@ -44,7 +43,7 @@ from leconvert.cli.parser import EDITING_OPTIONS, USUAL_OPTIONS, Parser, add_out
 from leconvert.cli.plan import print_plan, show_dry_run
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import planned_push, push_lines
-from leconvert.cli.sources import NamedDataset, named_datasets, named_places, places
+from leconvert.cli.sources import NamedDataset, named_datasets, named_places, places, take_arguments
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, parse_frames, parse_parts
 from leconvert.run.conversion import Control, Conversion, LeaseOptions, ProofOptions

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_plan_options, conversion_options, take_arguments
+from leconvert.cli.options import add_plan_options, conversion_options
 from leconvert.cli.output import (
     former_line,
     planned_lines,
@@ -19,7 +19,7 @@ from leconvert.cli.output import (
 )
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
-from leconvert.cli.sources import Places, places
+from leconvert.cli.sources import Places, places, take_arguments
 from leconvert.model.values import OVERLAY
 from leconvert.run.conversion import Control, Conversion
 from leconvert.support.text import amount, count, guessed_duration

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import (
-    add_slurm_options,
-    given_resources,
-    passed_on,
-    refuse_slurm_options,
-    site,
-)
+from leconvert.cli.options import add_flags, site
 from leconvert.cli.output import show, table
-from leconvert.cli.parser import Parser
+from leconvert.cli.parser import Parser, Settings, hide
 from leconvert.cli.probe import (
     DEFAULT_OUT_DIR,
     DEFAULT_TRAIN_DIR,
@@ -32,10 +26,80 @@ from leconvert.cli.probe import (
     training_given,
 )
 from leconvert.cli.progress import progress_for
+from leconvert.run.engines.options import Site
 from leconvert.support.errors import ProbeError, UsageError
 
 if TYPE_CHECKING:
     from leconvert.bench import Job, StepFacts, TrainReport
+
+# Options of the jobs.
+
+
+_RESOURCES = (
+    ("nodes", "N", "number of nodes, each with one process"),
+    ("cpus", "N", "cores of each node"),
+    ("mem", "SIZE", "memory of each node, such as 64G"),
+    ("time", "HH:MM:SS", "the longest run time"),
+    ("gpus", "N", "GPUs of each node"),
+)
+
+
+def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
+    """Add the resources of a job, and its account."""
+    group = parser.add_argument_group("SLURM", argument_default=argparse.SUPPRESS)
+    asked = [
+        group.add_argument(
+            f"--{name}", action="append", default=[],
+            metavar=f"[NAME=]{metavar}" if named else metavar,
+            help=f"{what}; with NAME= for one job; may be given several times" if named else what,
+        )
+        for name, metavar, what in _RESOURCES
+    ]  # fmt: skip
+    asked += add_flags(group, Site)
+    group.add_argument(
+        "--slurm",
+        action=Settings,
+        actions=asked,
+        help="a resource of a SLURM job",
+    )
+    # Without --submit, a training starts on GPUs of this machine.
+    hide(*(each for each in asked if named or each.dest != "gpus"))
+    group.add_argument(
+        "--dry-run", action="store_true", default=False,
+        help="print a shell script that would submit the same; submit nothing",
+    )  # fmt: skip
+
+
+def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """Return the values that were given for the resources of jobs, by resource."""
+    return {name: getattr(options, name) for name, *_ in _RESOURCES}
+
+
+def refuse_slurm_options(options: argparse.Namespace) -> None:
+    """Refuse resources if nothing is submitted."""
+    for name, *_ in _RESOURCES:
+        if getattr(options, name):
+            raise UsageError(f"--{name} works only with --submit.")
+
+
+def passed_on(
+    options: argparse.Namespace, declared: argparse.ArgumentParser, *, without: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the options that differ from their defaults, as a command line."""
+    words: list[str] = []
+    for name, default in vars(declared.parse_args([])).items():
+        value = getattr(options, name)
+        if value == default or name in without:
+            continue
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, list | tuple):
+            words += [f"{flag}={item}" for item in value]
+        else:
+            words.append(f"{flag}={value}")
+    return tuple(words)
+
 
 # ``leconvert probe submit``.
 

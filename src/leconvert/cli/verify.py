@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
-from leconvert.cli.options import dataset_root, local_dataset, path_or_url, source_at, works_only
+from leconvert.cli.options import local_dataset, path_or_url, works_only
 from leconvert.cli.output import (
     columns,
     findings_lines,
@@ -22,6 +22,7 @@ from leconvert.cli.output import (
 )
 from leconvert.cli.parser import Parser, add_output, hide
 from leconvert.cli.progress import progress_for
+from leconvert.cli.sources import dataset_root, source_at
 from leconvert.support.errors import (
     SourceError,
     StorageError,
