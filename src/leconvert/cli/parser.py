@@ -161,34 +161,33 @@ def edits(one: str, other: str) -> int:
     return row[-1]
 
 
-_REPLACES = (
-    "--force-conversion",
-    "converts again. A dataset that exists at the target is kept as <target>_old",
-)
-_RESUMES = "--restart", "begins a new run. Without it, the same command resumes an interrupted run"
-_WORKERS = "--num-workers", "is the number of worker processes"
-_OUTPUT = "--output", "is the folder for the result"
-_SOURCE = "--root", "is the dataset's folder or URL"
 # Words of other programs: the option here, and what it does.
 _MEANT = {
-    "--overwrite": _REPLACES,
-    "--force": _REPLACES,
-    "--replace": _REPLACES,
-    "--resume": _RESUMES,
-    "--continue": _RESUMES,
-    "--source": _SOURCE,
-    "--src": _SOURCE,
-    "--input": _SOURCE,
-    "--input-dir": _SOURCE,
-    "--dataset": _SOURCE,
-    "--out": _OUTPUT,
-    "--out-dir": _OUTPUT,
-    "--output-dir": _OUTPUT,
-    "--destination": _OUTPUT,
-    "--target": _OUTPUT,
-    "--workers": _WORKERS,
-    "--jobs": _WORKERS,
-    "--processes": _WORKERS,
+    word: meaning
+    for words, *meaning in (
+        (
+            "--overwrite --force --replace",
+            "--force-conversion",
+            "converts again. A dataset that exists at the target is kept as <target>_old",
+        ),
+        (
+            "--resume --continue",
+            "--restart",
+            "begins a new run. Without it, the same command resumes an interrupted run",
+        ),
+        (
+            "--source --src --input --input-dir --dataset",
+            "--root",
+            "is the dataset's folder or URL",
+        ),
+        (
+            "--out --out-dir --output-dir --destination --target",
+            "--output",
+            "is the folder for the result",
+        ),
+        ("--workers --jobs --processes", "--num-workers", "is the number of worker processes"),
+    )
+    for word in words.split()
 }
 # Suggested only for a misspelling of their own name: these options remove a safeguard.
 _SAFEGUARDS = (
@@ -206,7 +205,7 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
     """Return the answer to an unknown option: a suggestion, and what it does."""
     option, does = _MEANT.get(name, ("", ""))
     if option in known:
-        if (option, does) == _RESUMES:
+        if option == "--restart":  # what was meant happens without it
             return "", f"{option} {does}."
         return f"; did you mean {option}?", f"{option} {does}."
     if name in ("--yes", "-y"):
