@@ -217,12 +217,9 @@ _NAME_WIDTH = 48
 def set_aside_lines(
     status: FleetStatus, most: int | None = None, width: int | None = None
 ) -> list[str]:
-    """Return the reasons why datasets were set aside, with numbers and remedies, then each dataset.
+    """Return why datasets were set aside, with numbers and remedies, then at most ``most`` groups.
 
-    Args:
-        status: The fleet.
-        most: The maximum number of reasons; None for all.
-        width: Columns of a line; None for no limit.
+    Lines have at most ``width`` columns.
     """
     from leconvert.fleet import alike  # its imports take time
 

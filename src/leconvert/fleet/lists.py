@@ -188,16 +188,7 @@ ParseLine = Callable[[Sequence[str]], Line]
 def read_list(
     path: Path, output_dir: Path | None, parse: ParseLine, *, say: Callable[[str], None]
 ) -> list[FleetDataset]:
-    """Read a list of datasets; of the datasets only names of folders are read.
-
-    Args:
-        path: The list.
-        output_dir: The folder of all results; None if they go to the Hub only.
-        parse: Parses the words of a line.
-        say: Takes remarks for the user.
-
-    Returns:
-        The datasets, sorted by name.
+    """Read a list as `fleet_datasets` reads its lines, whose words ``parse`` parses.
 
     Raises:
         UsageError: The list is missing, or a line is wrong.
@@ -521,15 +512,9 @@ class Policy:
     def after(
         self, dataset: FleetDataset, repairs: RepairOptions, errors: Sequence[Mapping[str, Any]]
     ) -> RepairOptions | None:
-        """Return the repairs for another attempt at a dataset with these errors.
+        """Return more repairs for another attempt at a dataset; None if no rule adds any.
 
-        Args:
-            dataset: The dataset.
-            repairs: The repairs of the last attempt.
-            errors: The records of the findings that are errors.
-
-        Returns:
-            More repairs than before; None if no rule adds any.
+        ``repairs`` are those of the last attempt, ``errors`` the records of what it found.
         """
         rules = [rule for rule in self.rules if rule.holds_for(dataset)]
         more = _with(repairs, [flag for rule in rules for flag in rule.flags_for(errors)])

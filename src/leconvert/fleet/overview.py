@@ -279,12 +279,9 @@ def alike(
 ) -> list[tuple[str, str, str]]:
     """Group datasets that cannot be converted by what helps them.
 
-    Args:
-        datasets: The datasets.
-        most: Maximum number of names in a group; None for all.
-
     Returns:
-        For each group its names, why the first cannot be converted, and what helps all.
+        For each group its names, at most ``most``; why the first cannot be converted; and what
+        helps all.
     """
     groups: defaultdict[tuple[str, ...], list[DatasetStatus | PricedDataset]] = defaultdict(list)
     for one in datasets:

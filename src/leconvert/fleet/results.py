@@ -292,13 +292,9 @@ class Host:
     ) -> Iterator[AtHand]:
         """Provide a dataset whose source and result are folders of this host.
 
-        The dataset's folder in scratch is removed if the block ends without an error.
-
-        Args:
-            dataset: The dataset.
-            state: The state of its source.
-            fetches: Bytes of a migrating dataset that are fetched and rewritten; None for none.
-            pause: Waits between two looks for room.
+        The dataset's folder in scratch is removed if the block ends without an error. ``fetches``
+        are bytes of a migrating dataset that are fetched and rewritten; ``pause`` waits between two
+        looks for room.
         """
         if not dataset.needs_scratch:
             yield AtHand(dataset)
@@ -367,13 +363,8 @@ def snapshot_at(
 ) -> AtHand:
     """Provide a dataset whose files stay on the Hub, as a snapshot in its work dir.
 
-    Args:
-        dataset: The dataset.
-        resolved: Its resolved revision.
-        work_dir: Its work dir.
-        folder: Folder for files that have to be fetched.
-        window: Bytes that may be there at a time; 0 to fetch none.
-        stop: Set to stop.
+    Files that have to be fetched go to ``folder``, at most ``window`` bytes at a time; 0 fetches
+    none.
     """
     source = dataset.source
     assert isinstance(source, HubName)

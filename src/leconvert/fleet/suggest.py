@@ -123,10 +123,8 @@ def _rules(
 ) -> list[SuggestedRule]:
     """Return rules that give datasets the flags that they need, the most frequent first.
 
-    Args:
-        needed: Names of datasets, codes of their errors, and the flag for each, as a policy writes
-            it.
-        loses: The data that flags leave out; None if nothing is lost.
+    Each need is a dataset's name, the code of an error, and the flag for it, as a policy writes it.
+    ``loses`` tells the data that flags leave out; None if nothing is lost.
     """
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     words: defaultdict[str, set[str]] = defaultdict(set)
