@@ -52,8 +52,7 @@ from leconvert.fleet.work import (
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.remote.provenance import Origin
 from leconvert.remote.source import glance_at
-from leconvert.report.records import FormerCount, SettledBatches
-from leconvert.report.status import Progressed, RateWindow
+from leconvert.report.status import FormerCount, Progressed, RateWindow, SettledBatches
 from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
 from leconvert.run.planner import MovedBytes, PlanSummary
