@@ -24,7 +24,7 @@ from leconvert.cli.options import (
     push_of_each,
 )
 from leconvert.cli.output import former_line, print_sentence, show, table
-from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output, command_at
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
@@ -50,27 +50,10 @@ if TYPE_CHECKING:
     from leconvert.remote.source import HubGroup
 
 
-# Name and one line of help.
-_COMMANDS = (
-    ("convert", "convert all datasets of a list; the word convert may be left out"),
-    ("report", "write one HTML page and one CSV file about all datasets of a fleet"),
-    ("find", "list the datasets below a folder, and what is wrong with each"),
-    ("suggest", "print a policy for datasets that were not converted; no option in it loses data"),
-)
-
-
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("fleet_command", {"": _COMMANDS}, _place, usual=lambda _: "convert")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command."""
-    return command_at(_place(options.fleet_command)).run(options)
-
-
-def _place(command: str) -> str:
-    return f"leconvert.cli.fleet:{command}"
+    places = "fleet:convert fleet:report fleet:find fleet:suggest"
+    parser.add_commands("fleet_command", {"": places}, usual=lambda _: "convert")
 
 
 # ``leconvert fleet convert``.

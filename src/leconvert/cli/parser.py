@@ -11,27 +11,27 @@ import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from itertools import takewhile, zip_longest
+from itertools import batched, takewhile, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from leconvert.support.errors import UsageError
 
-# Examples at the end of each command's help. ``examples.txt`` has a block for each command, which
-# begins with the command in brackets; a line ends before column 80.
+# What each command does, and the examples at the end of its help. ``commands.txt`` has a block for
+# each command, which begins with the command in brackets; a line ends before column 80.
 
 
 @cache
-def examples() -> Mapping[str, str]:
-    """Return the examples of each command: lines with a purpose, and the command line for it."""
-    text = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8")
-    _, *blocks = re.split(r"^\[(.*)\]\n", text, flags=re.MULTILINE)
-    return dict(zip(blocks[::2], blocks[1::2], strict=True))
+def manual() -> Mapping[str, tuple[str, str]]:
+    """Return what each command does, and its examples: purposes, each with a command line."""
+    text = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8")
+    _, *blocks = re.split(r"^\[(.*)\] ?(.*)\n", text, flags=re.MULTILINE)
+    return {prog: (does, examples) for prog, does, examples in batched(blocks, 3)}
 
 
 def examples_text(prog: str) -> str:
     """Return the end of a command's help."""
-    return f"examples:\n{examples()[prog]}"
+    return f"examples:\n{manual()[prog][1]}"
 
 
 # The form of the help, where argparse's own does not fit.
@@ -312,26 +312,11 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
 _LONGEST_USAGE = 240  # characters; a longer value hides the message
 
 
-class Command(NamedTuple):
-    """The two functions of a command."""
-
-    add_arguments: Callable[[Any], None]
-    run: Callable[[argparse.Namespace], int]
-
-
-def command_at(place: str) -> Command:
-    """Import a command: ``MODULE``, or ``MODULE:NAME`` if a module has several."""
-    module, _, name = place.partition(":")
-    found = import_module(module)
-    if not name:
-        return Command(found.add_arguments, found.run)
-    return Command(getattr(found, f"add_{name}_arguments"), getattr(found, f"run_{name}"))
-
-
 class Parser(argparse.ArgumentParser):
     """A command's parser.
 
-    The module of a command is imported when it first parses, so that no command pays for another.
+    The module of a command is imported when it first parses, so that no command pays for another;
+    then ``run`` of the options is the function that runs the command.
     Only the whole name of an option is accepted: an abbreviation could get another meaning with the
     next option. Every mistake in a command line raises `UsageError`.
 
@@ -352,27 +337,32 @@ class Parser(argparse.ArgumentParser):
     def add_commands(
         self,
         dest: str,
-        commands: Mapping[str | None, Sequence[tuple[str, str]]],
-        place_of: Callable[[str], str],
+        commands: Mapping[str | None, str],
         *,
         usual: Callable[[Sequence[str]], str | None] = lambda _: None,
     ) -> None:
-        """Add commands below this one, by their headings in the help.
+        """Add commands below this one.
 
-        Commands below None are not listed: another command does the same. ``usual`` returns the
-        command for words that name none.
+        Args:
+            dest: Where the name of the given command is stored.
+            commands: By their heading in the help, the places of commands in this package: a
+                module, or ``MODULE:NAME`` if the module has several. Those below None are not
+                listed: another command does the same.
+            usual: Returns the command for words that name none.
         """
         self._usual_command = usual
         below = self.add_subparsers(dest=dest, metavar="COMMAND", title="commands", required=True)
         listed = below._choices_actions  # noqa: SLF001 - the lines of the help
-        for heading, group in commands.items():
+        for heading, places in commands.items():
+            named = {place.rpartition(":")[2].replace("_", "-"): place for place in places.split()}
             if heading:  # shtab looks up a command by the name of each line, so this needs one
-                listed.append(argparse.Action([], dest=group[0][0], metavar=f"{heading}:"))
-            for name, line in group:
-                named = {"description": f"{line[0].upper()}{line[1:]}.", "place": place_of(name)}
+                listed.append(argparse.Action([], dest=next(iter(named)), metavar=f"{heading}:"))
+            for name, place in named.items():
+                does, _ = manual()[f"{self.prog} {name}"]
+                how: dict[str, Any] = {"description": f"{does[0].upper()}{does[1:]}."}
                 if heading is not None:  # a command without help is not listed
-                    named["help"] = line
-                self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
+                    how["help"] = does
+                self.commands[name] = below.add_parser(name, place=place, **how)
                 if heading:
                     listed[-1].metavar = f"  {name}"
 
@@ -380,8 +370,11 @@ class Parser(argparse.ArgumentParser):
         """Declare the options and examples, if that was not done."""
         if self._place is None:
             return
-        place, self._place = self._place, None
-        command_at(place).add_arguments(self)
+        (module, _, name), self._place = self._place.partition(":"), None
+        found = import_module(f"leconvert.cli.{module}")
+        getattr(found, f"add_{name}_arguments" if name else "add_arguments")(self)
+        if not self.commands:
+            self.set_defaults(run=getattr(found, f"run_{name}" if name else "run"))
         if dry_run := self._option_string_actions.get("--dry-run"):
             self._option_string_actions.setdefault("-n", dry_run)  # as in rsync; not listed
         if self.usual_options is not None:

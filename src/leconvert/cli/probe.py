@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from leconvert.cli.options import add_flags, filled
 from leconvert.cli.output import show, table
-from leconvert.cli.parser import Parser, Settings, add_output, command_at, hide
+from leconvert.cli.parser import Parser, Settings, add_output, hide
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
@@ -22,24 +22,15 @@ if TYPE_CHECKING:
     from leconvert.bench import ResampleOptions, RunOptions, SummaryLine
     from leconvert.loading import Method
 
-# Name and one line of help.
-_COMMANDS = (
-    ("run", "measure one loader on one dataset"),
-    ("limit", "measure how fast the video files decode, without a loader"),
-    ("diagnose", "decode one frame; show what is installed and what is missing"),
-    ("summarize", "make a table, a CSV and plots from many results"),
-    ("resample", "measure how fast trajectories are resampled to one rate"),
-    ("submit", "measure scenarios as jobs of a SLURM cluster"),
-    ("train", "train an example model from a stream, and continue a training"),
-    ("train-lerobot", "run LeRobot's own training program on a stream"),
+_PLACES = (
+    "probe:run probe:limit probe:diagnose probe:summarize probe:resample "
+    "probe_jobs:submit probe_jobs:train probe_jobs:train_lerobot"
 )
-# These never load a decoder, so they do not need FFmpeg.
-_WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("probe_command", {"": _COMMANDS}, _place, usual=_usual_command)
+    parser.add_commands("probe_command", {"": _PLACES}, usual=_usual_command)
 
 
 def _usual_command(words: Sequence[str]) -> str | None:
@@ -47,33 +38,18 @@ def _usual_command(words: Sequence[str]) -> str | None:
     return "submit" if any(word.startswith("--scenarios") for word in words) else None
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command."""
-    if _runs_as_program() and options.probe_command not in _WITHOUT_DECODING:
-        from leconvert.bench import start_again_with_ffmpeg
+def start_with_ffmpeg() -> None:
+    """Start this process again with FFmpeg's libraries, if it is the program's own and lacks them.
 
-        start_again_with_ffmpeg()
-    return command_at(_place(options.probe_command)).run(options)
-
-
-def _runs_as_program() -> bool:
-    """Return whether this process is the program's own, so that a new one may replace it."""
+    Commands that load a decoder begin with it.
+    """
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     started_as_module = spec is not None and spec.name == "leconvert.__main__"
-    return started_as_module or sys.argv[0].endswith(("/leconvert", "\\leconvert"))
+    if started_as_module or sys.argv[0].endswith(("/leconvert", "\\leconvert")):
+        from leconvert.bench import start_again_with_ffmpeg
 
-
-# The modules of the other commands.
-_ELSEWHERE = {
-    "submit": "leconvert.cli.probe_jobs:submit",
-    "train": "leconvert.cli.probe_jobs:train",
-    "train-lerobot": "leconvert.cli.probe_jobs:train_lerobot",
-}
-
-
-def _place(command: str) -> str:
-    return _ELSEWHERE.get(command, f"leconvert.cli.probe:{command}")
+        start_again_with_ffmpeg()
 
 
 # Options of a measurement and of a training, which SLURM jobs also get.
@@ -209,6 +185,7 @@ def add_run_arguments(parser: Parser) -> None:
 
 def run_run(options: argparse.Namespace) -> int:
     """Measure, write the result, and print it."""
+    start_with_ffmpeg()
     from leconvert.bench import (
         draw_plots,
         failure_of,
@@ -307,6 +284,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_limit(options: argparse.Namespace) -> int:
     """Measure, write the result, and print the rates."""
+    start_with_ffmpeg()
     from leconvert.bench import dataset_place, run_limit, write_document
 
     if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
@@ -345,6 +323,7 @@ def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_diagnose(options: argparse.Namespace) -> int:
     """Examine this machine, and print what is there and what is missing."""
+    start_with_ffmpeg()
     from leconvert.bench import dataset_place, diagnose_decoding
 
     named = options.root is not None or options.repo_id is not None

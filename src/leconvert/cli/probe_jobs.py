@@ -23,6 +23,7 @@ from leconvert.cli.probe import (
     add_run_options,
     add_train_options,
     run_options,
+    start_with_ffmpeg,
     training_given,
 )
 from leconvert.cli.progress import progress_for
@@ -214,6 +215,7 @@ def add_train_arguments(parser: Parser) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train here, or submit a job that does."""
+    start_with_ffmpeg()
     if options.submit or options.dry_run:
         return _submit(options)
     if options.gpus:
@@ -340,6 +342,7 @@ def add_train_lerobot_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_train_lerobot(options: argparse.Namespace) -> int:
     """Train."""
+    start_with_ffmpeg()
     from leconvert.bench import train_with_lerobot
 
     train_with_lerobot(options.arguments, also=[_share(text) for text in options.also])
