@@ -149,11 +149,6 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
 # Options of workers: leases, versions and patience.
 
 
-def add_version_option(parser: argparse._ActionsContainer) -> None:
-    """Add ``--allow-mixed-versions``."""
-    add_flags(parser, PlanOptions, without=("restart", "one_host"))
-
-
 # Nobody watches workers on other hosts: they keep trying for this long if a disk or a mount fails.
 UNWATCHED_SECONDS = 120.0
 

@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 
 from leconvert.support.errors import UsageError
 
-# What each command does, and the examples at the end of its help. ``commands.txt`` has a block for
-# each command, which begins with the command in brackets; a line ends before column 80.
+# The purpose of each command, and the examples at the end of its help. ``commands.txt`` has a block
+# for each command, which begins with the command in brackets; a line ends before column 80.
 
 
 @cache
 def manual() -> Mapping[str, tuple[str, str]]:
-    """Return what each command does, and its examples: purposes, each with a command line."""
+    """Return the purpose of each command, and its examples: comments, each with a command line."""
     text = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8")
     _, *blocks = re.split(r"^\[(.*)\] ?(.*)\n", text, flags=re.MULTILINE)
     return {prog: (does, examples) for prog, does, examples in batched(blocks, 3)}
@@ -344,9 +344,9 @@ class Parser(argparse.ArgumentParser):
         """Add commands below this one.
 
         Args:
-            dest: Where the name of the given command is stored.
+            dest: The option that gets the name of the given command.
             commands: By their heading in the help, the places of commands in this package: a
-                module, or ``MODULE:NAME`` if the module has several. Those below None are not
+                module, or ``MODULE:NAME`` if the module has several. Commands below None are not
                 listed: another command does the same.
             usual: Returns the command for words that name none.
         """

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_added_options,
+    add_flags,
     add_group,
     add_proof_options,
     add_report_option,
     add_slurm_worker_options,
-    add_version_option,
     check_whose_options,
     filled,
     lease_options,
@@ -27,7 +27,7 @@ from leconvert.cli.options import (
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
-from leconvert.run.conversion import LeaseOptions, ProofOptions
+from leconvert.run.conversion import LeaseOptions, PlanOptions, ProofOptions
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import seconds, whole
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop after S seconds without work",
     )
     add_group(parser, ScratchOptions)
-    add_version_option(parser)
+    add_flags(parser, PlanOptions, ("allow_mixed_versions",))
     add_output(parser, quiet=True)
 
 
@@ -134,7 +134,7 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     add_group(parser, LeaseOptions)
     add_group(parser, ScratchOptions)
     add_proof_options(parser, may_delete=False)
-    add_version_option(parser)
+    add_flags(parser, PlanOptions, ("allow_mixed_versions",))
     add_output(parser, dry_run="print a shell script that would submit the same; submit nothing")
 
 
@@ -222,7 +222,7 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not wait for workers: say what is missing, and end",
     )
     add_proof_options(parser, may_wait=True)
-    add_version_option(parser)
+    add_flags(parser, PlanOptions, ("allow_mixed_versions",))
     add_report_option(parser)
     add_output(parser, quiet=True)
 
