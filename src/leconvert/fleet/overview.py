@@ -46,6 +46,7 @@ from leconvert.fleet.work import (
     draft_dataset,
     is_finished,
     open_fleet,
+    targets_of,
     weighed,
     with_policy,
 )
@@ -198,7 +199,7 @@ class FleetObserver:
         self._done = SettledBatches(partial(self._read, read_done, _done_row))
         self._failed = SettledBatches(partial(self._read, read_failed, _failed_row))
         self._window = RateWindow()
-        self._former = FormerCount(_targets(fleet.datasets))
+        self._former = FormerCount(targets_of(fleet.datasets))
 
     def look(self) -> FleetStatus:
         """Return the fleet as it is now."""
@@ -647,11 +648,7 @@ def price_fleet(
                 needed = {}
         rooms.update(needed)
     found = [fitting[priced.name] for priced in found]
-    return FleetPrice(found, dict(rooms), free, *count_former(_targets(datasets)))
-
-
-def _targets(datasets: Sequence[FleetDataset]) -> list[Path]:
-    return [dataset.target for dataset in datasets if dataset.target is not None]
+    return FleetPrice(found, dict(rooms), free, *count_former(targets_of(datasets)))
 
 
 def _device(folder: str) -> int:

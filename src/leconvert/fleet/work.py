@@ -350,30 +350,27 @@ def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
         for dataset in datasets
         if isinstance(dataset.source, Path)
     }
-    for dataset in datasets:
-        if dataset.target in owners:
+    targets = targets_of(datasets)
+    for target in targets:
+        if target in owners:
             raise UsageError(
-                f"The result {dataset.target} would replace a source of the fleet.",
-                path=str(dataset.target),
+                f"The result {target} would replace a source of the fleet.",
+                path=str(target),
                 next_step="Choose another --output-dir.",
             )
-        if dataset.target is not None and not (above := nearest_above(dataset.target)).is_dir():
+        if not (above := nearest_above(target)).is_dir():
             raise UsageError(
-                f"The result {dataset.target} cannot be made: {above} is not a folder.",
+                f"The result {target} cannot be made: {above} is not a folder.",
                 path=str(above),
                 next_step="Choose another --output-dir.",
             )
-    owners |= {
-        dataset.target: f"the result {dataset.target}"
-        for dataset in datasets
-        if dataset.target is not None
-    }
-    for dataset in datasets:
-        if dataset.target is not None and (kept := owners.get(old_dir(dataset.target))):
-            raise _place_of_former(dataset.target, old_dir(dataset.target), kept)
+    owners |= {target: f"the result {target}" for target in targets}
+    for target in targets:
+        if kept := owners.get(old_dir(target)):
+            raise _place_of_former(target, old_dir(target), kept)
     for place, called in owners.items():
-        if (target := former_target(place)) in owners:
-            raise _place_of_former(target, place, called)
+        if (former := former_target(place)) in owners:
+            raise _place_of_former(former, place, called)
     owners[work_dir] = f"the work dir {work_dir}"
     for place, called in owners.items():
         for parent in place.parents:
@@ -386,6 +383,11 @@ def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
     pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
     if pushed is not None:
         check_can_push(str(pushed.repo_id))
+
+
+def targets_of(datasets: Sequence[FleetDataset]) -> list[Path]:
+    """Return the paths of results, without those that go to the Hub only."""
+    return [dataset.target for dataset in datasets if dataset.target is not None]
 
 
 def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
@@ -415,8 +417,7 @@ def clean_fleet(
     """
     report = CleanReport(dry_run, (), ())
     datasets = open_fleet(Path(work_dir).resolve(), only_look=True).datasets
-    named = (dataset.target for dataset in datasets)
-    targets = [target for target in named if target is not None and target.parent.is_dir()]
+    targets = [target for target in targets_of(datasets) if target.parent.is_dir()]
     former = former_states(targets)  # lists each folder once
     for target in targets:
         if former[target] or kept_meta(target):
