@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from leconvert.bench.environment import link_plain_names, search_path, wheel_libraries
+from leconvert.bench.environment import link_ffmpeg
 
 
 def main() -> int:
@@ -31,12 +31,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the links go")
     options = parser.parse_args()
     try:
-        libraries = wheel_libraries()
-        link_plain_names(libraries, options.folder)
+        print(link_ffmpeg(options.folder))
     except OSError as error:
         print(f"ffmpeg_libs: {error}", file=sys.stderr)
         return 1
-    print(search_path(options.folder, libraries))
     return 0
 
 

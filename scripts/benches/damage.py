@@ -44,7 +44,8 @@ def make_clip(folder: Path, number: int, of_camera: dict[str, Any]) -> Path:
 
 def open_clip(path: Path) -> Any:
     """Open a clip as a stream of a local folder does."""
-    from leconvert.loading import files_at, open_clip
+    from leconvert.loading import open_clip
+    from leconvert.transfer.files import files_at
 
     return open_clip(files_at(path.parent).open(path.name), keep_index=True)
 

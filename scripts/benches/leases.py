@@ -65,12 +65,12 @@ def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
     run = open_run(work_dir)
     identity = WorkerIdentity.of_this_process()
     # A worker that sees the end first exits first; its last claims must not look abandoned.
-    store = LeaseStore(run.paths, run.manifest.run_id, identity, process_gone=lambda _: False)
+    store = LeaseStore(run.paths, identity, process_gone=lambda _: False)
     worker = ShardlessWorker(
         run,
         Board(store, run.manifest.num_batches),
         stop=threading.Event(),
-        reporter=WorkerReporter(run.paths, run.manifest.run_id, identity),
+        reporter=WorkerReporter(run.paths, identity),
     )
     ready.release()
     go.wait()
@@ -149,7 +149,7 @@ def lease_run(work_dir: Path, batches: int, workers: int) -> dict[str, Any]:
 def finish_run(work_dir: Path) -> dict[str, Any]:
     """Do what the packer and ``status`` do once every batch is done; all of it O(batches)."""
     run = open_run(work_dir)
-    store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process())
+    store = LeaseStore(run.paths, WorkerIdentity.of_this_process())
     board = Board(store, run.manifest.num_batches)
     marks = [(time.perf_counter(), time.process_time())]
 

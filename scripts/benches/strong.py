@@ -88,7 +88,7 @@ def _window(work_dir: Path) -> dict[str, Any]:
     ends: dict[str, list[datetime]] = {}
     busy = 0.0
     for batch_id in range(run.manifest.num_batches):
-        record = read_done(run.paths, run.manifest.run_id, batch_id)
+        record = read_done(run.paths, batch_id)
         began.setdefault(record["token"], []).append(datetime.fromisoformat(record["began"]))
         ends.setdefault(record["token"], []).append(datetime.fromisoformat(record["ended"]))
         busy += record["seconds"]

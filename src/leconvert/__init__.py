@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection, FrameInterval
     from leconvert.model.values import LayoutOptions
-    from leconvert.remote.options import PushOptions
     from leconvert.remote.push import PushReport, push
     from leconvert.run.conversion import (
         Conversion,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport, verify_pair
     from leconvert.run.repairing import RepairReport
     from leconvert.support.errors import LeconvertError
-    from leconvert.transfer.options import ScratchOptions
+    from leconvert.transfer.options import PushOptions, ScratchOptions
 
 __all__ = [
     "Conversion",
@@ -78,7 +77,7 @@ _HOME = {
     "LeconvertError": "leconvert.support.errors",
     "PlanOptions": "leconvert.run.conversion",
     "ProofOptions": "leconvert.run.conversion",
-    "PushOptions": "leconvert.remote.options",
+    "PushOptions": "leconvert.transfer.options",
     "PushReport": "leconvert.remote.push",
     "RepairOptions": "leconvert.model.repairs",
     "RepairReport": "leconvert.run.repairing",

@@ -78,7 +78,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few, json_record, numbered
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
@@ -99,7 +99,6 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import HubOrigin
     from leconvert.remote.push import PushReport
     from leconvert.run.repairing import RepairReport
@@ -454,7 +453,7 @@ def run_conversion(
         run = None if begins_anew else _run_in_swap(folder, sources, target)
         if run is not None:
             with _report_on_exit(run, page):
-                record_invocation(run.paths, run.manifest.run_id, "convert", control.command)
+                record_invocation(run.paths, "convert", control.command)
                 packed, begins_anew = _finish(
                     run, planned_name(sources, arrival), conversion, control
                 )
@@ -480,7 +479,7 @@ def run_conversion(
                 watch = f"leconvert status {shlex.quote(str(folder))}"
                 progress.say(f"The work dir is {folder}. Watch the progress with: {watch}")
                 _say_who_works(run, progress)
-                record_invocation(run.paths, run.manifest.run_id, "convert", control.command)
+                record_invocation(run.paths, "convert", control.command)
                 packed, spent = work_and_pack(run, conversion, control)
                 seconds |= spent
             from leconvert.remote.provenance import note_result
@@ -553,8 +552,6 @@ def repair(
 
 def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     """Refuse a push that could not succeed, before any work."""
-    from leconvert.remote.options import PushOptions  # only this function needs its imports
-
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
     if push.repo_id is None and (arrival is None or to != TARGET_VERSIONS[0]):
@@ -632,9 +629,7 @@ def _push_migrated(
 
 def _say_who_works(run: OpenedRun, progress: Progress) -> None:
     """Report the workers of the run so far, unless their processes have certainly ended."""
-    workers = [
-        worker for worker in read_workers(run.paths, run.manifest.run_id) if not worker.has_ended
-    ]
+    workers = [worker for worker in read_workers(run.paths) if not worker.has_ended]
     if not workers:
         return
     hosts = Counter(worker.host for worker in workers)
@@ -673,7 +668,7 @@ def _another_may_finish(
             if (
                 left is not None
                 and left not in runs
-                and Journal(work.run(left), left).read().step is PackStep.FINISHED
+                and Journal(work.run(left)).read().step is PackStep.FINISHED
             ):
                 # The other process left the removal to this one, which planned in the work dir.
                 runs.append(left)
@@ -707,7 +702,7 @@ def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
         found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
     except ProbeError as error:
         found = error.as_record()
-    record_probe(run.paths, run.manifest.run_id, found)
+    record_probe(run.paths, found)
     return found
 
 
@@ -751,7 +746,7 @@ def run_worker(
     left = crew.cost_left()
     if not left:  # the result may already be in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
-    record_invocation(run.paths, run.manifest.run_id, "work", command)
+    record_invocation(run.paths, "work", command)
     with crew.inputs() as inputs, crew.stage(progress, left) as stage:
         return crew.make(stage.advance, inputs).run(
             max_batches=max_batches, max_idle_seconds=max_idle_seconds
@@ -821,7 +816,7 @@ def _report(
     me = WorkerIdentity.of_this_process()
     others = [
         worker.peak_memory_bytes
-        for worker in read_workers(run.paths, manifest.run_id)
+        for worker in read_workers(run.paths)
         if (worker.host, worker.pid, worker.lock) != (me.host, me.pid, me.lock)
     ]
     return ConversionReport(
@@ -1342,7 +1337,7 @@ def submit_run(
             next_step="Leave it out: the replaced result is kept as "
             f"{old_dir(Path(run.manifest.target))}.",
         )
-    if Journal(run.paths, run_id).read().is_packed:
+    if Journal(run.paths).read().is_packed:
         if proof.delete_source and old_dir(run.manifest.exchanged).is_dir():
             raise UsageError(
                 f"The result of {root} is in place already, so nothing is submitted. Its source is "
@@ -1360,7 +1355,7 @@ def submit_run(
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],
         pack_arguments=[str(root), *proof.as_arguments(), *mixed],
     )
-    return hand_over(engine, handover, run.paths, run_id, dry_run=dry_run)
+    return hand_over(engine, handover, run.paths, dry_run=dry_run)
 
 
 def check_may_submit(root: Path, one_host: OneHost | None) -> None:
@@ -1375,12 +1370,12 @@ def check_may_submit(root: Path, one_host: OneHost | None) -> None:
 
 
 def hand_over(
-    engine: Submitter, handover: JobRequest, paths: RunPaths, run_id: str, *, dry_run: bool
+    engine: Submitter, handover: JobRequest, paths: RunPaths, *, dry_run: bool
 ) -> Submission:
     """Submit workers and packer; for a dry run, only return their script."""
     logs, script = str(paths.logs_dir), engine.script(handover, paths)
     jobs = (None, None) if dry_run else engine.submit(handover, paths)
-    return Submission(run_id, False, handover.workers, *jobs, logs, script)
+    return Submission(paths.run_id, False, handover.workers, *jobs, logs, script)
 
 
 def _batches_left(run: OpenedRun, leases: LeaseOptions) -> int:

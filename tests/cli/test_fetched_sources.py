@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.main import main
-from leconvert.transfer.incoming import download_dir, source_dir
+from leconvert.cli.sources import source_dir
+from leconvert.transfer.store import download_dir
 from tests.hub import Fault, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import run_leconvert

@@ -15,10 +15,10 @@ import pytest
 from leconvert.api import convert
 from leconvert.cli.main import main
 from leconvert.remote import provenance
-from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import provenance_path, read_provenance, write_provenance
 from leconvert.support.errors import HubAccessError, StorageError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.options import PushOptions
 from leconvert.workdir.swap import is_converted
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses

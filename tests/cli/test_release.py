@@ -15,7 +15,7 @@ def test_a_failed_batch_is_released_done_and_packed(
 ) -> None:
     work = planned.work_dir.root
     identity = WorkerIdentity("far-1-00000000", "far", 1)
-    store = LeaseStore(planned.paths, planned.manifest.run_id, identity, max_attempts=1)
+    store = LeaseStore(planned.paths, identity, max_attempts=1)
     lease = store.claim(3)
     lease.fail(UnreadableSourceError("the mount was away."))
     assert leconvert_here("work", work).returncode == 0
@@ -34,7 +34,7 @@ def test_a_failed_batch_is_released_done_and_packed(
 def test_a_living_holder_is_a_refusal_with_a_code(leconvert: Leconvert, planned: OpenedRun) -> None:
     work = planned.work_dir.root
     identity = WorkerIdentity.of_this_process()
-    assert LeaseStore(planned.paths, planned.manifest.run_id, identity).claim(3) is not None
+    assert LeaseStore(planned.paths, identity).claim(3) is not None
     refused = leconvert("release", work, 3, "--force", "--json", code=12)
     [row] = json.loads(refused.stdout)["batches"]
     assert (row["verdict"], row["pid"]) == ("refused", identity.pid)

@@ -31,7 +31,7 @@ TELL_OF_WAITING = (
 
 
 def store_of_another_host(run: OpenedRun) -> LeaseStore:
-    return LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity("far-1-00000000", "far", 1))
+    return LeaseStore(run.paths, WorkerIdentity("far-1-00000000", "far", 1))
 
 
 def working(code: str, *arguments: object) -> AbstractContextManager[subprocess.Popen[str]]:

@@ -23,9 +23,9 @@ import leconvert
 from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import DATA_STREAM, LayoutOptions, camera_of
-from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.options import PushOptions
 
 __all__ = ["hub", "lone_client", "pauses"]
 

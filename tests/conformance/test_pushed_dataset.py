@@ -14,9 +14,9 @@ from tests.hub import StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.remote.options import PushOptions
 from leconvert.remote.push import push
 from leconvert.transfer.names import download_command
+from leconvert.transfer.options import PushOptions
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 

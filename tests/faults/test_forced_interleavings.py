@@ -134,7 +134,7 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
         new = plan(small_source, out, work, restart=True)
         assert new.manifest.run_id != old.manifest.run_id
         run_worker(work)
-        packed = {batch: read_done(new.paths, new.manifest.run_id, batch) for batch in range(5)}
+        packed = {batch: read_done(new.paths, batch) for batch in range(5)}
         pack_run(new)
         assert digest_of(out) == quiet_digest
         ended = worker.thaw()
@@ -144,7 +144,7 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
     else:  # it does its own run's batches, for nobody
         assert getattr(ended, "batches_done", None) == 5, ended
     assert len(list_batches(old.paths.done_dir)) == (1 if looks else 5)
-    assert {b: read_done(new.paths, new.manifest.run_id, b) for b in packed} == packed
+    assert {b: read_done(new.paths, b) for b in packed} == packed
     assert digest_of(out) == quiet_digest
     assert WorkDir(work).current_run_id() == new.manifest.run_id
 
@@ -371,7 +371,7 @@ def test_a_crash_between_promoting_the_last_file_and_the_journal_is_gone_on_from
     copy = Path(shutil.copytree(tree, tmp_path / "copy"))
     (copy / TREE_RECORD).unlink()
     assert digest_of(copy) == quiet_digest, "every file was promoted"
-    assert Journal(run.paths, run.manifest.run_id).read().notes == {}
+    assert Journal(run.paths).read().notes == {}
     pack_run(open_run(run.work_dir.root))
     assert digest_of(tmp_path / "out") == quiet_digest
     assert list(tmp_path.glob(".out.leconvert-*")) == []
@@ -433,9 +433,7 @@ def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
     small_source: Path, tmp_path: Path, quiet_digest: str
 ) -> None:
     run = plan(small_source, tmp_path / "out", tmp_path / "work")
-    dead = LeaseStore(
-        run.paths, run.manifest.run_id, WorkerIdentity("dead-1-0", "elsewhere", 1), lease_seconds=60
-    )
+    dead = LeaseStore(run.paths, WorkerIdentity("dead-1-0", "elsewhere", 1), lease_seconds=60)
     lease = dead.claim(0)
     assert lease is not None
     (lease.attempt_dir / "half").write_bytes(b"half a shard")

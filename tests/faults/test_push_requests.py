@@ -22,10 +22,10 @@ from tests.hub.fixtures import CutOff, api_of, cut_after, hub, lone_client, paus
 
 from leconvert.api import convert
 from leconvert.model.repairs import RepairOptions
-from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import read_provenance
 from leconvert.remote.push import push
 from leconvert.support.errors import HubConflictError, HubUnavailableError, LeconvertError
+from leconvert.transfer.options import PushOptions
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 

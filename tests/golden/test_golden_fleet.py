@@ -11,9 +11,9 @@ from leconvert.fleet import DatasetState, HubName, Policy, PolicyRule, open_flee
 from leconvert.fleet.results import read_made
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.options import PushOptions
 from leconvert.support.text import GET_AGAIN
 from leconvert.transfer.client import read_pause
+from leconvert.transfer.options import PushOptions
 from leconvert.workdir.records import WorkDir
 
 GOLDEN = Path(__file__).parent / "v1_fleet"

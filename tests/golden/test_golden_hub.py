@@ -19,7 +19,7 @@ from leconvert.remote.provenance import (
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
 from leconvert.remote.stores import read_notes
 from leconvert.support.errors import WorkDirError
-from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.store import RemoteFile
 
 GOLDEN = Path(__file__).parent / "v1_hub"
@@ -84,7 +84,7 @@ def test_what_was_fetched_by_url_is_read(version: int, url: str | None) -> None:
 
 def test_an_outline_is_read(folder: Path) -> None:
     made = open_sparse_snapshot(folder / "outlines" / COMMIT / "tree")
-    assert made.repo == HubRepo("tester/arm", COMMIT)
+    assert made.store == HubStore("tester/arm", COMMIT)
     assert made.origin == Origin("tester/arm", "v2.1", COMMIT)
     assert (made.size_bytes, made.largest_bytes) == (5_000_813, 5_001_216)
     clip = "videos/chunk-000/observation.images.top/episode_000000.mp4"

@@ -85,7 +85,7 @@ def test_the_current_run_is_found(work_dir: Path) -> None:
 
 
 def test_a_plan_is_read(run: RunPaths) -> None:
-    manifest = read_manifest(run, RUN_ID)
+    manifest = read_manifest(run)
     assert (manifest.source, manifest.target) == ("/data/set", "/data/out")
     assert manifest.fps == Fraction(30)
     assert manifest.options["episodes_per_batch"] == 1
@@ -116,7 +116,7 @@ def test_a_plan_of_slices_is_read(tmp_path: Path) -> None:
     work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v2", tmp_path / "work")))
     assert work.current_run_id() == RUN_ID
     run = work.run(RUN_ID)
-    manifest = read_manifest(run, RUN_ID, check_files=True)
+    manifest = read_manifest(run, check_files=True)
     assert (manifest.source, manifest.sources[0].codebase_version) == ("/data/set", "v3.0")
     assert (manifest.num_episodes, manifest.num_frames, manifest.source_bytes) == (3, 9, 7800)
     scan = ScanTable(run, manifest.streams)
@@ -136,7 +136,7 @@ def test_a_plan_of_slices_is_read(tmp_path: Path) -> None:
 def test_a_plan_with_a_trimmed_episode_is_read(tmp_path: Path) -> None:
     work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v3", tmp_path / "work")))
     run = work.run(RUN_ID)
-    manifest = read_manifest(run, RUN_ID, check_files=True)
+    manifest = read_manifest(run, check_files=True)
     scan = ScanTable(run, manifest.streams)
     assert scan.stream(CAMERA)[0].lead.tolist() == [0, 2, 0]
     assert scan.stream("data", 1, 3)[0].lead.tolist() == [0, 0]
@@ -146,7 +146,7 @@ def test_a_plan_of_two_sources_is_read(tmp_path: Path) -> None:
     work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v4", tmp_path / "work")))
     assert work.current_run_id() == RUN_ID
     run = work.run(RUN_ID)
-    manifest = read_manifest(run, RUN_ID, check_files=True)
+    manifest = read_manifest(run, check_files=True)
     versions = [(source.root, source.codebase_version) for source in manifest.sources]
     assert versions == [("/data/a", "v2.1"), ("/data/b", "v3.0")]
     for source in manifest.sources:
@@ -167,7 +167,7 @@ def test_a_plan_of_episodes_that_are_appended_is_read(tmp_path: Path) -> None:
     work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v5", tmp_path / "work")))
     assert work.current_run_id() == RUN_ID
     run = work.run(RUN_ID)
-    manifest = read_manifest(run, RUN_ID, check_files=True)
+    manifest = read_manifest(run, check_files=True)
     assert (manifest.kept_episodes, manifest.num_episodes, manifest.source_bytes) == (1, 3, 4900)
     assert manifest.options["append"] is True
     shards = [shard for batch in BatchFile(run, manifest.streams) for shard in batch.shards]
@@ -175,7 +175,7 @@ def test_a_plan_of_episodes_that_are_appended_is_read(tmp_path: Path) -> None:
 
 
 def test_lease_logs_are_read(run: RunPaths) -> None:
-    log = LeaseLogFiles(run, RUN_ID)
+    log = LeaseLogFiles(run)
     assert list_batches(run.leases_dir) == {0, 1, 2}
     assert log.read(0).generations == (Generation(1, Outcome.HANDED_BACK), Generation(2))
     assert log.read(1).generations == (Generation(1, Outcome.VOID), Generation(2))
@@ -194,7 +194,7 @@ def test_lease_logs_are_read(run: RunPaths) -> None:
 
 def test_a_held_batch_is_held_and_expires(run: RunPaths) -> None:
     clock = iter([0.0, 0.0, 60.0, 60.0]).__next__
-    store = LeaseStore(run, RUN_ID, WorkerIdentity("me-1-0", "me", 1), clock=clock)
+    store = LeaseStore(run, WorkerIdentity("me-1-0", "me", 1), clock=clock)
     assert store.observe(1).decision.__class__.__name__ == "Wait"
     assert getattr(store.observe(1).decision, "generation", None) == 3
 
@@ -202,20 +202,20 @@ def test_a_held_batch_is_held_and_expires(run: RunPaths) -> None:
 def test_settled_batches_are_read(run: RunPaths) -> None:
     assert list_batches(run.done_dir) == {0}
     assert list_batches(run.failed_dir) == {2}
-    done = read_done(run, RUN_ID, 0)
+    done = read_done(run, 0)
     assert (done["batch_id"], done["generation"], done["token"]) == (0, 2, "node1-101-00000001")
     assert done["attempt"] == "attempts/000000/0002-node1-101-00000001"
     table, video = done["shards"]
     assert table["size_bytes"] == 3282
     assert (video["copied_bytes"], video["cloned_bytes"]) == (824, 0)
     assert video["clip_digests"] == ["00112233445566778899aabbccddeeff"]
-    failed = read_failed(run, RUN_ID, 2)
+    failed = read_failed(run, 2)
     assert (failed["generation"], failed["errors"], failed["losses"]) == (2, 1, 0)
     assert failed["error"]["next_step"] == "Record it again."
 
 
 def test_workers_are_read(run: RunPaths) -> None:
-    ended, working = read_workers(run, RUN_ID)
+    ended, working = read_workers(run)
     assert ended.peak_memory_bytes == 0  # no worker said it yet
     assert (ended.token, ended.state, ended.batch_id) == ("node1-101-00000001", "ended", None)
     assert (working.token, working.state, working.batch_id) == ("node2-102-00000002", "working", 1)
@@ -225,7 +225,7 @@ def test_workers_are_read(run: RunPaths) -> None:
 
 
 def test_how_processes_were_called_is_read(run: RunPaths) -> None:
-    called, worked = read_invocations(run, RUN_ID)
+    called, worked = read_invocations(run)
     assert (called.called, called.command, called.host, called.pid) == (
         "convert",
         None,
@@ -241,7 +241,7 @@ def test_how_processes_were_called_is_read(run: RunPaths) -> None:
 
 
 def test_what_the_probe_said_is_read(run: RunPaths) -> None:
-    probe = read_probe(run, RUN_ID)
+    probe = read_probe(run)
     assert probe is not None
     assert (probe["kind"], probe["samples_per_s"]) == ("run", 1234.5)
 
@@ -260,7 +260,7 @@ def test_a_journal_is_read_at_each_step(
 ) -> None:
     for later in range(generation + 1, 5):
         run.journal_record(later).unlink()
-    state = Journal(run, RUN_ID).read()
+    state = Journal(run).read()
     assert (state.generation, state.step, state.swap) == (generation, step, swap)
     assert state.notes["linked"] == 2
 
@@ -274,7 +274,7 @@ def test_marks_and_lock_holders_are_read(work_dir: Path, run: RunPaths) -> None:
 
 
 def test_the_only_host_that_may_work_is_read(run: RunPaths) -> None:
-    alone = read_one_host(run, RUN_ID)
+    alone = read_one_host(run)
     assert alone is not None
     assert alone.host == HostIdentity("node1", "5d" * 16, BOOT.partition("/")[0])
     assert (alone.device, alone.has_links, alone.reason) == (2049, False, "EPERM")
@@ -282,11 +282,11 @@ def test_the_only_host_that_may_work_is_read(run: RunPaths) -> None:
 
 REFUSING: dict[str, Callable[[RunPaths], object]] = {
     "current": lambda run: WorkDir(run.root.parent.parent).current_run_id(),
-    f"runs/{RUN_ID}/manifest.json": lambda run: read_manifest(run, RUN_ID),
-    f"runs/{RUN_ID}/one_host.json": lambda run: read_one_host(run, RUN_ID),
-    f"runs/{RUN_ID}/done/000000.json": lambda run: read_done(run, RUN_ID, 0),
-    f"runs/{RUN_ID}/failed/000002.json": lambda run: read_failed(run, RUN_ID, 2),
-    f"runs/{RUN_ID}/journal/0004.json": lambda run: Journal(run, RUN_ID).read(),
+    f"runs/{RUN_ID}/manifest.json": read_manifest,
+    f"runs/{RUN_ID}/one_host.json": read_one_host,
+    f"runs/{RUN_ID}/done/000000.json": lambda run: read_done(run, 0),
+    f"runs/{RUN_ID}/failed/000002.json": lambda run: read_failed(run, 2),
+    f"runs/{RUN_ID}/journal/0004.json": lambda run: Journal(run).read(),
 }
 
 
@@ -315,23 +315,24 @@ def test_what_only_helps_is_left_out_in_a_version_of_the_future(tmp_path: Path) 
         run.probe_result,
     ):
         change(path, version=2)
-    log = LeaseLogFiles(run, RUN_ID)
+    log = LeaseLogFiles(run)
     assert log.holder(1, 2) == {}
     assert [entry.number for entry in log.read(1).generations] == [1, 2]
     assert log.read(0).generations[0].outcome is None
-    assert [worker.token for worker in read_workers(run, RUN_ID)] == ["node1-101-00000001"]
-    assert [entry.token for entry in read_invocations(run, RUN_ID)] == ["node1-101-00000001"]
-    assert read_probe(run, RUN_ID) is None
+    assert [worker.token for worker in read_workers(run)] == ["node1-101-00000001"]
+    assert [entry.token for entry in read_invocations(run)] == ["node1-101-00000001"]
+    assert read_probe(run) is None
 
 
 def test_records_of_another_run_are_refused(tmp_path: Path) -> None:
     run = WorkDir(Path(shutil.copytree(GOLDEN, tmp_path / "work"))).run(RUN_ID)
+    another = RunPaths(run.root.rename(run.root.with_name("another")))
     for read in (
-        lambda: read_manifest(run, "another"),
-        lambda: read_done(run, "another", 0),
-        lambda: read_failed(run, "another", 2),
-        lambda: Journal(run, "another").read(),
-        lambda: read_one_host(run, "another"),
+        lambda: read_manifest(another),
+        lambda: read_done(another, 0),
+        lambda: read_failed(another, 2),
+        lambda: Journal(another).read(),
+        lambda: read_one_host(another),
     ):
         with pytest.raises(WorkDirError, match=f"belongs to run {RUN_ID}, not to another"):
             read()
@@ -344,7 +345,7 @@ def test_states_have_the_names_that_records_and_people_know() -> None:
 
 
 def test_submissions_are_read(run: RunPaths) -> None:
-    assert read_jobs(run, RUN_ID) == [
+    assert read_jobs(run) == [
         JobRecord(
             token="slurm-41-77-0a1b2c3d",
             engine="slurm",

@@ -127,7 +127,7 @@ def test_a_file_that_has_arrived_is_not_fetched_again(decomposing: Run, tmp_path
 ARRIVES = """
 import sys
 from pathlib import Path
-from leconvert.transfer.incoming import incoming
+from leconvert.transfer.store import incoming
 path = "videos/caf\u00e9/episode.mp4"
 with incoming(Path(sys.argv[1])) as arriving:
     arriving.keep([path])

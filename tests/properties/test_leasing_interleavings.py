@@ -55,12 +55,10 @@ class FileLeases(RuleBasedStateMachine):
 
     def make_store(self, number: int) -> LeaseStore:
         return LeaseStore(
-            self.run,
-            "r1",
+            self.run.using(FaultyFileSystem()),
             WorkerIdentity(f"w{number}", "host", number),
             lease_seconds=LEASE_SECONDS,
             clock=lambda: self.now + 1000.0 * number,
-            fs=FaultyFileSystem(),
             process_gone=lambda _: False,
         )
 
@@ -121,7 +119,7 @@ class FileLeases(RuleBasedStateMachine):
 
     @rule(batch_id=batches)
     def the_packer_voids(self, batch_id: int) -> None:
-        if void_done(self.run, "r1", batch_id, "short"):
+        if void_done(self.run, batch_id, "short"):
             self.opened(batch_id)
 
     @rule(batch_id=batches, kept_bytes=st.integers(0, 80))
@@ -136,7 +134,7 @@ class FileLeases(RuleBasedStateMachine):
     @rule(batch_id=batches)
     def the_packer_judges_and_freezes(self, batch_id: int) -> None:
         if batch_id in self.winners:
-            judged = {} if batch_id in self.torn else read_done(self.run, "r1", batch_id)
+            judged = {} if batch_id in self.torn else read_done(self.run, batch_id)
             self.judged[batch_id] = judged
 
     @rule(batch_id=batches)
@@ -145,9 +143,9 @@ class FileLeases(RuleBasedStateMachine):
             return
         there = batch_id in self.winners
         is_it = there and (
-            not judged if batch_id in self.torn else judged == read_done(self.run, "r1", batch_id)
+            not judged if batch_id in self.torn else judged == read_done(self.run, batch_id)
         )
-        assert void_done(self.run, "r1", batch_id, "short", judged=judged) == is_it
+        assert void_done(self.run, batch_id, "short", judged=judged) == is_it
         if is_it:
             self.opened(batch_id)
 
@@ -163,7 +161,7 @@ class FileLeases(RuleBasedStateMachine):
         for batch_id, attempt in self.winners.items():
             if batch_id in self.torn:
                 continue
-            folder = self.run.root / read_done(self.run, "r1", batch_id)["attempt"]
+            folder = self.run.root / read_done(self.run, batch_id)["attempt"]
             assert folder.name == attempt
             assert (folder / "shard").read_text() == attempt
 

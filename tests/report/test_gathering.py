@@ -52,7 +52,7 @@ def finished(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def store_of(run: OpenedRun, host: str, at: Callable[[], datetime], **more: object) -> LeaseStore:
     identity = WorkerIdentity(f"{host}-7-00000000", host, 7)
-    return LeaseStore(run.paths, run.manifest.run_id, identity, now=at, **more)  # type: ignore[arg-type]
+    return LeaseStore(run.paths, identity, now=at, **more)  # type: ignore[arg-type]
 
 
 class Clock:
@@ -181,7 +181,7 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     held.heartbeat()
     done = a.claim(4)
     assert done.publish_done({"shards": []}) == "won"
-    assert void_done(planned.paths, planned.manifest.run_id, 4, "its file is gone")
+    assert void_done(planned.paths, 4, "its file is gone")
 
     story = gather_run(planned)
     told = [(a.batch_id, a.generation, a.host, a.end, a.message) for a in story.attempts]
@@ -216,7 +216,7 @@ def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
     planned: OpenedRun,
 ) -> None:
     behind = datetime.now(UTC) - timedelta(seconds=100)
-    record_invocation(planned.paths, planned.manifest.run_id, "work", None, now=lambda: behind)
+    record_invocation(planned.paths, "work", None, now=lambda: behind)
     [call] = gather_run(planned).invocations
     lease = store_of(planned, call.host, lambda: behind).claim(0)
     lease.hand_back("enough")

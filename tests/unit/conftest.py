@@ -33,9 +33,7 @@ def worker_on(planned: OpenedRun) -> Callable[..., LeaseStore]:
 
     def make(host: str, pid: int = 7, *, max_attempts: int = 3) -> LeaseStore:
         identity = WorkerIdentity(f"{host}-{pid}-00000000", host, pid)
-        return LeaseStore(
-            planned.paths, planned.manifest.run_id, identity, max_attempts=max_attempts
-        )
+        return LeaseStore(planned.paths, identity, max_attempts=max_attempts)
 
     return make
 
@@ -50,7 +48,7 @@ def holder_here(planned: OpenedRun) -> Iterator[subprocess.Popen[str]]:
         "from leconvert.workdir.run import open_run\n"
         "run = open_run(Path(sys.argv[1]))\n"
         "identity = WorkerIdentity.of_this_process()\n"
-        "lease = LeaseStore(run.paths, run.manifest.run_id, identity).claim(0)\n"
+        "lease = LeaseStore(run.paths, identity).claim(0)\n"
         "print(lease.batch_id, flush=True)\n"
         "sys.stdin.read()\n"
     )

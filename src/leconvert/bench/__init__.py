@@ -6,7 +6,7 @@ report, and ``convert --probe``.
 
 from typing import TYPE_CHECKING
 
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.bench.decoding import diagnose_decoding, run_limit

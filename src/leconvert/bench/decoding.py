@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, pairwise
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -30,22 +31,21 @@ import numpy as np
 
 from leconvert import loading  # its names import torch, which may be missing in a diagnosis
 from leconvert.bench.environment import (
-    PACKETS_LOOKED_AT,
     FoundFfmpeg,
     find_ffmpeg,
     host_record,
     versions_for_torchcodec,
     versions_record,
-    video_facts,
 )
 from leconvert.bench.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
 from leconvert.support.errors import LeconvertError, ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import allowed_cores
+from leconvert.transfer.files import Files, files_at
 
 if TYPE_CHECKING:
-    from leconvert.loading import Backend, DatasetMeta, Files, OpenFile
+    from leconvert.loading import Backend, DatasetMeta
 
 Access = Literal["sequential", "random"]
 
@@ -57,6 +57,8 @@ _PATIENCE_SECONDS = 300.0
 _RUN_FRAMES = 32
 # Each open decoder costs memory in each process.
 _MOST_FILES = 48
+# Packets of a video from which the distance of keyframes is determined.
+_PACKETS_LOOKED_AT = 500
 
 Stretch = tuple[int, float]
 """The work of one process in one stretch: frames decoded, and seconds."""
@@ -130,9 +132,9 @@ def opened_dataset(
     root: str, data_files_root: str | None, revision: str | None
 ) -> tuple[DatasetMeta, Files]:
     """Return a dataset's metadata, and the files of ``data/`` and ``videos/``."""
-    files = loading.files_at(root, revision=revision)
+    files = files_at(root, revision=revision)
     meta = loading.load_meta(files)
-    return meta, files if data_files_root is None else loading.files_at(data_files_root)
+    return meta, files if data_files_root is None else files_at(data_files_root)
 
 
 def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
@@ -296,7 +298,7 @@ class _Clip:
     """A file, opened with the decoder of `EpisodeStream`."""
 
     def __init__(self, path: str, backend: Backend, device: str) -> None:
-        opened = loading.files_at(Path(path).parent).open(Path(path).name)
+        opened = files_at(Path(path).parent).open(Path(path).name)
         clip = loading.open_clip(opened, keep_index=backend == "pyav")
         self._decoder = loading.open_decoder(clip, backend, device=device)
         self.num_frames = clip.num_frames or 0
@@ -363,37 +365,52 @@ def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
 
 def _facts_of(files: Files, path: str) -> dict[str, Any] | None:
     """Return how a video is coded; None if it is no video."""
-    try:
-        opened = files.open(path)
-    except LeconvertError:
-        return None
-    try:
+    with suppress(LeconvertError), closing(files.open(path)) as opened:
         if not files.is_local:
-            _fetch_beginning(opened)
-        return _coded(opened)
-    except LeconvertError:
-        return None
-    finally:
-        opened.close()
-
-
-def _coded(opened: OpenFile) -> dict[str, Any] | None:
-    import av
-
-    with (
-        suppress(av.error.FFmpegError, OSError, IndexError),
-        Path(opened.path).open("rb") as file,
-    ):
-        return video_facts(file)
+            # The part that describes the coding; the whole file may have hundreds of megabytes.
+            index = loading.open_clip(opened, keep_index=True).index
+            if index is not None:
+                runs = index.byte_runs(0, min(_PACKETS_LOOKED_AT, index.num_samples))
+                opened.need([(start, start + length) for start, length in runs])
+        return video_facts(opened.path)
     return None
 
 
-def _fetch_beginning(opened: OpenFile) -> None:
-    """Fetch the part that describes the coding; the whole file may have hundreds of megabytes."""
-    index = loading.open_clip(opened, keep_index=True).index
-    if index is not None:
-        runs = index.byte_runs(0, min(PACKETS_LOOKED_AT, index.num_samples))
-        opened.need([(start, start + length) for start, length in runs])
+def video_facts(path: str) -> dict[str, Any] | None:
+    """Read how a video is coded from its header and its first packets; nothing is decoded.
+
+    ``codec`` and ``pixel_format`` are FFmpeg's names, such as ``av1`` and ``yuv420p``. ``gop`` is
+    the most frequent distance of keyframes in frames, None with one keyframe. ``has_b_frames`` is
+    true if frames are shown in another order than they are stored.
+
+    Returns:
+        None if the file is no video.
+    """
+    import av
+
+    from leconvert.media.pyav import open_container
+
+    keyframes: list[int] = []
+    reordered = False
+    with suppress(av.error.FFmpegError, OSError, IndexError), open_container(path) as container:
+        stream = container.streams.video[0]
+        for number, packet in enumerate(container.demux(stream)):
+            if not packet.size or number >= _PACKETS_LOOKED_AT:
+                break
+            reordered |= packet.pts != packet.dts
+            if packet.is_keyframe:
+                keyframes.append(number)
+        context = stream.codec_context
+        gaps = Counter(after - before for before, after in pairwise(keyframes))
+        return {
+            "codec": str(context.codec.canonical_name),
+            "gop": gaps.most_common(1)[0][0] if gaps else None,
+            "width": int(context.width),
+            "height": int(context.height),
+            "pixel_format": str(context.pix_fmt),
+            "has_b_frames": reordered,
+        }
+    return None
 
 
 def diagnose_decoding(
@@ -534,40 +551,29 @@ def _first_frame(meta: DatasetMeta, files: Files, decode_device: str) -> dict[st
     camera = next((key for key in meta.video_keys if meta.table.cameras[key].paths), None)
     if camera is None:
         return None
-    opened = files.open(meta.table.cameras[camera].paths[0])
-    try:
+    is_depth, backend = meta.is_depth(camera), loading.choose_backend("auto", decode_device)
+    with closing(files.open(meta.table.cameras[camera].paths[0])) as opened:
         opened.need([(0, opened.size_bytes)])
-        return {
+        with Path(opened.path).open("rb") as file:
+            first_bytes = file.read(32)
+        found = {
             "camera": camera,
             "file": opened.name,
             "size_bytes": opened.size_bytes,
-            "first_bytes": _first_bytes(opened),
-            "coded": _coded(opened),
-            **_decoded(opened, decode_device, is_depth=meta.is_depth(camera)),
+            "first_bytes": first_bytes.hex(" ", 4),
+            "coded": video_facts(opened.path),
+            "backend": backend,
         }
-    finally:
-        opened.close()
-
-
-def _first_bytes(opened: OpenFile) -> str:
-    with Path(opened.path).open("rb") as file:
-        return file.read(32).hex(" ", 4)
-
-
-def _decoded(opened: OpenFile, decode_device: str, *, is_depth: bool) -> dict[str, Any]:
-    backend = loading.choose_backend("auto", decode_device)
-    began = time.perf_counter()
-    try:
-        clip = loading.open_clip(opened, keep_index=backend == "pyav" or is_depth)
-        decoder = loading.open_decoder(clip, backend, device=decode_device, is_depth=is_depth)
-        ((_, frames),) = decoder.decode(np.zeros(1, np.int64))
-        frame = frames[0]
-    except LeconvertError as error:
-        return {"backend": backend, "shape": None, "seconds": None, "error": error.message}
-    return {
-        "backend": backend,
-        "shape": list(frame.shape),
-        "device": str(frame.device),
-        "seconds": time.perf_counter() - began,
-        "error": None,
-    }
+        began = time.perf_counter()
+        try:
+            clip = loading.open_clip(opened, keep_index=backend == "pyav" or is_depth)
+            decoder = loading.open_decoder(clip, backend, device=decode_device, is_depth=is_depth)
+            ((_, (frame,)),) = decoder.decode(np.zeros(1, np.int64))
+        except LeconvertError as error:
+            return found | {"shape": None, "seconds": None, "error": error.message}
+        return found | {
+            "shape": list(frame.shape),
+            "device": str(frame.device),
+            "seconds": time.perf_counter() - began,
+            "error": None,
+        }

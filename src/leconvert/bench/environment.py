@@ -10,13 +10,11 @@ import platform
 import re
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from leconvert._version import __version__
 from leconvert.support.errors import ProbeError
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     import torch
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
-PACKETS_LOOKED_AT = 500
-"""Number of packets of a video from which the distance of keyframes is determined."""
 
 
 _EXTRAS = {
@@ -44,37 +40,6 @@ def require_packages(*names: str) -> None:
         if importlib.util.find_spec(name) is None:
             title, extra = _EXTRAS[name]
             raise missing_package(f"This needs {title}", extra)
-
-
-def video_facts(file: BinaryIO) -> dict[str, Any]:
-    """Read how a video is coded from its header and its first packets; nothing is decoded.
-
-    ``codec`` and ``pixel_format`` are FFmpeg's names, such as ``av1`` and ``yuv420p``. ``gop`` is
-    the most frequent distance of keyframes in frames, None with one keyframe. ``has_b_frames`` is
-    true if frames are shown in another order than they are stored.
-    """
-    from leconvert.media.pyav import open_container
-
-    keyframes: list[int] = []
-    reordered = False
-    with open_container(file) as container:
-        stream = container.streams.video[0]
-        for number, packet in enumerate(container.demux(stream)):
-            if not packet.size or number >= PACKETS_LOOKED_AT:
-                break
-            reordered |= packet.pts != packet.dts
-            if packet.is_keyframe:
-                keyframes.append(number)
-        context = stream.codec_context
-        gaps = Counter(after - before for before, after in pairwise(keyframes))
-        return {
-            "codec": str(context.codec.canonical_name),
-            "gop": gaps.most_common(1)[0][0] if gaps else None,
-            "width": int(context.width),
-            "height": int(context.height),
-            "pixel_format": str(context.pix_fmt),
-            "has_b_frames": reordered,
-        }
 
 
 def package_version(package: str) -> str | None:
@@ -203,56 +168,35 @@ def find_ffmpeg(
     return None
 
 
-def wheel_libraries() -> Path:
-    """Return the folder of shared libraries of the installed PyAV wheel."""
+def link_ffmpeg(links: Path) -> str:
+    """Link FFmpeg's libraries of the PyAV wheel to their plain names; existing links are renewed.
+
+    Several processes may do this at once: each link is replaced in one step.
+
+    Returns:
+        The value for ``LD_LIBRARY_PATH``. It includes the wheel's own folder, where its libraries
+        find their dependencies.
+
+    Raises:
+        FileNotFoundError: There is no PyAV, or it uses the system's FFmpeg.
+    """
     spec = importlib.util.find_spec("av")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("PyAV (the package `av`) is not installed")
-    folder = Path(spec.origin).resolve().parent.parent / "av.libs"
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} does not exist: this PyAV uses the system's FFmpeg")
-    return folder
-
-
-def link_plain_names(libraries: Path, links: Path) -> list[Path]:
-    """Link FFmpeg's libraries to their plain names; existing links are renewed.
-
-    Several processes may do this at once: each link is replaced in one step.
-    """
+    libraries = Path(spec.origin).resolve().parent.parent / "av.libs"
+    found = [match for path in libraries.glob("*") if (match := _LIBRARY.fullmatch(path.name))]
+    if not found:
+        raise FileNotFoundError(
+            f"{libraries} contains no FFmpeg libraries: this PyAV uses the system's FFmpeg"
+        )
     links.mkdir(parents=True, exist_ok=True, mode=0o700)
-    made = []
-    for library in sorted(libraries.iterdir()):
-        match = _LIBRARY.fullmatch(library.name)
-        if match is None:
-            continue
+    for match in found:
         link = links / f"{match['name']}.so.{match['major']}"
         fresh = links / f".{link.name}.{os.getpid()}"
         fresh.unlink(missing_ok=True)
-        fresh.symlink_to(library)
+        fresh.symlink_to(libraries / match[0])
         fresh.replace(link)
-        made.append(link)
-    if not made:
-        raise FileNotFoundError(f"{libraries} contains no FFmpeg libraries")
-    return sorted(made)
-
-
-def search_path(links: Path, libraries: Path) -> str:
-    """Return the value for ``LD_LIBRARY_PATH``.
-
-    It includes the wheel's own folder, where its libraries find their dependencies.
-    """
     return f"{links.resolve()}{os.pathsep}{libraries}"
-
-
-def links_folder(libraries: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's own folder for the links to one wheel's libraries.
-
-    It is in the user's cache: anyone could put libraries into a folder that others can write to.
-    """
-    home = environment.get("XDG_CACHE_HOME")
-    cache = Path(home) if home else home_folder() / ".cache"
-    digest = hashlib.sha256(os.fsencode(libraries)).hexdigest()[:12]
-    return cache / "leconvert" / f"ffmpeg-{digest}"
 
 
 def restart_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str] | None:
@@ -264,13 +208,15 @@ def restart_environment(environment: Mapping[str, str] = os.environ) -> dict[str
     """
     if environment.get(_STARTED_AGAIN) or importlib.util.find_spec("torchcodec") is None:
         return None
+    # Anyone could put libraries into a folder that others can write to, so the links are in the
+    # user's own cache. Each Python environment has a wheel of its own.
+    home = environment.get("XDG_CACHE_HOME")
+    cache = Path(home) if home else home_folder() / ".cache"
+    digest = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:12]
     try:
-        libraries = wheel_libraries()
-        links = links_folder(libraries, environment)
-        link_plain_names(libraries, links)
+        path = link_ffmpeg(cache / "leconvert" / f"ffmpeg-{digest}")
     except OSError:
         return None
-    path = search_path(links, libraries)
     already = environment.get(_SEARCH_PATH)
     return {
         **environment,

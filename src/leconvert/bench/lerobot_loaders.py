@@ -27,11 +27,9 @@ from leconvert.bench.loaders import (
     loader_settings,
     timed_calls,
 )
-from leconvert.loading import StreamFacts
+from leconvert.loading import Counters, StreamFacts
 from leconvert.support.errors import UsageError
 
-_COUNTED = ("cache_hits", "cache_misses", "cache_evictions", "cache_size")
-_HITS, _MISSES, _EVICTIONS, _SIZE = range(len(_COUNTED))
 _DECODING = "_query_videos"
 # Defaults of the released streaming dataset.
 _FRAMES_BUFFERED = 1000
@@ -44,44 +42,41 @@ _FAILED = "_failed."
 class _CountingCache(VideoDecoderCache):  # type: ignore[misc]
     """LeRobot's decoder cache, with counters in memory that all workers share."""
 
-    def __init__(self, counts: torch.Tensor, max_size: int | None) -> None:
+    def __init__(self, counters: Counters, max_size: int | None) -> None:
         super().__init__(*([] if max_size is None else [max_size]))
-        self._counts = counts
+        self._counters = counters
 
     def get_decoder(self, video_path: str) -> Any:
-        info = get_worker_info()
-        row = self._counts[0 if info is None else info.id]
+        counters = self._counters.of_worker(_worker())
         was_open, size = video_path in self, self.size()
         decoder = super().get_decoder(video_path)
-        row[_HITS if was_open else _MISSES] += 1
+        counters.add("cache_hits" if was_open else "cache_misses")
         # Threads of one sample open decoders in parallel, so a difference may include another
         # thread's.
-        row[_EVICTIONS] += 0 if was_open else max(0, size + 1 - self.size())
-        row[_SIZE] = self.size()
+        counters.add("cache_evictions", 0 if was_open else max(0, size + 1 - self.size()))
+        counters.put("cache_size", self.size())
         return decoder
 
 
 class _TaggedCollate:
     """torch's collate function; the batch then says which worker made it."""
 
-    def __init__(self, unreadable: torch.Tensor) -> None:
-        self._unreadable = unreadable
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
 
     def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        info = get_worker_info()
-        worker = 0 if info is None else info.id
-        for sample in samples:
-            self._unreadable[worker] += len(_taken_out(sample))
+        worker = _worker()
+        unreadable = sum(len(_taken_out(sample)) for sample in samples)
+        self._counters.of_worker(worker).add("unreadable", unreadable)
         batch: dict[str, Any] = default_collate(samples)
         batch[WORKER_KEY] = worker
         return batch
 
 
-def _shared(*shape: int) -> torch.Tensor:
-    """Return zeros that workers write and this process reads."""
-    zeros = torch.zeros(shape, dtype=torch.int64)
-    zeros.share_memory_()  # type: ignore[no-untyped-call]
-    return zeros
+def _worker() -> int:
+    """Return the number of this worker; 0 in the process itself."""
+    info = get_worker_info()
+    return 0 if info is None else info.id
 
 
 def _taken_out(sample: dict[str, Any]) -> list[tuple[str, str]]:
@@ -114,43 +109,27 @@ class _LeRobotUnderTest(LoaderUnderTest):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        workers = subject.options.num_workers or 0
-        self._counts = _shared(max(1, workers), 4)
-        self._unreadable = _shared(max(1, workers))
-        self._loader: DataLoader[Any] | None = None
+        self._counters = Counters(len(subject.meta.camera_keys))
         self.dataset: Any = None
 
-    @property
     @override
-    def unreadable_frames(self) -> int:
-        return int(self._unreadable.sum())
+    def facts(self) -> StreamFacts:
+        return self._counters.total()
 
-    @override
-    def cache_counts(self) -> dict[str, float | int | None] | None:
-        if not self.subject.meta.video_keys:
-            return None
-        return StreamFacts(
-            **dict(zip(_COUNTED, self._counts.sum(0).tolist(), strict=True))
-        ).video_decoder_cache
-
-    @override
-    def close_workers(self) -> None:
-        # The iterator owns the workers; it goes with the loader.
-        self._loader = None
-
-    def _batches(self, **more: Any) -> DataLoader[Any]:
+    def _batches(self, **more: Any) -> Iterable[Sample]:
         """Return the loader of the dataset; its workers stay between epochs."""
         if self._loader is None:
             self._loader = DataLoader(
                 self.dataset,
-                collate_fn=_TaggedCollate(self._unreadable),
+                collate_fn=_TaggedCollate(self._counters),
                 **more,
                 **loader_settings(self.subject.options),
             )
-        return self._loader
+        batches: Iterable[Sample] = self._loader
+        return batches
 
     def _cache(self) -> _CountingCache:
-        return _CountingCache(self._counts, self.subject.options.video_decoder_cache_size)
+        return _CountingCache(self._counters, self.subject.options.video_decoder_cache_size)
 
     def _place(self) -> dict[str, Any]:
         """Return the arguments for the dataset's location."""

@@ -28,6 +28,8 @@ from leconvert.support.errors import InstallationError, UsageError
 from leconvert.support.extras import install_command
 
 _NEEDED = "lerobot[training]>=0.6.1"
+# Arguments of LeRobot's class that every stream takes, with the same defaults.
+_SHARED = ("delta_timestamps", "image_transforms", "tolerance_s", "return_uint8")
 
 
 def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, float]] = ()) -> None:
@@ -57,16 +59,19 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
             next_step=f"Run `{install_command(_NEEDED)}`.",
         ) from error
     run = _Run(program, also)
+    prepare = accelerate.Accelerator.prepare_data_loader
+
+    def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(loader.dataset, SampleStream):
+            return run.make_loader(loader)
+        return prepare(accelerator, loader, *args, **kwargs)
+
     words = ["lerobot-train", *arguments, "--dataset.streaming=true"]
     with (
         patch.object(sys, "argv", words),
         patch.object(program, "make_train_eval_datasets", run.make_datasets),
         patch.object(factory, "StreamingLeRobotDataset", run.open_stream),
-        patch.object(
-            accelerate.Accelerator,
-            "prepare_data_loader",
-            _preparing(run, accelerate.Accelerator.prepare_data_loader),
-        ),
+        patch.object(accelerate.Accelerator, "prepare_data_loader", prepare_data_loader),
     ):
         program.main()
 
@@ -106,13 +111,9 @@ class _Run:
         *,
         root: str | Path | None = None,
         episodes: list[int] | None = None,
-        delta_timestamps: dict[str, list[float]] | None = None,
-        image_transforms: Any = None,
         revision: str | None = None,
-        tolerance_s: float = 1e-4,
-        return_uint8: bool = False,
         repo_type: str = "dataset",
-        **others: Any,
+        **given: Any,
     ) -> SampleStream:
         """Open the dataset of LeRobot's streaming class, and mix in the others."""
         from lerobot.utils.constants import HF_LEROBOT_HOME
@@ -120,14 +121,9 @@ class _Run:
         place = Path(root) if root is not None else Path(HF_LEROBOT_HOME) / repo_id
         is_local = root is not None or place.is_dir()
         seed = self._config.seed or 0
-        options: dict[str, Any] = {
-            "delta_timestamps": delta_timestamps,
-            "image_transforms": image_transforms,
-            "tolerance_s": tolerance_s,
-            "return_uint8": return_uint8,
-        }
-        # LeRobot's next class has these; other arguments of today's class mean nothing here.
-        of_next = {name: value for name, value in others.items() if name.startswith("streaming_")}
+        # Other arguments of LeRobot's class mean nothing here.
+        options = {name: given[name] for name in _SHARED if name in given}
+        of_next = {name: value for name, value in given.items() if name.startswith("streaming_")}
         stream = EpisodeStream(
             place if is_local else f"hf://{repo_type}s/{repo_id}",
             revision=None if is_local or repo_type == "bucket" else revision,
@@ -158,23 +154,12 @@ class _Run:
             collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
         )
         if self._config.resume:
-            made.start_at(self._samples_taken(self._config.checkpoint_path))
+            from lerobot.common.train_utils import load_training_step
+            from lerobot.utils.constants import TRAINING_STATE_DIR
+
+            checkpoint = self._config.checkpoint_path
+            step = load_training_step(checkpoint / TRAINING_STATE_DIR)
+            ranks = self._program.load_training_num_processes(checkpoint)
+            batch_size = self._program.load_training_batch_size(checkpoint)
+            made.start_at(int(step * ranks * batch_size))
         return made
-
-    def _samples_taken(self, checkpoint: Path) -> int:
-        from lerobot.common.train_utils import load_training_step
-        from lerobot.utils.constants import TRAINING_STATE_DIR
-
-        step = load_training_step(checkpoint / TRAINING_STATE_DIR)
-        ranks = self._program.load_training_num_processes(checkpoint)
-        batch_size = self._program.load_training_batch_size(checkpoint)
-        return int(step * ranks * batch_size)
-
-
-def _preparing(run: _Run, prepare: Any) -> Any:
-    def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(loader.dataset, SampleStream):
-            return run.make_loader(loader)
-        return prepare(accelerator, loader, *args, **kwargs)
-
-    return prepare_data_loader

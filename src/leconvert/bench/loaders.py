@@ -31,16 +31,16 @@ from leconvert.bench.options import Deltas, RunOptions, mode_deltas, read_deltas
 from leconvert.loading import (
     DatasetMeta,
     EpisodeStream,
+    StreamFacts,
     StreamLoader,
-    files_at,
     find_rank,
     load_meta,
     local_rank,
     make_windows,
 )
-from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 from leconvert.support.machine import allowed_cores
+from leconvert.transfer.files import files_at
 
 _PERCENTILES = (50, 95, 99)
 
@@ -119,7 +119,7 @@ def measure[Batch](
     duration_s: float,
     num_batches: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    on_batch: Callable[[float], None] | None = None,
+    on_batch: Callable[[float], None] = lambda _: None,
 ) -> Measured:
     """Draw batches and time them.
 
@@ -165,8 +165,7 @@ def measure[Batch](
         else:
             facts.append(fact)
             waits.append(arrived - asked)
-            if on_batch is not None:
-                on_batch(arrived - window_began)
+            on_batch(arrived - window_began)
             if arrived - window_began >= duration_s:
                 break
         if num_batches is not None and len(facts) >= num_batches:
@@ -313,23 +312,19 @@ class LoaderUnderTest(ABC):
             features=subject.meta.features,
         )
         self._by_index = np.argsort(subject.meta.table.index)
+        self._loader: Any = None
 
-    @property
     @abstractmethod
-    def unreadable_frames(self) -> int:
-        """Frames that could not be decoded so far; 0 for loaders that stop at the first."""
+    def facts(self) -> StreamFacts:
+        """Return the counts of all workers' decoder caches, and of frames that do not decode."""
 
     @abstractmethod
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
         """Return the batches of an epoch; workers stay between epochs."""
 
-    @abstractmethod
-    def cache_counts(self) -> dict[str, float | int | None] | None:
-        """Return the counters of all workers' decoder caches; None if nothing is decoded."""
-
-    @abstractmethod
     def close_workers(self) -> None:
         """End the workers; samples can still be drawn in this process."""
+        self._loader = None  # its iterator owns the workers
 
     @abstractmethod
     def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Callable[[], float]]]:
@@ -345,19 +340,15 @@ class LoaderUnderTest(ABC):
         The distinct frames of a sample's windows count, since each is decoded once. Steps beyond an
         episode's end all show its last frame, which is one of them.
         """
-        places = self._places_of(batch["episode_index"].numpy())
         table = self.subject.meta.table
+        episodes = batch["episode_index"].numpy()
+        places = self._by_index[np.searchsorted(table.index, episodes, sorter=self._by_index)]
         at, lengths = batch["frame_index"].numpy(), table.length[places]
         frames = 0
         for camera in self.subject.meta.camera_keys:
             window = self._windows.get(camera)
             frames += len(at) if window is None else window.distinct_frames(at, lengths)
         return BatchFacts(len(at), len(np.unique(places)), int(batch.get(WORKER_KEY, 0)), frames)
-
-    def _places_of(self, episodes: IntArray) -> IntArray:
-        """Return the rows of the episode table for some episode indices."""
-        order = self._by_index
-        return order[np.searchsorted(self.subject.meta.table.index, episodes, sorter=order)]
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:
@@ -417,33 +408,21 @@ class StreamUnderTest(LoaderUnderTest):
         super().__init__(subject)
         self._stream = self._opened(subject)
         settings = loader_settings(subject.options)
-        self._loader: StreamLoader | None = StreamLoader(self._stream, **settings)
+        self._loader = StreamLoader(self._stream, **settings)
         self.loaded_episodes = len(self._stream.rank_episodes())
         self.pool_size = self._stream.episode_pool_size
         self.num_shards = self.loaded_episodes
 
-    @property
     @override
-    def unreadable_frames(self) -> int:
-        return self._stream.facts().unreadable
+    def facts(self) -> StreamFacts:
+        return self._stream.facts()
 
     @override
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
-        assert self._loader is not None
         self._loader.set_epoch(epoch)
         for worker, batch in zip(self._loader.batch_workers(), self._loader, strict=True):
             batch[WORKER_KEY] = worker
             yield batch
-
-    @override
-    def cache_counts(self) -> dict[str, float | int | None] | None:
-        if not self.subject.meta.video_keys:
-            return None
-        return self._stream.facts().video_decoder_cache
-
-    @override
-    def close_workers(self) -> None:
-        self._loader = None
 
     @override
     @contextmanager
@@ -471,23 +450,20 @@ class StreamUnderTest(LoaderUnderTest):
 
 def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStream:
     """Open the stream that options ask for; the stream chooses what they leave open."""
-    chosen: dict[str, Any] = {
-        "episode_pool_size": options.episode_pool_size,
-        "video_decoder_cache_size": options.video_decoder_cache_size,
-        "video_fetch_workers": options.video_fetch_workers,
-    }
     return EpisodeStream(
         str(options.root),
         data_files_root=options.data_files_root,
         revision=options.revision,
-        delta_timestamps={key: list(seconds) for key, seconds in deltas.items()} or None,
+        delta_timestamps=deltas or None,
         seed=options.seed,
         tolerance_s=options.tolerance_s,
         decode_device=options.decode_device,
         rank=options.rank,
         world_size=options.world_size,
         return_uint8=True,  # as for the other loaders, and the fastest
-        **{name: value for name, value in chosen.items() if value is not None},
+        episode_pool_size=options.episode_pool_size,
+        video_decoder_cache_size=options.video_decoder_cache_size,
+        video_fetch_workers=options.video_fetch_workers,
         **more,
     )
 

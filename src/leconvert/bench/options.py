@@ -125,18 +125,9 @@ class Scenario:
     loader: Literal["map", "stream"]  # ``map`` or ``stream``
     source: Source  # the label of where the files are
     resources: Resources = field(default_factory=Resources)  # the resources of its job
-    # Loading workers of a process; None for as many as cores allow, see `num_workers`.
+    # Loading workers of a process. None for a core for every camera of every worker, since a
+    # map-style sample decodes all cameras in parallel.
     workers: int | None = _WORKERS
-
-    def num_workers(self, *, cores: int, cameras: int) -> int:
-        """Return the number of loading workers of one process.
-
-        If the scenario leaves it open, there is a core for every camera of every worker, since a
-        map-style sample decodes all cameras in parallel.
-        """
-        if self.workers is not None:
-            return self.workers
-        return max(1, cores // max(1, cameras))
 
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
@@ -360,13 +351,10 @@ class RunOptions:
     def resolved(self, *, cores: int, cameras: int, rank: int, world_size: int) -> RunOptions:
         """Return these options with workers and ranks filled in, once the dataset is known."""
         workers = self.num_workers
-        if workers is None:
-            scenario = SCENARIOS[self.scenario] if self.scenario else None
-            workers = (
-                scenario.num_workers(cores=cores, cameras=cameras)
-                if scenario
-                else min(cores, _MOST_DEFAULT_WORKERS)
-            )
+        if workers is None and self.scenario:
+            workers = SCENARIOS[self.scenario].workers or max(1, cores // max(1, cameras))
+        elif workers is None:
+            workers = min(cores, _MOST_DEFAULT_WORKERS)
         return replace(self, num_workers=workers, rank=rank, world_size=world_size)
 
     def as_record(self) -> dict[str, Any]:

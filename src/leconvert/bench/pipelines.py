@@ -19,10 +19,10 @@ on the same cores lengthen wall-clock time far more than CPU time.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from leconvert.bench.environment import GpuUse, find_device
 from leconvert.bench.options import ResampleOptions
@@ -115,13 +116,6 @@ def slerp_rows(first: Array, second: Array, weight: FloatArray) -> FloatArray:
     return mixed
 
 
-def one_by_one(
-    task: ResampledBatches, trajectories: Sequence[Trajectory]
-) -> list[dict[str, Array]]:
-    """Resample with NumPy, one trajectory after another."""
-    return [resample_one(one, one.targets(task.hz), task.methods) for one in trajectories]
-
-
 def collate(results: Sequence[Mapping[str, Array]]) -> dict[str, Tensor]:
     """Combine resampled trajectories into one batch, padded with zeros, with its `LENGTHS`."""
     lengths = [len(next(iter(result.values()))) for result in results]
@@ -136,112 +130,87 @@ def collate(results: Sequence[Mapping[str, Array]]) -> dict[str, Tensor]:
 
 TORCH_TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-Values = Mapping[str, Tensor]
+Values = dict[str, Tensor]
 
 
-@dataclass(slots=True)
-class Stages:
-    """Seconds of each stage of a batch, by name."""
+class Pipeline(Dataset[Values]):
+    """One pipeline; as a dataset, it gives its batches to torch's ``DataLoader``.
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    wait: Callable[[], None] = lambda: None
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Time a block until the device has finished with it."""
-        began = time.perf_counter()
-        yield
-        self.wait()
-        self.seconds[name] = time.perf_counter() - began
-
-
-class Pipeline(ABC):
-    """One pipeline; `run` is called for each batch."""
-
-    name: str  # see the module
-    dtype: str = "fp32"  # or bf16
-    device: str = "cpu"
-    # the stage that resamples, as opposed to loading, packing and copies
-    kernel_stage: str = "kernel"
-
-    @abstractmethod
-    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
-        """Return the seconds of every stage of a batch, and the batch."""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """The key that distinguishes pipelines."""
-        return self.name, self.dtype, self.device
-
-
-class BaselinePipeline(Pipeline):
-    """NumPy, one trajectory after another, then collated."""
-
-    name = "baseline"
-    kernel_stage = "resample"
-
-    def __init__(self, task: ResampledBatches) -> None:
-        self._task = task
-
-    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
-        """Resample one by one, then collate."""
-        stages = Stages()
-        trajectories = _load(self._task, indices, stages)
-        with stages.timed("resample"):
-            results = one_by_one(self._task, trajectories)
-        with stages.timed("collate"):
-            values = collate(results)
-        return stages.seconds, values
-
-
-class BatchedPipeline(Pipeline):
-    """See the module. With ``is_table`` the set is packed and moved here, outside all clocks."""
+    Args:
+        name: See the module.
+        task: The set, and how it is resampled.
+        dtype: ``fp32`` or ``bf16``.
+        device: The device that resamples the batches.
+        to_host: Whether batches are copied back to the host.
+    """
 
     def __init__(
-        self, task: ResampledBatches, dtype: str, device: str, *, is_table: bool = False
+        self,
+        name: str,
+        task: ResampledBatches,
+        dtype: str = "fp32",
+        device: str = "cpu",
+        *,
+        to_host: bool = True,
     ) -> None:
-        self._task = task
+        self.name, self.dtype, self.device = name, dtype, device
+        self._task, self._to_host = task, to_host
         self._place, self._kind = find_device(device), TORCH_TYPES[dtype]
-        self.name = "table" if is_table else "batched"
-        self.dtype, self.device = dtype, device
         self._memory = PackMemory(pinned=self._place.type == "cuda")
         self._table: Packed | None = None
-        if is_table:
+        if name == "table":  # packed and moved here, outside all clocks
             self._table = pack(task.load(range(len(task)))).to(self._place, self._kind)
 
+    def __len__(self) -> int:
+        return len(self._task)
+
+    def __getitems__(self, indices: Sequence[int]) -> Values:
+        """Return a batch."""
+        return self.run(indices)[1]
+
     def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
-        """Pack and move (or cast), or select rows; resample, and copy the result to the host."""
-        is_cuda = self._place.type == "cuda"
-        stages = Stages(wait=lambda: wait_for(self.device))
+        """Return the seconds of every stage of a batch, and the batch."""
+        seconds: dict[str, float] = {}
+
+        @contextmanager
+        def timed(name: str) -> Iterator[None]:
+            began = time.perf_counter()
+            yield
+            wait_for(self.device)
+            seconds[name] = time.perf_counter() - began
+
+        task, is_cuda = self._task, self._place.type == "cuda"
         if self._table is not None:
-            with stages.timed("pack"):
+            with timed("pack"):
                 packed = self._table.select(indices)
         else:
-            trajectories = _load(self._task, indices, stages)
-            with stages.timed("pack"):
+            with nullcontext() if task.source.in_memory else timed("load"):
+                trajectories = task.load(indices)
+            if self.name == "baseline":
+                with timed("resample"):
+                    results = [
+                        resample_one(one, one.targets(task.hz), task.methods)
+                        for one in trajectories
+                    ]
+                with timed("collate"):
+                    return seconds, collate(results)
+            with timed("pack"):
                 packed = pack(trajectories, self._memory)
             if is_cuda or self.dtype != "fp32":
-                with stages.timed("copy_in"):
+                with timed("copy_in"):
                     packed = packed.to(self._place, self._kind)
-        with stages.timed("kernel"):
-            values = self._task.as_batch(packed)
-        if is_cuda:
-            with stages.timed("copy_out"):
+        with timed("kernel"):
+            values = task.as_batch(packed)
+        if is_cuda and self._to_host:
+            with timed("copy_out"):
                 values = {key: tensor.cpu() for key, tensor in values.items()}
-        return stages.seconds, values
+        return seconds, values
 
 
 def wait_for(device: str) -> None:
     """Wait until a GPU has finished its work; do nothing for other devices."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
-
-
-def _load(task: ResampledBatches, indices: Sequence[int], stages: Stages) -> list[Trajectory]:
-    if task.source.in_memory:
-        return task.load(indices)
-    with stages.timed("load"):
-        return task.load(indices)
 
 
 def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
@@ -259,6 +228,56 @@ _COPIES = ("copy_in_s", "copy_out_s")
 _TICK_S = 1e-9
 
 
+@dataclass(slots=True)
+class _Measured:
+    """The measurements of one pipeline."""
+
+    pipeline: Pipeline
+    max_abs_error: float = 0.0
+    raw: list[dict[str, float]] = field(default_factory=list)  # seconds of each repeat, by stage
+    waits_s: list[float] = field(default_factory=list)  # of each batch
+
+    def time(self, indices: Sequence[int]) -> None:
+        """Run a batch of the last repeat."""
+        took, cpu_began = self.raw[-1], time.process_time()
+        seconds, _ = self.pipeline.run(indices)
+        took["cpu_s"] += time.process_time() - cpu_began
+        self.waits_s.append(sum(seconds.values()))
+        took["seconds"] += self.waits_s[-1]
+        for name, taken in seconds.items():
+            took[f"{name}_s"] = took.get(f"{name}_s", 0.0) + taken
+
+    def row(self, batches: int, batch_size: int, gpu_use_pct: float | None) -> dict[str, Any]:
+        """Return medians over the repeats, each with this many batches."""
+        kernel = next(name for name in ("kernel_s", "resample_s") if name in self.raw[0])
+        total = median(took["seconds"] for took in self.raw)
+        count = batches * batch_size
+        return {
+            "way": self.pipeline.name,
+            "dtype": self.pipeline.dtype,
+            "device": self.pipeline.device,
+            "batch_size": batch_size,
+            "batches": batches,
+            "trajectories": count,
+            "trajectories_per_s": count / total,
+            "kernel_trajectories_per_s": count / median(took[kernel] for took in self.raw),
+            "without_copies_trajectories_per_s": count / median(map(_without_copies, self.raw)),
+            "ms_per_batch": 1e3 * total / batches,
+            "cpu_ms_per_batch": 1e3 * median(took["cpu_s"] for took in self.raw) / batches,
+            "p50_batch_ms": 1e3 * float(np.percentile(self.waits_s, 50)),
+            "p95_batch_ms": 1e3 * float(np.percentile(self.waits_s, 95)),
+            "stages_ms": {
+                name: 1e3 * median(took[f"{name}_s"] for took in self.raw) / batches
+                if f"{name}_s" in self.raw[0]
+                else None
+                for name in STAGES
+            },
+            "raw": self.raw,
+            "max_abs_error": self.max_abs_error,
+            "gpu_use_pct": gpu_use_pct if self.pipeline.device != "cpu" else None,
+        }
+
+
 def measure_batch_size(
     pipelines: Sequence[Pipeline],
     task: ResampledBatches,
@@ -267,82 +286,30 @@ def measure_batch_size(
     stage: Stage,
 ) -> list[dict[str, Any]]:
     """Return a row for each pipeline; its key ``raw`` holds the times of each repeat."""
-    errors = {pipeline.key: 0.0 for pipeline in pipelines}
-    for number, indices in enumerate(batches_of(len(task), batch_size, options.seed, 0)):
-        if number == options.warmup_batches:
-            break
+    measured = [_Measured(pipeline) for pipeline in pipelines]
+    warmup = batches_of(len(task), batch_size, options.seed, 0)
+    for indices in islice(warmup, options.warmup_batches):
         exact = _exact(task, indices)
-        for pipeline in pipelines:
-            error = _error(pipeline.run(indices)[1], exact)
-            errors[pipeline.key] = max(errors[pipeline.key], error)
-    raw: dict[Any, list[dict[str, float]]] = {pipeline.key: [] for pipeline in pipelines}
-    waits: dict[Any, list[float]] = {pipeline.key: [] for pipeline in pipelines}
-    devices = [pipeline.device for pipeline in pipelines if pipeline.device != "cpu"]
-    with GpuUse(devices[0] if devices else "cpu") as gpu:
+        for each in measured:
+            error = _error(each.pipeline.run(indices)[1], exact)
+            each.max_abs_error = max(each.max_abs_error, error)
+    with GpuUse(next((each.device for each in pipelines if each.device != "cpu"), "cpu")) as gpu:
         for repeat in range(options.repeats):
-            for repeats_of in raw.values():
-                repeats_of.append({"seconds": 0.0, "cpu_s": 0.0})
+            for each in measured:
+                each.raw.append({"seconds": 0.0, "cpu_s": 0.0})
             batches = 0
             for epoch in range(options.num_epochs):
                 epoch_number = repeat * options.num_epochs + epoch
                 for indices in batches_of(len(task), batch_size, options.seed, epoch_number):
-                    turn = batches % len(pipelines)
+                    turn = batches % len(measured)
                     batches += 1
-                    for pipeline in [*pipelines[turn:], *pipelines[:turn]]:
-                        took, cpu_began = raw[pipeline.key][-1], time.process_time()
-                        seconds, _ = pipeline.run(indices)
-                        took["cpu_s"] += time.process_time() - cpu_began
-                        waits[pipeline.key].append(sum(seconds.values()))
-                        took["seconds"] += waits[pipeline.key][-1]
-                        for name, taken in seconds.items():
-                            took[f"{name}_s"] = took.get(f"{name}_s", 0.0) + taken
-            for key, repeats_of in raw.items():
-                middle, late = np.percentile(waits[key][-batches:], (50, 95)).tolist()
-                repeats_of[-1] |= {"p50_batch_s": middle, "p95_batch_s": late}
+                    for each in [*measured[turn:], *measured[:turn]]:
+                        each.time(indices)
+            for each in measured:
+                middle, late = np.percentile(each.waits_s[-batches:], (50, 95)).tolist()
+                each.raw[-1] |= {"p50_batch_s": middle, "p95_batch_s": late}
             stage.advance(1)
-    return [
-        {
-            "way": pipeline.name,
-            "dtype": pipeline.dtype,
-            "device": pipeline.device,
-            "batch_size": batch_size,
-            **_figures(pipeline, raw[pipeline.key], waits[pipeline.key], batches, batch_size),
-            "raw": raw[pipeline.key],
-            "max_abs_error": errors[pipeline.key],
-            "gpu_use_pct": gpu.mean_pct if pipeline.device != "cpu" else None,
-        }
-        for pipeline in pipelines
-    ]
-
-
-def _figures(
-    pipeline: Pipeline,
-    raw: Sequence[Mapping[str, float]],
-    waits: Sequence[float],
-    batches: int,
-    batch_size: int,
-) -> dict[str, Any]:
-    """Return medians over the repeats, each with this many batches."""
-    kernel = f"{pipeline.kernel_stage}_s"
-    total = median(took["seconds"] for took in raw)
-    count = batches * batch_size
-    return {
-        "batches": batches,
-        "trajectories": count,
-        "trajectories_per_s": count / total,
-        "kernel_trajectories_per_s": count / median(took[kernel] for took in raw),
-        "without_copies_trajectories_per_s": count / median(map(_without_copies, raw)),
-        "ms_per_batch": 1e3 * total / batches,
-        "cpu_ms_per_batch": 1e3 * median(took["cpu_s"] for took in raw) / batches,
-        "p50_batch_ms": 1e3 * float(np.percentile(waits, 50)),
-        "p95_batch_ms": 1e3 * float(np.percentile(waits, 95)),
-        "stages_ms": {
-            name: 1e3 * median(took[f"{name}_s"] for took in raw) / batches
-            if f"{name}_s" in raw[0]
-            else None
-            for name in STAGES
-        },
-    }
+    return [each.row(batches, batch_size, gpu.mean_pct) for each in measured]
 
 
 def _without_copies(took: Mapping[str, float]) -> float:

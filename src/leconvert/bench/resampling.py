@@ -43,13 +43,9 @@ from leconvert.bench.environment import (
 from leconvert.bench.options import DTYPES, GPU_BATCH_SIZES, ResampleOptions
 from leconvert.bench.pipelines import (
     BASELINE,
-    BaselinePipeline,
-    BatchedPipeline,
     Pipeline,
     batches_of,
-    collate,
     measure_batch_size,
-    one_by_one,
     ratios,
     wait_for,
 )
@@ -62,33 +58,12 @@ from leconvert.loading import (
     ResampledBatches,
     Trajectory,
     TrajectorySource,
-    keep_freed_memory,
     methods_for,
-    pack,
     preload,
 )
 from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.machine import keep_freed_memory
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
-
-
-class _OneByOne(ResampledBatches):
-    """Batches by NumPy, one trajectory after another."""
-
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """Return a padded batch."""
-        return collate(one_by_one(self, self.load(indices)))
-
-
-class _OnDevice(ResampledBatches):
-    """Batches of a set that is packed on a device; the batches stay there."""
-
-    def __init__(self, task: ResampledBatches, device: str) -> None:
-        super().__init__(task.source, task.methods, task.hz)
-        self._packed = pack(task.load(range(len(task)))).to(find_device(device))
-
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """Return a padded batch."""
-        return self.as_batch(self._packed.select(indices))
 
 
 @dataclass(slots=True)
@@ -119,13 +94,9 @@ def open_loader(
     path: str, options: ResampleOptions, task: ResampledBatches, batch_size: int, num_workers: int
 ) -> DataLoader[Any]:
     """Return a loader of resampled, padded batches: features and `LENGTHS`."""
-    dataset = task
-    if path == "baseline":
-        dataset = _OneByOne(task.source, task.methods, task.hz)
-    elif path == "table":
-        dataset = _OnDevice(task, options.devices[-1])
+    device = options.devices[-1] if path == "table" else "cpu"
     return DataLoader(
-        dataset,
+        Pipeline(path, task, device=device, to_host=False),
         batch_sampler=_Order(len(task), batch_size, options.seed),
         collate_fn=ResampledBatches.collate,
         num_workers=num_workers,
@@ -140,54 +111,52 @@ def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
     order.epoch = epoch
 
 
+def _ways(options: ResampleOptions, task: ResampledBatches) -> dict[int, list[str]]:
+    """Return the paths that are measured with each number of workers."""
+    numbers = sorted({0, options.num_workers})
+    return {workers: paths_of(options.mode, task, workers) for workers in numbers}
+
+
 def compare_loaders(
     options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
 ) -> list[dict[str, Any]]:
     """Time the loaders, pass by pass in turn, after a pass that starts the workers."""
     rows = []
-    numbers = sorted({0, options.num_workers})
-    with progress.stage("loaders", len(numbers) * (_LOADER_EPOCHS + 1), "passes") as stage:
-        for workers in numbers:
-            rows += _compared_loaders(options, task, batch_size, workers, stage)
-    return rows
-
-
-def _compared_loaders(
-    options: ResampleOptions, task: ResampledBatches, batch_size: int, workers: int, stage: Stage
-) -> list[dict[str, Any]]:
-    device = options.devices[-1]
-    loaders = {
-        path: open_loader(path, options, task, batch_size, workers)
-        for path in paths_of(options.mode, task, workers)
-    }
-    seconds: dict[str, list[float]] = {path: [] for path in loaders}
-    first: dict[str, float] = {}
-    for epoch in range(_LOADER_EPOCHS + 1):
-        for path in loaders if epoch % 2 else reversed(loaders):
-            set_epoch(loaders[path], epoch)
-            began = time.perf_counter()
-            for number, _ in enumerate(loaders[path]):
-                if number == 0 and epoch == 0:
+    device, ways = options.devices[-1], _ways(options, task)
+    trajectories = len(task) // batch_size * batch_size
+    with progress.stage("loaders", len(ways) * (_LOADER_EPOCHS + 1), "passes") as stage:
+        for workers, paths in ways.items():
+            loaders = {
+                path: open_loader(path, options, task, batch_size, workers) for path in paths
+            }
+            seconds: dict[str, list[float]] = {path: [] for path in loaders}
+            first: dict[str, float] = {}
+            for epoch in range(_LOADER_EPOCHS + 1):
+                for path in loaders if epoch % 2 else reversed(loaders):
+                    set_epoch(loaders[path], epoch)
+                    began = time.perf_counter()
+                    for _ in loaders[path]:
+                        if path not in first:
+                            wait_for(device)
+                            first[path] = time.perf_counter() - began
                     wait_for(device)
-                    first[path] = time.perf_counter() - began
-            wait_for(device)
-            if epoch:
-                seconds[path].append(time.perf_counter() - began)
-        stage.advance(1)
-    batches = len(task) // batch_size
-    return [
-        {
-            "path": path,
-            "device": device if path == "table" else "cpu",
-            "num_workers": workers,
-            "batch_size": batch_size,
-            "trajectories": batches * batch_size,
-            "trajectories_per_s": batches * batch_size / median(times),
-            "first_batch_s": first[path],
-            "epoch_s": times,
-        }
-        for path, times in seconds.items()
-    ]
+                    if epoch:
+                        seconds[path].append(time.perf_counter() - began)
+                stage.advance(1)
+            rows += [
+                {
+                    "path": path,
+                    "device": device if path == "table" else "cpu",
+                    "num_workers": workers,
+                    "batch_size": batch_size,
+                    "trajectories": trajectories,
+                    "trajectories_per_s": trajectories / median(times),
+                    "first_batch_s": first[path],
+                    "epoch_s": times,
+                }
+                for path, times in seconds.items()
+            ]
+    return rows
 
 
 # A diffusion policy that is small enough to train anywhere.
@@ -210,21 +179,35 @@ _NOISE_STEPS = 50
 _STEP_FEATURES = 16
 _OFFSET = 0.008
 _MOST_NOISE = 0.999
+_LEARNING_RATE = 1e-3
 
 
 class SmallDiffusionPolicy(nn.Module):
-    """Learns the noise in a chunk of actions, given the state at its beginning."""
+    """Learns the noise in a chunk of actions, given the state at its beginning.
 
-    kept: Tensor
+    Equal seeds give equal weights, and the same random states of the same batches on any device.
+    """
 
-    def __init__(self, state_dim: int, action_dim: int) -> None:
+    kept: Tensor  # share of the clean variance that is left after each step
+
+    def __init__(
+        self, states: Sequence[str], widths: Mapping[str, int], device: str, seed: int
+    ) -> None:
         super().__init__()
-        chunk = CHUNK * action_dim
-        seen = state_dim + chunk + _STEP_FEATURES
+        torch.manual_seed(seed)
+        self._states, self._device = states, find_device(device)
+        self._generator = torch.Generator().manual_seed(seed)
+        chunk = CHUNK * widths[ACTION]
+        seen = sum(widths[key] for key in states) + chunk + _STEP_FEATURES
         self.denoiser = nn.Sequential(
             nn.Linear(seen, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, chunk)
         )
-        self.register_buffer("kept", _kept_share())
+        share = (torch.arange(_NOISE_STEPS + 1) / _NOISE_STEPS + _OFFSET) / (1 + _OFFSET)
+        level = (share * math.pi / 2).cos() ** 2
+        noise = (1 - level[1:] / level[:-1]).clamp(max=_MOST_NOISE)
+        self.register_buffer("kept", (1 - noise).cumprod(0))
+        self.to(self._device)
+        self._optimizer = torch.optim.Adam(self.parameters(), lr=_LEARNING_RATE)
 
     def forward(self, state: Tensor, actions: Tensor) -> Tensor:
         """Return the loss: the mean squared error of the predicted noise."""
@@ -233,47 +216,37 @@ class SmallDiffusionPolicy(nn.Module):
         noise = torch.randn_like(clean)
         kept = self.kept[steps].unsqueeze(1)
         noisy = kept.sqrt() * clean + (1 - kept).sqrt() * noise
-        seen = torch.cat((state, noisy, _step_features(steps)), dim=1)
+        # The step as sines and cosines at several frequencies.
+        half = torch.arange(_STEP_FEATURES // 2, device=clean.device)
+        angles = steps.unsqueeze(1) * torch.exp(-math.log(1e4) * half / len(half))
+        seen = torch.cat((state, noisy, angles.sin(), angles.cos()), dim=1)
         return functional.mse_loss(self.denoiser(seen), noise)
 
+    def learn(self, batch: Mapping[str, Tensor]) -> float:
+        """Take one step and return the loss before it; the device has finished by then."""
+        state, actions = self._windows(batch)
+        self._optimizer.zero_grad()
+        loss = self(state.to(self._device), actions.to(self._device))
+        loss.backward()
+        self._optimizer.step()
+        wait_for(str(self._device))
+        return float(loss.detach())
 
-def windows(
-    state: Tensor, action: Tensor, lengths: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return a random state of each trajectory, and the chunk of actions that begins with it.
+    def _windows(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return a random state of each trajectory, and the chunk of actions that begins with it.
 
-    If a trajectory ends before the chunk does, its last action is repeated. The choice of states
-    does not depend on the device of the batch.
-    """
-    where = lengths.device
-    share = torch.rand(len(lengths), generator=generator).to(where)
-    start = (share * (lengths - CHUNK + 1).clamp(min=1)).long()
-    chunk = start.unsqueeze(1) + torch.arange(CHUNK, device=where)
-    samples = torch.minimum(chunk, lengths.unsqueeze(1) - 1)
-    rows = torch.arange(len(lengths), device=where)
-    return state[rows, start].float(), action[rows.unsqueeze(1), samples].float()
-
-
-def _kept_share() -> Tensor:
-    """Return the share of the clean variance that is left after each step."""
-
-    def level(step: int) -> float:
-        share = (step / _NOISE_STEPS + _OFFSET) / (1 + _OFFSET)
-        return math.cos(share * math.pi / 2) ** 2
-
-    steps = [1 - level(step + 1) / level(step) for step in range(_NOISE_STEPS)]
-    return (1 - torch.tensor(steps).clamp(max=_MOST_NOISE)).cumprod(0)
-
-
-def _step_features(steps: Tensor) -> Tensor:
-    """Return sines and cosines of the step at several frequencies."""
-    half = _STEP_FEATURES // 2
-    frequencies = torch.exp(-math.log(1e4) * torch.arange(half, device=steps.device) / half)
-    angles = steps.unsqueeze(1) * frequencies
-    return torch.cat((angles.sin(), angles.cos()), dim=1)
-
-
-_LEARNING_RATE = 1e-3
+        If a trajectory ends before the chunk does, its last action is repeated.
+        """
+        lengths = batch[LENGTHS]
+        where = lengths.device
+        share = torch.rand(len(lengths), generator=self._generator).to(where)
+        start = (share * (lengths - CHUNK + 1).clamp(min=1)).long()
+        chunk = start.unsqueeze(1) + torch.arange(CHUNK, device=where)
+        samples = torch.minimum(chunk, lengths.unsqueeze(1) - 1)
+        row = torch.arange(len(lengths), device=where)
+        states = [batch[key][row, start].reshape(len(row), -1) for key in self._states]
+        actions = batch[ACTION][row.unsqueeze(1), samples]
+        return torch.cat(states, dim=1).float(), actions.float()
 
 
 def train_on_paths(
@@ -285,7 +258,9 @@ def train_on_paths(
         UsageError: The set lacks the features for a training.
     """
     first = task.source.load(0)
-    states = [STATE] if STATE in first.columns else _observations(first)
+    states = [STATE]
+    if STATE not in first.columns:  # other observations form the state
+        states = [key for key in first.columns if key.startswith(f"{_OBSERVATION}.")]
     if ACTION not in first.columns or not states:
         missing = STATE if ACTION in first.columns else ACTION
         raise UsageError(
@@ -293,63 +268,55 @@ def train_on_paths(
             next_step="Use a dataset with this feature, or leave --end-to-end out.",
         )
     rows: list[dict[str, Any]] = []
-    ways = [
-        (workers, paths_of(options.mode, task, workers))
-        for workers in sorted({0, options.num_workers})
-    ]
-    passes = sum(len(paths) for _, paths in ways) * options.train_epochs
+    device, ways = options.devices[-1], _ways(options, task)
+    passes = sum(map(len, ways.values())) * options.train_epochs
     with progress.stage("train", passes, "passes") as stage:
-        for workers, paths in ways:
+        for workers, paths in ways.items():
             of_workers: list[dict[str, Any]] = []
             for path in paths:
-                learner = _Learner(first.widths(), states, options.devices[-1], options.seed)
-                row = _trained(path, options, task, batch_size, workers, learner, stage)
+                policy = SmallDiffusionPolicy(states, first.widths(), device, options.seed)
+                loader = open_loader(path, options, task, batch_size, workers)
+                with GpuUse(device) as gpu:
+                    row = {
+                        "path": path,
+                        "device": device,
+                        "batch_size": batch_size,
+                        "num_workers": workers,
+                        **_trained(policy, loader, device, options.train_epochs, stage),
+                    }
                 is_compared = of_workers and row["steps"] > 1
                 row["speedup"] = of_workers[0]["total_s"] / row["total_s"] if is_compared else None
+                row["gpu_use_pct"] = gpu.mean_pct
                 of_workers.append(row)
             rows += of_workers
     return rows
 
 
 def _trained(
-    path: str,
-    options: ResampleOptions,
-    task: ResampledBatches,
-    batch_size: int,
-    workers: int,
-    learner: _Learner,
-    stage: Stage,
+    policy: SmallDiffusionPolicy, loader: DataLoader[Any], device: str, epochs: int, stage: Stage
 ) -> dict[str, Any]:
-    device, epochs = options.devices[-1], options.train_epochs
-    loader = open_loader(path, options, task, batch_size, workers)
+    """Train for some epochs; return times and losses."""
     data_s = model_s = first_wait = 0.0
     losses: list[float] = []
-    with GpuUse(device) as gpu:
-        for epoch in range(epochs):
-            set_epoch(loader, epoch)
-            asked = time.perf_counter()
-            for batch in loader:
-                wait_for(device)
-                ready = time.perf_counter()
-                losses.append(learner.learn(batch))
-                done = time.perf_counter()
-                # The first step is in neither time: workers start, and memory is allocated only
-                # once.
-                if losses[1:]:
-                    data_s += ready - asked
-                    model_s += done - ready
-                else:
-                    first_wait = ready - asked
-                asked = done
-            stage.advance(1)
-    steps, total_s = len(losses), data_s + model_s
-    steps_of_epoch = len(task) // batch_size
+    for epoch in range(epochs):
+        set_epoch(loader, epoch)
+        asked = time.perf_counter()
+        for batch in loader:
+            wait_for(device)
+            ready = time.perf_counter()
+            losses.append(policy.learn(batch))
+            done = time.perf_counter()
+            # The first step is in neither time: workers start, and memory is allocated only once.
+            if losses[1:]:
+                data_s += ready - asked
+                model_s += done - ready
+            else:
+                first_wait = ready - asked
+            asked = done
+        stage.advance(1)
+    steps, steps_of_epoch, total_s = len(losses), len(loader), data_s + model_s
     is_timed = steps > 1
     return {
-        "path": path,
-        "device": device,
-        "batch_size": batch_size,
-        "num_workers": workers,
         "epochs": epochs,
         "steps": steps,
         "first_batch_s": first_wait,
@@ -358,47 +325,9 @@ def _trained(
         "total_s": total_s,
         "data_pct": 100 * data_s / total_s if is_timed else None,
         "steps_per_s": (steps - 1) / total_s if is_timed else None,
-        "speedup": None,
-        "gpu_use_pct": gpu.mean_pct,
         "first_epoch_loss": sum(losses[:steps_of_epoch]) / steps_of_epoch,
         "last_epoch_loss": sum(losses[-steps_of_epoch:]) / steps_of_epoch,
     }
-
-
-def _observations(trajectory: Trajectory) -> list[str]:
-    """Return the features that form the state if no feature has this name."""
-    return [key for key in trajectory.columns if key.startswith(f"{_OBSERVATION}.")]
-
-
-class _Learner:
-    """The policy and its optimizer; equal seeds give equal weights and equal windows."""
-
-    def __init__(
-        self, widths: Mapping[str, int], states: Sequence[str], device: str, seed: int
-    ) -> None:
-        self._device = find_device(device)
-        self._states = states
-        self._generator = torch.Generator().manual_seed(seed)
-        torch.manual_seed(seed)
-        state_dim = sum(widths[key] for key in states)
-        self._policy = SmallDiffusionPolicy(state_dim, widths[ACTION]).to(self._device)
-        self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=_LEARNING_RATE)
-
-    def learn(self, batch: Mapping[str, Tensor]) -> float:
-        """Take one step and return the loss before it; the device has finished by then."""
-        state = torch.cat([_rows(batch[key]) for key in self._states], dim=2)
-        state, actions = windows(state, _rows(batch[ACTION]), batch[LENGTHS], self._generator)
-        self._optimizer.zero_grad()
-        loss = self._policy(state.to(self._device), actions.to(self._device))
-        loss.backward()
-        self._optimizer.step()
-        wait_for(str(self._device))
-        return float(loss.detach())
-
-
-def _rows(values: Tensor) -> Tensor:
-    """Return a padded batch with one row of numbers a sample, also if a sample is one number."""
-    return values.reshape(*values.shape[:2], -1)
 
 
 # The set, and the document.
@@ -575,14 +504,13 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
 def _results(
     options: ResampleOptions, task: ResampledBatches, sizes: Sequence[int], progress: Progress
 ) -> list[dict[str, Any]]:
-    pipelines: list[Pipeline] = []
-    if options.mode != "batched":
-        pipelines.append(BaselinePipeline(task))
+    pipelines = [Pipeline("baseline", task)] if options.mode != "batched" else []
     if options.mode != "baseline":
-        for device, dtype in product(options.devices, options.dtypes):
-            pipelines.append(BatchedPipeline(task, dtype, device))
-            if options.preload:
-                pipelines.append(BatchedPipeline(task, dtype, device, is_table=True))
+        names = ("batched", "table") if options.preload else ("batched",)
+        pipelines += [
+            Pipeline(name, task, dtype, device)
+            for device, dtype, name in product(options.devices, options.dtypes, names)
+        ]
     rows: list[dict[str, Any]] = []
     with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
         for batch_size in sizes:

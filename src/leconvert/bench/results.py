@@ -324,7 +324,8 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
         for pick in (min, max)
     )
     flags = dict.fromkeys(flag for document in group for flag in flags_of(document))
-    if frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0) and _cameras(group):
+    has_cameras = any(document["dataset"]["cameras"] for document in group)
+    if has_cameras and frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0):
         flags["below target"] = None
     if high - low > _DISAGREEING_SHARE * frames:
         flags[_DISAGREE] = None
@@ -345,10 +346,6 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
         wrong_frames=max(wrong, default=None),
         flags=tuple(flags),
     )
-
-
-def _cameras(group: Sequence[Document]) -> bool:
-    return any(document["dataset"]["cameras"] for document in group)
 
 
 def _median(group: Iterable[Document], key: str) -> float | None:

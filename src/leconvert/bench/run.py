@@ -8,7 +8,7 @@ decoding, the comparison with the map-style loader, the decode limit, and how th
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -292,32 +292,27 @@ def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
     check = document["check"]
     if check is None:
         return None
-    if not check["samples"]:
-        return ProbeError(
-            f"Nothing was compared: LeRobot could not load any of {check['refused_by_map']} "
-            "samples.",
-            path=document["dataset"]["root"],
-            next_step="Convert the dataset again with leconvert, which writes exact times.",
-            details=[*check["named"][:_TOLD], *_more(check["named"])],
-        )
     wrong, unreadable = check["wrong_frames"], check["unreadable_frames"]
     others = check["wrong_values"] + check["wrong_pad_flags"]
     in_batches = document["unreadable_frames"]
-    if not (wrong or unreadable or others or in_batches):
+    if not check["samples"]:
+        said = f"Nothing was compared: LeRobot could not load any of {check['refused_by_map']} "
+        said += "samples."
+        next_step = "Convert the dataset again with leconvert, which writes exact times."
+    elif wrong or unreadable or others or in_batches:
+        said = (
+            f"{check['samples']} samples were compared: {wrong} frames are wrong, {unreadable} "
+            f"cannot be read, and {others} values or pad flags are wrong. In the batches, "
+            f"{in_batches} frames could not be read."
+        )
+        next_step = "The field `check` of the result lists the places."
+    else:
         return None
-    return ProbeError(
-        f"{check['samples']} samples were compared: {wrong} frames are wrong, {unreadable} "
-        f"cannot be read, and {others} values or pad flags are wrong. In the batches, "
-        f"{in_batches} frames could not be read.",
-        path=document["dataset"]["root"],
-        next_step="The field `check` of the result lists the places.",
-        details=[*check["named"][:_TOLD], *_more(check["named"])],
-    )
-
-
-def _more(named: Sequence[str]) -> list[str]:
-    left = len(named) - _TOLD
-    return [f"… and {left} more in the result, under `check`"] if left > 0 else []
+    details, left = check["named"][:_TOLD], len(check["named"]) - _TOLD
+    if left > 0:
+        details = [*details, f"… and {left} more in the result, under `check`"]
+    path = document["dataset"]["root"]
+    return ProbeError(said, path=path, next_step=next_step, details=details)
 
 
 # The run.
@@ -352,16 +347,30 @@ def run_probe(
     backend = choose_backend("auto", options.decode_device)
     find_device(options.device)
     meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
-    options = _resolved(options, meta)
+    rank, world_size = find_rank(
+        options.rank, options.world_size, of_node=options.num_partitions > 1
+    )
+    options = options.resolved(
+        cores=allowed_cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
+    )
     deltas = windows_of(options, meta)
     subject = Subject(options, meta, deltas, _episodes(options, meta))
     loader = open_loader(subject)
     measured, memory = _timed(loader, options, progress)
-    cache = loader.cache_counts()
+    cache = loader.facts().video_decoder_cache if meta.video_keys else None
     loader.close_workers()
-    single = _single_pass(loader, options, has_videos=bool(meta.video_keys))
+    single = NO_SINGLE_PASS
+    if options.probe_samples:
+        with _loader_errors(options), loader.single() as (samples, decoding_s):
+            single = time_single_pass(
+                samples,
+                decoding_s if meta.video_keys else None,
+                num_warmup=options.probe_warmup,
+                num_samples=options.probe_samples,
+            )
     check = check_samples(loader, subject, progress) if options.check else None
     limit = known_limit(options, meta, data_files, results_dir, backend=backend)
+    ffmpeg = find_ffmpeg() if backend == "torchcodec" else None
     window_frames = frames_per_sample(deltas, meta.camera_keys)
     frames_per_s = measured.frames_per_s
     samples_of, frames_of = measured.of_workers(options.num_workers or 0)
@@ -394,11 +403,14 @@ def run_probe(
         "pct_of_limit": None if limit is None else 100 * frames_per_s / limit["frames_per_s"],
         "limit": limit,
         "wrong_frames": None if check is None else check["wrong_frames"],
-        "unreadable_frames": loader.unreadable_frames,
+        "unreadable_frames": loader.facts().unreadable,
         "check": check,
         "read_from": options.read_from,
         "notes": [*loader.notes, *_remarks(options)],
-        "decoder": _decoder_record(backend),
+        "decoder": {
+            "backend": backend,
+            "ffmpeg": ffmpeg and {"major": ffmpeg.major, "origin": ffmpeg.origin},
+        },
         "dataset": dataset_record(meta, data_files),
         "options": options.as_record(),
         "host": host_record(),
@@ -426,15 +438,6 @@ def _proposed_keys(
         "num_cameras": len(meta.camera_keys),
         "image_shape": None if first is None else list(meta.shapes[first]),
     }
-
-
-def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
-    rank, world_size = find_rank(
-        options.rank, options.world_size, of_node=options.num_partitions > 1
-    )
-    return options.resolved(
-        cores=allowed_cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
-    )
 
 
 def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
@@ -470,7 +473,10 @@ def _timed(
             # Start here: the workers exist now, and forking is unsafe while threads run.
             memory.start()
             if options.device != "cpu":
-                _move(batch, options.device)
+                for value in batch.values():
+                    if isinstance(value, torch.Tensor):
+                        value.to(options.device, non_blocking=True)
+                torch.cuda.synchronize(options.device)
             return loader.facts_of(batch)
 
         with _loader_errors(options):
@@ -494,13 +500,6 @@ def _timed(
     return measured, memory
 
 
-def _move(batch: Mapping[str, Any], device: str) -> None:
-    for value in batch.values():
-        if isinstance(value, torch.Tensor):
-            value.to(device, non_blocking=True)
-    torch.cuda.synchronize(device)
-
-
 @contextmanager
 def _loader_errors(options: RunOptions) -> Iterator[None]:
     """Raise a loader's own error, or a frame that does not decode, as a `ProbeError`."""
@@ -509,38 +508,19 @@ def _loader_errors(options: RunOptions) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, LeconvertError) and not isinstance(error, UnreadableSourceError):
             raise  # it has its own remedy
-        raise _failed(options, error) from error
-
-
-def _failed(options: RunOptions, error: Exception) -> ProbeError:
-    """Return the error for a loader's own error; a worker's comes with a traceback as its text."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    is_workers = bool(lines) and lines[0].startswith("Caught ")
-    said = f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
-    if is_workers:
-        # A message may itself have several lines; the exception's own first line is not indented.
-        at_margin = [line for line in lines[1:] if not line.startswith((" ", *_TRACEBACK))]
-        said = at_margin[0] if at_margin else lines[-1].strip()
-    return ProbeError(
-        f"The loader {options.loader} failed: {said.rstrip('.')}.",
-        path=options.root,
-        next_step="Check the dataset with `leconvert check`. With --check N, unreadable frames "
-        "are only counted.",
-    )
-
-
-def _single_pass(
-    loader: LoaderUnderTest, options: RunOptions, *, has_videos: bool
-) -> dict[str, float | None]:
-    if not options.probe_samples:
-        return NO_SINGLE_PASS
-    with _loader_errors(options), loader.single() as (samples, decoding_s):
-        return time_single_pass(
-            samples,
-            decoding_s if has_videos else None,
-            num_warmup=options.probe_warmup,
-            num_samples=options.probe_samples,
-        )
+        lines = [line for line in str(error).strip().splitlines() if line.strip()]
+        said = f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
+        if lines and lines[0].startswith("Caught "):
+            # A worker's error has a traceback as its text. Its message may itself have several
+            # lines; the exception's own first line is not indented.
+            at_margin = [line for line in lines[1:] if not line.startswith((" ", *_TRACEBACK))]
+            said = at_margin[0] if at_margin else lines[-1].strip()
+        raise ProbeError(
+            f"The loader {options.loader} failed: {said.rstrip('.')}.",
+            path=options.root,
+            next_step="Check the dataset with `leconvert check`. With --check N, unreadable frames "
+            "are only counted.",
+        ) from error
 
 
 def _remarks(options: RunOptions) -> list[str]:
@@ -550,18 +530,9 @@ def _remarks(options: RunOptions) -> list[str]:
         remarks.append(
             f"{options.loader} has no input shards: --max-buffer-input-shards did nothing"
         )
-    if options.loader != "stream" or find_spec("torchcodec") is None or find_ffmpeg() is not None:
-        return remarks
-    return [
-        *remarks,
-        "PyAV decodes: torchcodec finds no FFmpeg that it is built for; `leconvert doctor` says "
-        "what to install",
-    ]
-
-
-def _decoder_record(backend: str) -> dict[str, Any]:
-    found = find_ffmpeg() if backend == "torchcodec" else None
-    return {
-        "backend": backend,
-        "ffmpeg": None if found is None else {"major": found.major, "origin": found.origin},
-    }
+    if options.loader == "stream" and find_spec("torchcodec") is not None and find_ffmpeg() is None:
+        remarks.append(
+            "PyAV decodes: torchcodec finds no FFmpeg that it is built for; `leconvert doctor` "
+            "says what to install"
+        )
+    return remarks

@@ -168,13 +168,11 @@ def plan_scenarios(
     scenarios = parse_scenarios(names or ",".join(SCENARIOS))
     known = [scenario.name for scenario in scenarios]
     return tuple(
-        Job(
+        _job(
             f"probe-{scenario.name}",
-            _run(scenario.source, places, f"--scenario={scenario.name}", passed_on=passed_on),
-            _with_gpu(
-                asked_resources(resources, scenario.resources, scenario.name, known),
-                _devices(passed_on),
-            ),
+            ("run", f"--scenario={scenario.name}", *_root_option(scenario.source, places)),
+            passed_on,
+            asked_resources(resources, scenario.resources, scenario.name, known),
         )
         for scenario in scenarios
     )
@@ -193,23 +191,34 @@ def plan_matrix(
     wanted = _listed("sources", sources, SOURCES)
     known = [source for source in SOURCES if source in wanted]
     return tuple(
-        Job(
+        _job(
             f"probe-{source}-{mode}-{device}",
-            _run(
-                source, places,
-                f"--source={source}", f"--mode={mode}", f"--decode-device={device}",
-                passed_on=passed_on,
+            (
+                *("run", f"--source={source}", f"--mode={mode}", f"--decode-device={device}"),
+                *_root_option(source, places),
             ),
-            _with_gpu(asked_resources(resources, Resources(), source, known), {device}),
+            passed_on,
+            asked_resources(resources, Resources(), source, known),
         )
         for source, mode, device in product(
             known, _listed("modes", modes, MODES), _listed("devices", devices, _DEVICES)
         )
-    )  # fmt: skip
+    )
 
 
-def _run(source: Source, places: Places, *words: str, passed_on: Sequence[str]) -> tuple[str, ...]:
-    return ("probe", "run", *words, *_root_option(source, places), *passed_on)
+def _job(
+    name: str, words: Sequence[str], passed_on: Sequence[str], asked: Resources, **more: Any
+) -> Job:
+    """Return a job of ``probe``, with a GPU if its command uses one."""
+    arguments = ("probe", *words, *passed_on)
+    values = (
+        argument.partition("=")[2]
+        for argument in arguments
+        if argument.startswith(("--device=", "--decode-device="))
+    )
+    if any(value.startswith("cuda") for value in values):
+        asked = replace(asked, gpus=max(1, asked.gpus))
+    return Job(name, arguments, asked, **more)
 
 
 def summary_job(out_dir: str) -> Job:
@@ -226,13 +235,9 @@ def training_job(
 ) -> Job:
     """Return the job of a training, which resumes by itself when SLURM starts it again."""
     resumed = () if resume_from is None else (f"--resume-from={resume_from}",)
+    words = (*passed_on, f"--out-dir={out_dir}", *resumed)
     asked = asked_resources(resources, Resources(time="04:00:00"))
-    return Job(
-        name="probe-train",
-        arguments=("probe", "train", *passed_on, f"--out-dir={out_dir}", *resumed),
-        resources=_with_gpu(asked, _devices(passed_on)),
-        trains=True,
-    )
+    return _job("probe-train", ("train",), words, asked, trains=True)
 
 
 def _root_option(source: Source, places: Places) -> tuple[str, ...]:
@@ -245,18 +250,6 @@ def _root_option(source: Source, places: Places) -> tuple[str, ...]:
         f"The URL for the source '{source}' is unknown.",
         next_step=f"Add --root-of {source}=URL.",
     )
-
-
-def _devices(passed_on: Sequence[str]) -> set[str]:
-    return {
-        argument.partition("=")[2].partition(":")[0]
-        for argument in passed_on
-        if argument.startswith(("--device=", "--decode-device="))
-    }
-
-
-def _with_gpu(resources: Resources, devices: Collection[str]) -> Resources:
-    return replace(resources, gpus=max(1, resources.gpus)) if "cuda" in devices else resources
 
 
 # Job scripts and ``sbatch`` lines as text; no code here starts a process.

@@ -338,6 +338,24 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = acquire_lock(folder.with_suffix(".lock"))
+        # Only the holder of the lock writes there: nobody writes the files that are there any more.
+        try:
+            folder.mkdir(exist_ok=True)
+            for name, content in zip(_FILES, contents, strict=True):
+                buffer = io.BytesIO()  # torch says less of a full disk than the system does
+                torch.save(content, buffer)
+                (folder / name).write_bytes(buffer.getbuffer())
+                _sync(folder / name)
+            _sync(folder)
+            folder.rename(path)
+            _sync(path.parent)
+        finally:
+            if folder.exists():  # it failed: give the space back
+                with suppress(OSError):
+                    for name in _FILES:
+                        (folder / name).unlink(missing_ok=True)
+                    folder.rmdir()
+            lock.release()
     except Timeout as error:
         raise BusyError(
             f"Another training writes a checkpoint into {path.parent}.",
@@ -345,39 +363,11 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             next_step="Wait for that training, or choose another --out-dir.",
         ) from error
     except OSError as error:
-        raise _unwritable(path, error) from error
-    # Only the holder of the lock writes there, so nobody writes the files that are there any more.
-    try:
-        _write_files(folder, contents)
-        folder.rename(path)
-        _sync(path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        if folder.exists():  # it failed: give the space back
-            with suppress(OSError):
-                for name in _FILES:
-                    (folder / name).unlink(missing_ok=True)
-                folder.rmdir()
-        lock.release()
-
-
-def _write_files(folder: Path, contents: Sequence[object]) -> None:
-    folder.mkdir(exist_ok=True)
-    for name, content in zip(_FILES, contents, strict=True):
-        buffer = io.BytesIO()  # torch says less of a full disk than the system does
-        torch.save(content, buffer)
-        (folder / name).write_bytes(buffer.getbuffer())
-        _sync(folder / name)
-    _sync(folder)
-
-
-def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"The checkpoint {path} cannot be written: {error.strerror}.",
-        path=str(path),
-        next_step="Free disk space, then continue with --resume-from last.",
-    )
+        raise StorageError(
+            f"The checkpoint {path} cannot be written: {error.strerror}.",
+            path=str(path),
+            next_step="Free disk space, then continue with --resume-from last.",
+        ) from error
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -21,7 +21,6 @@ from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import (
     Control,
     Conversion,
@@ -35,7 +34,7 @@ from leconvert.run.engines.options import RayOptions, Site, SlurmOptions, site_f
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of
 from leconvert.transfer.names import HubName
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

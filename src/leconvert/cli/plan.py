@@ -257,7 +257,7 @@ def run(options: argparse.Namespace) -> int:
         arrival=found.arrival,
         progress=control.progress,
     )
-    record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
+    record_invocation(opened.paths, "plan", options.command_line)
     plan, work_dir = summarize(opened), str(found.work_dir)
     forced = ["--force-conversion"] if replaced and may_replace.force_conversion else []
     pack = shlex.join(["leconvert", "pack", work_dir, *forced])

@@ -19,11 +19,11 @@ from leconvert.cli.options import (
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
-from leconvert.remote.options import MAIN, PushOptions
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.support.text import amount, count
 from leconvert.transfer.names import in_folder
+from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import info_path, is_converted, old_dir
 

@@ -22,7 +22,6 @@ from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import check_can_push
-from leconvert.transfer.incoming import source_dir
 from leconvert.transfer.names import (
     HubName,
     download_command,
@@ -236,6 +235,11 @@ def source_at(
 
 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
+
+
+def source_dir(target: Path) -> Path:
+    """Return the folder for the source of a result: ``.<name>.leconvert-source`` beside it."""
+    return target.with_name(f".{target.name}.leconvert-source")
 
 
 def bring_from_store(

@@ -196,7 +196,7 @@ def run_release(options: argparse.Namespace) -> int:
     root = find_work_dir(options.work_dir.resolve())
     opened = open_run(root, allow_mixed_versions=True)
     if not options.dry_run:
-        record_invocation(opened.paths, opened.manifest.run_id, "release", options.command_line)
+        record_invocation(opened.paths, "release", options.command_line)
     report = release_batches(
         opened,
         options.batches,

@@ -252,7 +252,7 @@ def run_pack(options: argparse.Namespace) -> int:
     opened = open_run(options.work_dir.resolve(), allow_mixed_versions=options.allow_mixed_versions)
     page = report_place(options.report, Path(opened.manifest.target))
     with report_on_exit(opened, page), stop_on_signals() as stop:
-        record_invocation(opened.paths, opened.manifest.run_id, "pack", options.command_line)
+        record_invocation(opened.paths, "pack", options.command_line)
         progress = progress_for(quiet=options.json or options.quiet)
         if not options.no_wait:
             _say_what_it_waits_for(opened, progress)

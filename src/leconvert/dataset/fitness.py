@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.model.repairs import Repairs
-from leconvert.model.values import IntArray, Misfit, SourceScan
+from leconvert.model.values import IntArray, Misfit
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -73,11 +73,6 @@ def data_misfits(
     is_elsewhere = (first_index != begins) | (episode_index != np.arange(len(length)))
     found[is_elsewhere] |= Misfit.OTHER_NUMBERS
     return found
-
-
-def fit_files(scan: SourceScan) -> Mapping[str, BoolArray]:
-    """Return for each stream which slices are files that can be taken unchanged, shape (E,)."""
-    return {stream.stream: stream.misfit == 0 for stream in scan.streams}
 
 
 def misfit_counts(misfits: IntArray) -> Sequence[tuple[Misfit, int, int]]:

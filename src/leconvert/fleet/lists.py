@@ -39,7 +39,6 @@ from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import OVERLAY, CountedFinding, camera_of
 from leconvert.model.versions import V3_VERSION
-from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.source import HubGroup, datasets_of, glances_at
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, UsageError
@@ -48,6 +47,7 @@ from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
 from leconvert.transfer.names import HubName
+from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.workdir.former import is_former
 from leconvert.workdir.swap import codebase_version, info_path
 

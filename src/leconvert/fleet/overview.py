@@ -241,11 +241,11 @@ class FleetObserver:
         number: int,
     ) -> DatasetStatus:
         fleet = self._fleet
-        record = read(fleet.paths, fleet.run_id, number, fs=fleet.fs)
+        record = read(fleet.paths, number)
         return row(fleet.datasets[number], record)
 
     def _look_at_workers(self) -> tuple[float, int, float]:
-        records = read_workers(self._fleet.paths, self._fleet.run_id, fs=self._fleet.fs)
+        records = read_workers(self._fleet.paths)
         self._window.add(
             time.monotonic(),
             {
@@ -317,7 +317,7 @@ def _look_at_open(dataset: FleetDataset, folder: WorkDir) -> DatasetStatus:
         if run_id is None:
             return _row(dataset, DatasetState.PLANNING)
         paths = folder.run(run_id)
-        manifest = read_manifest(paths, run_id)
+        manifest = read_manifest(paths)
         done = len(list_batches(paths.done_dir))
     except (OSError, StorageError, WorkDirError):
         return _row(dataset, DatasetState.PLANNING)

@@ -33,7 +33,6 @@ from typing import Any
 
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, Policy, conversion_record
-from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import HubOrigin, Origin, facts_of, known_origin
 from leconvert.remote.push import PushReport, push, push_stands
 from leconvert.remote.source import (
@@ -49,9 +48,8 @@ from leconvert.remote.sparse_snapshot import copies_bytes
 from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
 from leconvert.transfer.client import Pace, wait_for_hub
-from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import HubName
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.transfer.scratch import folder_of, hold_folder, usual_limit
 from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import make_durably, write_durably
@@ -274,10 +272,7 @@ class Host:
         if before is None or (before.repo_id, before.revision) != (source.repo_id, now.revision):
             return state
         version = dataset.options.layout.to
-        if (
-            before.commit == now.commit
-            or read_info(HubStore(now.repo)).get("codebase_version") != version
-        ):
+        if before.commit == now.commit or read_info(now.store()).get("codebase_version") != version:
             return state
         return replace(state, digest=before.commit, resolved=before)
 
@@ -308,7 +303,7 @@ class Host:
             charged = sum(RemoteFile("", size).charge_bytes for size in sizes)
             room = charged
         else:
-            store = HubStore(state.resolved.repo, should_stop=self.stop.is_set)
+            store = state.resolved.store(should_stop=self.stop.is_set)
             also_v3 = dataset.options.layout.to == "v2.1"
             check_convertible(state.resolved, store, also_v3=also_v3)
             listed = read_all(store.list_files())

@@ -111,12 +111,12 @@ from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.transfer.client import Pace, check_can_push
-from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.former import former_states, former_target
-from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
+from leconvert.workdir.fs import is_there, make_durably, write_durably
 from leconvert.workdir.locks import (
     Backoff,
     OneHost,
@@ -152,11 +152,6 @@ class Fleet:
     policy: Policy  # the repairs and findings that are allowed
     one_host: OneHost | None = None  # the only host that may work on it; None if any may
 
-    @property
-    def fs(self) -> FileSystem:
-        """The file operations that every process of this run must publish with."""
-        return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
-
     def board(self, leases: LeaseOptions) -> Board:
         """Return one worker's view of the datasets."""
         store = self.store(leases, WorkerIdentity.of_this_process())
@@ -169,12 +164,10 @@ class Fleet:
         """
         return LeaseStore(
             self.paths,
-            self.run_id,
             identity,
             lease_seconds=leases.lease_seconds,
             max_attempts=1,
             max_losses=_MOST_LOSSES,
-            fs=self.fs,
         )
 
 
@@ -220,9 +213,10 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
             path=str(paths.fleet_datasets),
             next_step="Run the command of the fleet again with --restart.",
         )
-    one_host = read_one_host(paths, run_id)
-    if one_host is not None and not only_look:
-        one_host = admit_host(paths, run_id, one_host)
+    one_host = read_one_host(paths)
+    if one_host is not None:
+        one_host = one_host if only_look else admit_host(paths, one_host)
+        paths = one_host.paths(paths)
     return Fleet(
         work_dir=work_dir,
         run_id=run_id,
@@ -307,7 +301,7 @@ def plan_fleet(
         paths = folder.run(run_id)
         with storage_errors(root):
             paths.ensure()
-            plan_one_host(paths, run_id, asked_for=plan.one_host)
+            plan_one_host(paths, asked_for=plan.one_host)
             write_durably(paths.fleet_datasets, lines)
             head = {
                 "num_datasets": len(ordered),
@@ -324,7 +318,7 @@ def _check_not_in_use(fleet: Fleet) -> None:
     """Refuse to replace a fleet on which workers are working, as far as their records tell."""
     working = [
         f"process {worker.pid} on {worker.host}"
-        for worker in read_workers(fleet.paths, fleet.run_id, fs=fleet.fs)
+        for worker in read_workers(fleet.paths)
         if not worker.has_ended
     ]
     if working:
@@ -494,8 +488,8 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         if not isinstance(dataset.source, HubName) or silent.is_set():
             return dataset
         try:
-            repo = HubRepo(dataset.source.repo_id, dataset.source.revision or "main")
-            info = read_info(HubStore(repo, tries=1))
+            revision = dataset.source.revision or "main"
+            info = read_info(HubStore(dataset.source.repo_id, revision, tries=1))
         except HubUnavailableError:
             silent.set()
         except LeconvertError:
@@ -1001,7 +995,7 @@ class Conversions:
                 if (done := in_place(repairs)) is None:
                     raise
                 return done
-            manifest = read_manifest(folder.run(report.run_id), report.run_id)
+            manifest = read_manifest(folder.run(report.run_id))
             fields = _done_fields(repairs, report.verified) | _report_fields(report)
             fields["source_digest"] = manifest.sources[0].meta_digest
             received = report.source_bytes if hand.origin is not None else 0
@@ -1044,7 +1038,7 @@ class Conversions:
             return None
         paths = folder.run(run_id)
         if run_id not in self.batches:
-            self.batches[run_id] = read_manifest(paths, run_id).num_batches
+            self.batches[run_id] = read_manifest(paths).num_batches
         # A claimed batch is never free for newcomers again, only for workers that are already on
         # the run.
         num_batches = self.batches[run_id]
@@ -1130,7 +1124,7 @@ def _work(
     leases, mixed = conversion.leases, conversion.plan.allow_mixed_versions
     fleet = open_fleet(host.work_dir.root, allow_mixed_versions=mixed)
     identity = WorkerIdentity.of_this_process()
-    reporter = WorkerReporter(fleet.paths, fleet.run_id, identity, fs=fleet.fs)
+    reporter = WorkerReporter(fleet.paths, identity)
     told = _ReportedBytes(reporter)
 
     def pause(seconds: float) -> None:
@@ -1196,7 +1190,7 @@ def submit(
     # Each worker takes batches of a large dataset, so there can be more workers than datasets.
     arguments = [str(root), *conversion.work_arguments(fetches=True)]
     handover = JobRequest(engine.workers, work_arguments=arguments, pack_arguments=None)
-    return hand_over(engine, handover, fleet.paths, fleet.run_id, dry_run=dry_run)
+    return hand_over(engine, handover, fleet.paths, dry_run=dry_run)
 
 
 # The whole fleet from one process: its workers, and a loop that watches them.

@@ -9,13 +9,12 @@
 torch and torchcodec are in the extra ``probe``; PyAV can replace torchcodec on the CPU. They are
 imported only when one of the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`,
 `StreamLoader`, `StreamFacts`, `UnreadableFrame`, `group_episodes_by_files`, `partition_episodes`,
-`resample`, `Resampled` and `ResampledDataset` are public; the other names are for benchmarks and
-stores.
+`resample`, `Resampled` and `ResampledDataset` are public; the other names are for benchmarks.
 """
 
 from typing import TYPE_CHECKING
 
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.loading.decoders import (
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
         SampleStream,
         UnreadableFrame,
     )
-    from leconvert.loading.tensors import StreamFacts
+    from leconvert.loading.tensors import Counters, StreamFacts
     from leconvert.loading.trajectories import (
         DatasetSet,
         Hdf5Set,
@@ -68,22 +67,20 @@ if TYPE_CHECKING:
         methods_for,
         preload,
     )
-    from leconvert.transfer.files import Files, OpenFile, files_at
 
 __all__ = [
     "LENGTHS",
     "PAD_SUFFIX",
     "Backend",
+    "Counters",
     "DatasetMeta",
     "DatasetSet",
     "EpisodeStream",
     "FeatureMeta",
-    "Files",
     "Hdf5Set",
     "Method",
     "Methods",
     "MixedStream",
-    "OpenFile",
     "PackMemory",
     "Packed",
     "Resampled",
@@ -98,10 +95,8 @@ __all__ = [
     "UnreadableFrame",
     "choose_backend",
     "chosen_episodes",
-    "files_at",
     "find_rank",
     "group_episodes_by_files",
-    "keep_freed_memory",
     "load_meta",
     "local_rank",
     "make_windows",
@@ -122,11 +117,6 @@ _NAMES = {
         "open_clip",
         "open_decoder",
         "torchcodec_trouble",
-    ),
-    "leconvert.transfer.files": (
-        "Files",
-        "OpenFile",
-        "files_at",
     ),
     "loader": ("StreamLoader",),
     "metadata": (
@@ -160,8 +150,7 @@ _NAMES = {
         "SampleStream",
         "UnreadableFrame",
     ),
-    "tensors": ("StreamFacts",),
-    "leconvert.support.machine": ("keep_freed_memory",),
+    "tensors": ("Counters", "StreamFacts"),
     "trajectories": (
         "DatasetSet",
         "Hdf5Set",

@@ -70,11 +70,6 @@ class DepthScale:
         return torch.from_numpy(self._millimetres.take(codes.numpy(), mode="clip"))
 
 
-def image_depth_factor(feature: Mapping[str, Any]) -> float:
-    """Return the factor from the values of a stored depth image to millimetres."""
-    return _MM_PER_METRE if is_in_metres(feature) else 1.0
-
-
 # The assembly of samples.
 
 
@@ -374,7 +369,8 @@ class BatchMaker:
             memoryview(rows.images[key][frame]), is_depth=is_depth
         )
         if is_depth:
-            return picture.astype(np.float32) * np.float32(image_depth_factor(feature))
+            factor = _MM_PER_METRE if is_in_metres(feature) else 1.0
+            return picture.astype(np.float32) * np.float32(factor)
         if _declared_shape(feature)[2] == 1:
             picture = picture[..., :1]
         if self._sample.return_uint8:

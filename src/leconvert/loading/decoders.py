@@ -181,11 +181,6 @@ def _even_rate(index: ClipIndex) -> float | None:
     return index.timescale / float(ordered[1])
 
 
-def is_rate_close(rate: float, other: float, num_frames: int) -> bool:
-    """Return whether two rates give the same frame numbers for a file of this length."""
-    return abs(rate / other - 1) * num_frames < _MOST_FRAMES_OFF
-
-
 def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
     """Return the error of a clip that cannot be decoded."""
     first_line = reason.strip().partition("\n")[0].rstrip(".")
@@ -376,26 +371,23 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     if wanted not in {"auto", "torchcodec", "pyav"}:
         raise UsageError(f"video_backend must be auto, torchcodec or pyav, not {wanted!r}.")
     device = torch.device(decode_device)
-    # torchcodec loads slowly, and for decoding on the CPU it is mostly not needed.
-    trouble = None if wanted != "torchcodec" and device.type == "cpu" else torchcodec_trouble()
+    if device.type not in {"cpu", "cuda"}:
+        raise UsageError(f"decode_device must be cpu or cuda, not {decode_device}.")
+    if device.type == "cpu" and wanted != "torchcodec":
+        # Imported here and not in each worker: forked workers inherit it.
+        import av  # noqa: F401
+
+        return "pyav"
+    trouble = torchcodec_trouble()
     if device.type == "cuda":
         _check_cuda(wanted, trouble)
-    elif device.type != "cpu":
-        raise UsageError(f"decode_device must be cpu or cuda, not {decode_device}.")
-    if device.type == "cuda":
-        return "torchcodec"
-    if wanted == "torchcodec" and trouble is not None:
+    elif trouble is not None:
         raise UsageError(
             f"torchcodec cannot be imported: {trouble}.",
             next_step=f"Install it (`{command_for_extra('probe')}`) and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
-    if wanted == "torchcodec":
-        return "torchcodec"
-    # Imported here and not in each worker: forked workers inherit it.
-    import av  # noqa: F401
-
-    return "pyav"
+    return "torchcodec"
 
 
 def _check_cuda(wanted: str, trouble: str | None) -> None:
@@ -486,7 +478,8 @@ class TorchcodecDecoder:
         if clip.rate is not None and clip.num_frames is not None:
             decoder = VideoDecoder(path, seek_mode="approximate", **options)
             found = decoder.metadata.average_fps
-            if found and is_rate_close(found, clip.rate, clip.num_frames):
+            # Both rates must give the same frame numbers for a file of this length.
+            if found and abs(found / clip.rate - 1) * clip.num_frames < _MOST_FRAMES_OFF:
                 return decoder
         if clip.index is None:
             return VideoDecoder(path, seek_mode="exact", **options)

@@ -618,33 +618,27 @@ def find_rank(
     variables = os.environ if environment is None else environment
     if rank is not None or world_size is not None:
         return _checked(rank, world_size, "the arguments")
-    if of_node:
-        return _rank_on_node(variables)
+    if of_node and (found := _said_by(variables, _OF_NODE)) is not None:
+        return found
     state = sys.modules.get("accelerate.state")
     if state is not None and state.PartialState._shared_state:  # noqa: SLF001 (see above)
         running = state.PartialState()
-        return _checked(running.process_index, running.num_processes, "accelerate")
-    return _said_by(variables, _VARIABLES) or (0, 1)
+        found = _checked(running.process_index, running.num_processes, "accelerate")
+    else:
+        found = _said_by(variables, _VARIABLES) or (0, 1)
+    if of_node and found[1] > 1:
+        raise UsageError(
+            f"This is rank {found[0]} of {found[1]} on all nodes, but its number on this node is "
+            "unknown. Partitions need that number.",
+            next_step="Give rank and world size of the processes of this node (--rank, "
+            "--world-size).",
+        )
+    return found
 
 
 def local_rank() -> int:
     """Return this process's number on its node, from torchrun, accelerate or SLURM; else 0."""
     return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
-
-
-def _rank_on_node(variables: Mapping[str, str]) -> tuple[int, int]:
-    found = _said_by(variables, _OF_NODE)
-    if found is None:
-        rank, world_size = find_rank(environment=variables)
-        if world_size > 1:
-            raise UsageError(
-                f"This is rank {rank} of {world_size} on all nodes, but its number on this "
-                "node is unknown. Partitions need that number.",
-                next_step="Give rank and world size of the processes of this node (--rank, "
-                "--world-size).",
-            )
-        found = 0, 1
-    return found
 
 
 def _said_by(

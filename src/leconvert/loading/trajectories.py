@@ -20,7 +20,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -387,15 +387,23 @@ class Hdf5Set(TrajectorySource):
         self._file: Any = None
         self._opened_by = 0
         with self._read() as file:
-            self._groups = _demonstrations(file)
+            names = [name for name in file.get("data", ()) if _number(name).isdecimal()]
+            names.sort(key=lambda name: int(_number(name)))
+            self._groups = [f"data/{name}" for name in names]
             if not self._groups:
                 raise UnreadableSourceError(
                     f"{path} has no demonstrations as robomimic stores them (data/demo_0 …).",
                     path=str(path),
                     next_step="Give a file of robomimic.",
                 )
-            self._hz = self._rate(file, source_hz)
-            known = _stored_columns(file[self._groups[0]])
+            self._hz = self._rate(file) if source_hz is None else source_hz
+            first = file[self._groups[0]]
+            known = {"action": "actions"} if "actions" in first else {}
+            known |= {
+                f"observation.{key}": f"obs/{key}"
+                for key, values in first.get("obs", {}).items()
+                if values.ndim <= _NUMBERS_NDIM
+            }
         _check_known(str(path), columns, list(known))
         self._columns = {key: known[key] for key in known if columns is None or key in columns}
         self._groups = self._groups[:most]
@@ -415,22 +423,17 @@ class Hdf5Set(TrajectorySource):
         times = np.arange(len(next(iter(columns.values())))) / self._hz
         return Trajectory(f"{name} in {self._path}", times, columns)
 
-    def _rate(self, file: Any, source_hz: float | None) -> float:
+    def _rate(self, file: Any) -> float:
         """Return the file's samples a second."""
-        try:
+        with suppress(KeyError, TypeError, ValueError):
             stated = json.loads(file["data"].attrs["env_args"])["env_kwargs"]["control_freq"]
-            hz = float(stated)
-        except (KeyError, TypeError, ValueError):
-            hz = math.nan
-        if source_hz is not None:
-            return source_hz
-        if not 0 < hz < math.inf:
-            raise SourceError(
-                f"{self._path} contains no sample rate (env_args, control_freq).",
-                path=str(self._path),
-                next_step="Give the rate with --source-hz.",
-            )
-        return hz
+            if 0 < float(stated) < math.inf:
+                return float(stated)
+        raise SourceError(
+            f"{self._path} contains no sample rate (env_args, control_freq).",
+            path=str(self._path),
+            next_step="Give the rate with --source-hz.",
+        )
 
     def as_record(self) -> dict[str, Any]:
         """Return the description of the set for results."""
@@ -455,19 +458,8 @@ class Hdf5Set(TrajectorySource):
             ) from error
 
 
-def _demonstrations(file: Any) -> list[str]:
-    """Return the groups of a file, sorted by number."""
-    names = [name for name in file.get("data", ()) if name.rpartition("_")[2].isdecimal()]
-    return [f"data/{name}" for name in sorted(names, key=lambda name: int(name.rpartition("_")[2]))]
-
-
-def _stored_columns(group: Any) -> dict[str, str]:
-    """Return the path of each feature in a trajectory's group."""
-    found = {"action": "actions"} if "actions" in group else {}
-    for key, values in group.get("obs", {}).items():
-        if values.ndim <= _NUMBERS_NDIM:
-            found[f"observation.{key}"] = f"obs/{key}"
-    return found
+def _number(name: str) -> str:
+    return name.rpartition("_")[2]
 
 
 def _check_known(path: str, columns: Sequence[str] | None, known: Sequence[str]) -> None:

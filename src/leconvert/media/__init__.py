@@ -26,7 +26,7 @@ from leconvert.media.join import (
     has_exact_times,
     join_clips,
 )
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.media.pyav import (

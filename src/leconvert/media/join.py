@@ -45,8 +45,7 @@ from leconvert.support.errors import (
     UnreadableSourceError,
     UsageError,
 )
-from leconvert.support.file_calls import full_sync
-from leconvert.support.range_mover import RangeMover
+from leconvert.support.file_calls import RangeMover, full_sync
 
 _TICKS_PER_FRAME = 512
 # FFmpeg keeps time bases and frame rates as signed 32-bit fractions.

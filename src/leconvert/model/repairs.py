@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from leconvert.model.selection import BoolArray, EpisodeRanges, IntArray
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.support.errors import UsageError
+from leconvert.support.extras import lazy_module
 from leconvert.support.flags import flag, flags_of
-from leconvert.support.lazy import lazy_module
 from leconvert.support.text import count, numbered
 
 if TYPE_CHECKING:

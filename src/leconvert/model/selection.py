@@ -12,8 +12,8 @@ from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from leconvert.support.errors import UsageError
+from leconvert.support.extras import lazy_module
 from leconvert.support.flags import flag
-from leconvert.support.lazy import lazy_module
 from leconvert.support.text import count, numbered, shown
 
 if TYPE_CHECKING:

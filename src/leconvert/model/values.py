@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leconvert.model.repairs import NO_REPAIRS, Repairs
+from leconvert.support.extras import lazy_module
 from leconvert.support.flags import block_align, flag, megabytes, whole
-from leconvert.support.lazy import lazy_module
 
 if TYPE_CHECKING:
     import numpy as np

@@ -33,7 +33,7 @@ from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
-    from leconvert.transfer.hub import HubRepo
+    from leconvert.transfer.hub import HubStore
 
 # The origin on the Hub of a run's source: a record in the run's work dir.
 #
@@ -63,12 +63,11 @@ class Origin:
     revision: str  # the requested tag, branch or commit
     commit: str  # its commit then, 40 hexadecimal digits
 
-    @property
-    def repo(self) -> HubRepo:
-        """The dataset at this commit."""
-        from leconvert.transfer.hub import HubRepo  # local datasets do not need the Hub's client
+    def store(self, **options: Any) -> HubStore:
+        """Return the files of the dataset at this commit; for the options see `HubStore`."""
+        from leconvert.transfer.hub import HubStore  # local datasets do not need the Hub's client
 
-        return HubRepo(self.repo_id, self.commit)
+        return HubStore(self.repo_id, self.commit, **options)
 
 
 _NO_ORIGIN = Origin("", "", "")  # of a local dataset
@@ -437,8 +436,9 @@ def _lines(
         "|---|---|",
         *(f"| {name} | {_cell(value)} |" for name, value in counts if value is not None),
         *(
-            f"| {name} | {count(number, 'file')}, {size:,} bytes |"
-            for name, number, size in _totals(sizes)
+            f"| {name} | {count(len(found), 'file')}, {sum(found):,} bytes |"
+            for name in ("data", "videos", "meta")
+            if (found := [n for path, n in sizes.items() if path.startswith(f"{name}/")])
         ),
         "",
         "| feature | type | shape |",
@@ -487,15 +487,6 @@ def _source(origin: Origin) -> str:
     url = f"https://huggingface.co/datasets/{repository}/tree/"
     url += in_folder(origin.commit, folder)
     return f"[{origin.repo_id}]({url}) at `{origin.revision}`"
-
-
-def _totals(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    totals = []
-    for name in ("data", "videos", "meta"):
-        found = [size for path, size in sizes.items() if path.startswith(f"{name}/")]
-        if found:
-            totals.append((name, len(found), sum(found)))
-    return totals
 
 
 def _cell(value: object) -> str:

@@ -38,7 +38,6 @@ from leconvert.dataset.check.dataset import checked_result
 from leconvert.dataset.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
 from leconvert.dataset.formats.v3 import TASKS_PATH
 from leconvert.model.versions import SOURCE_VERSIONS
-from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.provenance import (
     CARD_PATH,
     noted_origin,
@@ -53,7 +52,6 @@ from leconvert.remote.push_plan import (
     Replacement,
     Result,
     fingerprint,
-    payload_of,
     plan_push,
     version_of,
     within_limits,
@@ -80,6 +78,7 @@ from leconvert.transfer.client import (
     without_its_bars,
 )
 from leconvert.transfer.names import folder_of, in_folder, repository_of
+from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
@@ -303,48 +302,21 @@ def push_converted(
         raise
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """The share of one dataset in a commit."""
+# A dataset, and its share of a commit.
+type _Part = tuple[DatasetPush, CommitShare]
 
-    push: DatasetPush
-    share: CommitShare
-    copies: Mapping[str, tuple[str, str]]
-    card: str | None
 
-    @property
-    def cost(self) -> tuple[int, float]:
-        """Number of its operations in a commit, and of its bytes in the commit's body."""
-        sizes = self.push.result.sizes
-        operations = len(self.share.add) + len(self.share.delete) + (self.card is not None)
-        card = payload_of({CARD_PATH: len((self.card or "").encode())})
-        return operations, card + payload_of({path: sizes[path] for path in self.share.add})
-
-    def sent(self) -> list[str]:
-        """Return the files whose content is sent."""
-        return sorted(set(self.share.add) - self.copies.keys())
-
-    def other_operations(self) -> Iterator[Any]:
-        """Yield the operations besides those that add the sent files."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
-
-        placed = self.push.repo.placed
-        for path in self.share.add:
-            if path in self.copies:
-                source, commit = self.copies[path]
-                yield CommitOperationCopy(placed(source), placed(path), src_revision=commit)
-        for path in self.share.delete:
-            yield CommitOperationDelete(placed(path))
-        if self.card is not None:
-            yield CommitOperationAdd(placed(CARD_PATH), self.card.encode())
+def _cost_of(part: _Part) -> tuple[int, float]:
+    push, share = part
+    return share.cost(push.result.sizes)
 
 
 def _commit(parts: Sequence[_Part], revision: str, parent: str, message: str) -> str:
     """Upload the contents of some datasets of one repo and commit them; return the commit."""
     from huggingface_hub import CommitOperationAdd
 
-    repo, progress = parts[0].push.repo, parts[0].push.progress
-    sent = [(part.push.repo, part.push.result, path) for part in parts for path in part.sent()]
+    repo, progress = parts[0][0].repo, parts[0][0].progress
+    sent = [(push.repo, push.result, path) for push, share in parts for path in share.sent()]
     with progress.stage("upload", sum(own.sizes[path] for _, own, path in sent), "B") as stage:
         additions = []
         for place, own, path in sent:
@@ -357,10 +329,24 @@ def _commit(parts: Sequence[_Part], revision: str, parent: str, message: str) ->
             if addition.upload_info.is_hashed:
                 own.digests[path] = addition.upload_info.sha256.hex()
             stage.advance(own.sizes[path])
-    for part in parts:
-        part.push.result.check_unchanged("Nothing was committed.")
-    others = [operation for part in parts for operation in part.other_operations()]
+    for push, _ in parts:
+        push.result.check_unchanged("Nothing was committed.")
+    others = [each for push, share in parts for each in _other_operations(push.repo, share)]
     return repo.commit([*additions, *others], revision=revision, parent=parent, message=message)
+
+
+def _other_operations(repo: Repo, share: CommitShare) -> Iterator[Any]:
+    """Yield the operations besides those that add the sent files."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
+
+    for path in share.add:
+        if path in share.copies:
+            source, commit = share.copies[path]
+            yield CommitOperationCopy(repo.placed(source), repo.placed(path), src_revision=commit)
+    for path in share.delete:
+        yield CommitOperationDelete(repo.placed(path))
+    if share.card is not None:
+        yield CommitOperationAdd(repo.placed(CARD_PATH), share.card.encode())
 
 
 class DatasetPush:
@@ -427,8 +413,8 @@ class DatasetPush:
         wanted = self._options.create_pr and self.plan.changes_dataset
         return wanted or len(self.shares) > 1
 
-    def part(self) -> _Part:
-        """Return the dataset as a part of one commit.
+    def share(self) -> CommitShare:
+        """Return the whole dataset's share of one commit.
 
         Raises:
             HubConflictError: One commit does not hold it all.
@@ -442,8 +428,7 @@ class DatasetPush:
                 f"--push-repo-id {shlex.quote(self.name)}`. Then push the others.",
             )
         # A card alone does not make a pull request.
-        card = None if self._options.create_pr else self.card
-        return _Part(self, self.shares[0], self.plan.copies, card)
+        return replace(self.shares[0], card=None if self._options.create_pr else self.card)
 
     def note_pushed(self) -> None:
         """Note in the record beside the result that it was pushed, if it is its own record."""
@@ -685,9 +670,8 @@ class DatasetPush:
         self._check_sources(plan)
         shares = self._shares(plan)
         for place, share in enumerate(shares if plan.changes_dataset else []):
-            text = self.card if place == len(shares) - 1 else None
-            part = _Part(self, share, plan.copies, text)
-            head = _commit([part], revision, head, self.title)
+            card = self.card if place == len(shares) - 1 else None
+            head = _commit([(self, replace(share, card=card))], revision, head, self.title)
         self.result.check_arrived(self.name, revision, self.repo.files_at(revision))
         self.repo.publish_pull(number)
         self.report = replace(self.report, commit=head, pull_request=number)
@@ -829,12 +813,13 @@ class _Push:
             if not self._options.dry_run:
                 pushes[0].push_by_pull()
             return [pushes[0].report]
-        parts = [part for push in pushes if (part := push.part()).cost[0]]
+        parts = [(push, push.share()) for push in pushes]
+        parts = [part for part in parts if _cost_of(part)[0]]
         most = self._options.commit_operations, self._options.commit_payload_bytes
-        groups = [*within_limits(parts, lambda part: part.cost, *most)]
+        groups = [*within_limits(parts, _cost_of, *most)]
         if len(pushes) > 1:
-            for part in parts:
-                part.push.report = replace(part.push.report, commits=len(groups))
+            for push, _ in parts:
+                push.report = replace(push.report, commits=len(groups))
         if not self._options.dry_run:
             self._commit_all(groups)
         return [push.report for push in pushes]
@@ -883,7 +868,7 @@ class _Push:
             HubUnavailableError: Only other folders of the repo changed meanwhile.
             HubConflictError: The branch changed meanwhile.
         """
-        pushes = [part.push for part in group]
+        pushes = [push for push, _ in group]
         title = pushes[0].title
         if len(group) > 1:
             title = f"{count(len(group), 'LeRobot dataset')} {pushes[0].version}"
@@ -892,8 +877,8 @@ class _Push:
         except HubConflictError as error:
             raise self._conflict(pushes, parent, error) from error
         pushes = [push for push in pushes if push.plan.changes_dataset]
-        for part in group:
-            part.push.report = replace(part.push.report, commit=commit)
+        for push, _ in group:
+            push.report = replace(push.report, commit=commit)
         for push in pushes:
             push.tag_replaced()
         listed = self._listed(commit) if pushes else {}

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from string import Formatter
@@ -142,10 +142,22 @@ _BASE64 = 4 / 3
 
 @dataclass(frozen=True, slots=True)
 class CommitShare:
-    """One commit's share of a plan: files to add, then files and folders to delete."""
+    """One commit's share of a dataset's plan."""
 
-    add: tuple[str, ...]
-    delete: tuple[str, ...]
+    add: tuple[str, ...]  # files
+    delete: tuple[str, ...]  # files and folders, after the additions
+    copies: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # as in `PushPlan`
+    card: str | None = None  # the new card
+
+    def sent(self) -> list[str]:
+        """Return the files whose content is sent."""
+        return [path for path in self.add if path not in self.copies]
+
+    def cost(self, sizes: Mapping[str, int]) -> tuple[int, float]:
+        """Return the number of its operations, and of its bytes in the commit's body."""
+        operations = len(self.add) + len(self.delete) + (self.card is not None)
+        card = payload_of({CARD_PATH: len((self.card or "").encode())})
+        return operations, card + payload_of({path: sizes[path] for path in self.add})
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +188,18 @@ class PushPlan:
         self, sizes: Mapping[str, int], *, operations: int, payload_bytes: int
     ) -> list[CommitShare]:
         """Return the plan as commits within the Hub's limits; additions come first."""
-        return list(_cut(self.add, self.delete, sizes, max(operations - 1, 1), payload_bytes))
+        operations = max(operations - 1, 1)
+
+        def cost_of(path: str) -> tuple[int, float]:
+            return 1, payload_of({path: sizes[path]})
+
+        groups = [*within_limits(self.add, cost_of, operations, payload_bytes)] or [[]]
+        room = operations - len(groups[-1])
+        starts = range(room, len(self.delete), operations)
+        deleted = [self.delete[:room], *(self.delete[at : at + operations] for at in starts)]
+        before = [CommitShare(tuple(group), (), self.copies) for group in groups[:-1]]
+        last = CommitShare(tuple(groups[-1]), deleted[0], self.copies)
+        return [*before, last, *(CommitShare((), paths) for paths in deleted[1:])]
 
 
 def plan_push(
@@ -253,24 +276,6 @@ def _by_folders(
         elif whole not in told:
             told.add(whole)
             yield whole
-
-
-def _cut(
-    add: tuple[str, ...],
-    delete: tuple[str, ...],
-    sizes: Mapping[str, int],
-    operations: int,
-    payload_bytes: int,
-) -> Iterator[CommitShare]:
-    def cost_of(path: str) -> tuple[int, float]:
-        return 1, payload_of({path: sizes[path]})
-
-    *before, begun = [*within_limits(add, cost_of, operations, payload_bytes)] or [[]]
-    yield from (CommitShare(tuple(added), ()) for added in before)
-    room = operations - len(begun)
-    yield CommitShare(tuple(begun), delete[:room])
-    for start in range(room, len(delete), operations):
-        yield CommitShare((), delete[start : start + operations])
 
 
 def within_limits[T](

@@ -17,7 +17,7 @@ from leconvert.remote.provenance import CARD_PATH
 from leconvert.remote.source import info_in, read_info
 from leconvert.support.errors import HubError
 from leconvert.transfer.client import hub_errors
-from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import folder_of, in_folder, repository_of
 from leconvert.transfer.store import RemoteFile
 
@@ -159,8 +159,7 @@ class Repo:
     def _store(self, revision: str, name: str | None = None) -> HubStore:
         """Return a store that tries once: after a failure, a push looks at everything again."""
         api = self._api
-        repo = HubRepo(name or self.name, revision, api.endpoint, token=api.token)
-        return HubStore(repo, tries=1)
+        return HubStore(name or self.name, revision, api.endpoint, token=api.token, tries=1)
 
     def _content(self, head: str, file: RemoteFile | None) -> bytes | None:
         if file is None:

@@ -36,14 +36,21 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubStore
-from leconvert.transfer.incoming import Incoming, incoming, not_fetched_from
 from leconvert.transfer.names import (
     download_command,
     folder_of,
     in_folder,
     repository_of,
 )
-from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
+from leconvert.transfer.store import (
+    Incoming,
+    RemoteFile,
+    download_all,
+    files_of,
+    incoming,
+    not_fetched_from,
+    read_all,
+)
 from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
@@ -118,7 +125,7 @@ def find_converted(
         if not tagged:
             return None
         found = Origin(repo_id, to, tagged[0])
-    info = read_info(HubStore(found.repo))
+    info = read_info(found.store())
     if unreadable(info, repo_id) or info["codebase_version"] != to:
         return None
     return None if source is not None and _came_after(source, found, info) else found
@@ -129,16 +136,15 @@ def _came_after(source: Origin, converted: Origin, info: Mapping[str, Any]) -> b
 
     An older LeRobot may still record: it pushes to ``main`` and moves the tag of its own version.
     """
-    own = read_info(HubStore(source.repo))
+    own = read_info(source.store())
     totals = ("total_episodes", "total_frames")
     if [own.get(name) for name in totals] == [info.get(name) for name in totals]:
         return False
-    repo = converted.repo
     commits = ask_hub(
-        repo.repo_id,
-        repo.commit,
+        converted.repo_id,
+        converted.commit,
         lambda: make_api().list_repo_commits(
-            repo.repository, repo_type="dataset", revision=repo.commit
+            repository_of(converted.repo_id), repo_type="dataset", revision=converted.commit
         ),
     )
     return source.commit not in {commit.commit_id for commit in commits}
@@ -354,7 +360,7 @@ def download(
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
     found = resolve_revision(repo_id, revision, to=to)
-    check_convertible(found, HubStore(found.repo), also_v3=also_v3)
+    check_convertible(found, found.store(), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.commit[:12]})")
     if local.is_dir() and not anew:
         local.rmdir()  # empty, for example a mount point
@@ -431,7 +437,7 @@ def fetch_sparse(
         return FetchedSource(folder, HubOrigin(origin))
     else:
         found = found or resolve_revision(repo_id, revision, to=to)
-        store = HubStore(found.repo, should_stop=stop.is_set)
+        store = found.store(should_stop=stop.is_set)
         check_convertible(found, store, also_v3=also_v3, is_whole=False)
         progress.say(f"Planning {repo_id} at {found.revision} ({found.commit[:12]})")
         with planner_lock(WorkDir(work_dir)):
@@ -444,7 +450,7 @@ def fetch_sparse(
                 # Files that an abandoned run made from this commit.
                 remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     made.check_limit(scratch_limit)
-    return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name), replaces_run)
+    return FetchedSource(made.tree, HubOrigin(made.origin, made.store.name), replaces_run)
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:
@@ -454,7 +460,7 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
     if run_id is None:
         return None
     try:
-        manifest = read_manifest(work.run(run_id), run_id)
+        manifest = read_manifest(work.run(run_id))
         if manifest.outline is None:
             return None
         made = open_sparse_snapshot(Path(manifest.source))
@@ -497,7 +503,7 @@ def download_dataset(
         StorageError: There is not enough space.
         InterruptedRunError: ``stop`` was set.
     """
-    listed = read_all(HubStore(origin.repo).list_files()) if listed is None else listed
+    listed = read_all(origin.store().list_files()) if listed is None else listed
     size_bytes = sum(listed.column("size_bytes").to_pylist())
     with incoming(target) as arriving:
         if is_there(target):
@@ -513,7 +519,7 @@ def download_dataset(
         arriving.keep({file.path for file in files_of(listed)})
         _check_space(arriving, origin.repo_id, size_bytes)
         download_all(
-            lambda should_stop: HubStore(origin.repo, should_stop=should_stop),
+            lambda should_stop: origin.store(should_stop=should_stop),
             files_of(listed),
             arriving,
             is_here=lambda file: _is_right(file, arriving.tree),
@@ -685,7 +691,7 @@ def _look(repo_id: str, revision: str | None) -> tuple[HubGlance, Mapping[str, i
     try:
         found = find_converted(repo_id) if revision is None else None
         found = found or resolve_revision(repo_id, revision)
-        sizes = {file.path: file.size_bytes for file in HubStore(found.repo).list_files()}
+        sizes = {file.path: file.size_bytes for file in found.store().list_files()}
         return _told(found, [*sizes.values()], is_there=INFO_PATH in sizes), sizes
     except HubUnavailableError:
         raise
@@ -695,7 +701,7 @@ def _look(repo_id: str, revision: str | None) -> tuple[HubGlance, Mapping[str, i
 
 def _told(found: Origin, sizes: Sequence[int], *, is_there: bool = True) -> HubGlance:
     """Return the facts of a dataset's ``info.json``, with the bytes of its files."""
-    info = read_info(HubStore(found.repo, tries=1)) if is_there else {}
+    info = read_info(found.store(tries=1)) if is_there else {}
     version = info.get("codebase_version")
     wrong = unreadable(info, f"{found.repo_id} at {found.revision}") if info else None
     return HubGlance(

@@ -33,7 +33,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import batched, islice
 from pathlib import Path
 
@@ -61,10 +61,9 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
-from leconvert.transfer.hub import HubRepo, HubStore
-from leconvert.transfer.incoming import part_in
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
-from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
+from leconvert.transfer.scratch import ScratchSlot, Window, bytes_in, limit_too_small
 from leconvert.transfer.store import (
     NameGate,
     RemoteFile,
@@ -72,6 +71,7 @@ from leconvert.transfer.store import (
     fetch_file,
     files_of,
     find_listed,
+    part_in,
     read_all,
     write_listing,
 )
@@ -194,7 +194,6 @@ _WHOLE_KEPT_BYTES = 2 * _LEAST_BYTES_OF_A_CLIP
 _SHARE_OF_INDEX = 32
 _COPIES = "-copies"
 _FILES_AT_A_TIME = 4096
-_BLOCK_BYTES = 512
 _EPISODE_FOLDERS = ("data/", "videos/")
 
 
@@ -203,7 +202,7 @@ class SparseSnapshot:
     """A finished outline."""
 
     folder: Path  # its folder
-    repo: HubRepo  # the dataset, at the outline's commit
+    store: HubStore  # the dataset, at the outline's commit
     origin: Origin  # the repo and revision that were asked for
     size_bytes: int  # bytes of all files of the dataset
     # Disk space of the largest file that a worker has to fetch; the minimum for a scratch limit.
@@ -226,8 +225,7 @@ class SparseSnapshot:
     @property
     def fetched_bytes(self) -> int:
         """Bytes of the dataset that are here, in blocks of the file system."""
-        found = (Path(folder, name) for folder, _, names in os.walk(self.tree) for name in names)
-        return sum(path.lstat().st_blocks for path in found) * _BLOCK_BYTES
+        return bytes_in(self.tree)
 
 
 def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
@@ -241,7 +239,7 @@ def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
     origin = Origin(record["repo_id"], record["revision"], record["commit"])
     return SparseSnapshot(
         folder,
-        HubRepo(origin.repo_id, origin.commit, record["endpoint"]),
+        HubStore(origin.repo_id, origin.commit, record["endpoint"]),
         origin,
         record["size_bytes"],
         record["largest_bytes"],
@@ -265,7 +263,10 @@ def make_sparse_snapshot(
         for_copies: Whether to make the outline of a migration.
         progress: Receives the progress.
     """
-    folder = WorkDir(work_dir).outlines_dir / _folder_name(origin, for_copies=for_copies)
+    name = origin.commit
+    if place := folder_of(origin.repo_id):  # one of the datasets of the commit
+        name += f"-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+    folder = WorkDir(work_dir).outlines_dir / f"{name}{_COPIES if for_copies else ''}"
     tree = folder / "tree"
     if (folder / "outline.json").exists():
         return open_sparse_snapshot(tree)
@@ -297,20 +298,12 @@ def make_sparse_snapshot(
     return open_sparse_snapshot(tree)
 
 
-def _folder_name(origin: Origin, *, for_copies: bool) -> str:
-    """Return the name of an outline's folder, unique among the datasets of the commit."""
-    name = origin.commit
-    if folder := folder_of(origin.repo_id):
-        name += f"-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
-    return f"{name}{_COPIES if for_copies else ''}"
-
-
 def needs_all_bytes(origin: Origin) -> SourceError:
     """Return the error for a v3.0 dataset, whose scan reads rows."""
     return SourceError(
         f"{origin.repo_id} at {origin.revision} is v3.0. Only v2.x datasets can be planned "
         "without downloading them first.",
-        path=origin.repo.name,
+        path=origin.store().name,
         next_step=f"Download it, `{download_command(origin.repo_id, origin.revision, 'DIR')}`, "
         f"and give {downloaded_at(origin.repo_id, 'DIR')}.",
     )
@@ -406,11 +399,15 @@ class _Writer:
         """Give a complete file its name, once it is on the disk; later calls trust the name."""
         with self._gate.passed(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            if whole:
-                self._note_whole(file)
-            else:  # a file with holes that was noted as whole must not be read as whole
-                with self._lock:
-                    self.whole.discard(file.path)
+            with self._lock:
+                # Note it before it has its name. After a crash in between it is noted again; if
+                # another version of leconvert then makes a file with holes, the note is removed: a
+                # file with holes must not be read as whole.
+                self.whole.discard(file.path)
+                if whole:
+                    with self._noted.open("a") as notes:
+                        notes.write(f"{file.path}\n")
+                    self.whole.add(file.path)
             sync_file(begun)
             begun.replace(target)
 
@@ -419,14 +416,6 @@ class _Writer:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with self._gate.passed(begun):
             return os.open(begun, flags, 0o666)
-
-    def _note_whole(self, file: RemoteFile) -> None:
-        with self._lock:
-            # Note it before it has its name. After a crash in between it is noted again; if another
-            # version of leconvert then makes a file with holes, the note is removed.
-            with self._noted.open("a") as notes:
-                notes.write(f"{file.path}\n")
-            self.whole.add(file.path)
 
     def _make_hole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
@@ -548,7 +537,7 @@ class HubInputs:
             return
         numbers = {file: number for number, file in enumerate(fetched)}
         waiting = threading.Event()
-        store = HubStore(self._outline.repo, should_stop=should_stop)
+        store = replace(self._outline.store, should_stop=should_stop)
 
         def fetch(file: RemoteFile, target: Path) -> None:
             part = part_in(self._slot.files_dir, file.path)

@@ -25,9 +25,8 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count
-from leconvert.transfer.incoming import incoming, not_fetched_from
 from leconvert.transfer.names import HubName, is_of_the_hub
-from leconvert.transfer.store import RemoteFile, download_all
+from leconvert.transfer.store import RemoteFile, download_all, incoming, not_fetched_from
 from leconvert.transfer.urls import UrlStore, changed_meanwhile, open_store, store_errors
 from leconvert.workdir.fs import is_there, write_durably
 from leconvert.workdir.records import encode_record, read_record

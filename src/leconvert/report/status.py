@@ -20,7 +20,6 @@ from leconvert.run.leasing import BatchState, BatchStatus, Board, LeaseStore, re
 from leconvert.support.errors import LeconvertError, WorkDirError
 from leconvert.workdir.activity import JobRecord, WorkerRecord, read_jobs, read_workers
 from leconvert.workdir.former import count_former
-from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.locks import read_packer
 from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir
@@ -73,15 +72,13 @@ class DoneBatch(NamedTuple):
     copied_bytes: int  # coded video bytes that were copied
 
 
-def read_done_batch(
-    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
-) -> DoneBatch:
+def read_done_batch(run: RunPaths, batch_id: int) -> DoneBatch:
     """Read the record of a finished batch.
 
     Raises:
         OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError: It cannot be used.
     """
-    record = read_done(run, run_id, batch_id, fs=fs)
+    record = read_done(run, batch_id)
     shards = record.pop("shards")
     return DoneBatch(
         record,
@@ -391,7 +388,7 @@ class WorkerObserver:
         store, now = self._store, self._store.clock()
         holders = {row.token: row for row in leased if row.token is not None}
         skip = self.ended - holders.keys()
-        for record in read_workers(store.run, store.run_id, skip=skip, fs=store.fs):
+        for record in read_workers(store.run, skip=skip):
             self._add(record, now)
         progress = {
             token: Progressed(record.processed_bytes, cost, record.frames, record.seconds)
@@ -523,16 +520,14 @@ class RunObserver:
         *,
         clock: Callable[[], float] = time.monotonic,
         records_a_look: int | None = None,
-        fs: FileSystem = LOCAL,
     ) -> None:
         self.run_id = run.manifest.run_id
         self._run = run
         self._clock = clock
-        self._fs = fs
         self._records_a_look = records_a_look
         # The store only looks: an observer claims nothing, so its identity is never written.
         identity = WorkerIdentity.of_this_process()
-        store = LeaseStore(run.paths, self.run_id, identity, clock=clock, fs=fs)
+        store = LeaseStore(run.paths, identity, clock=clock)
         self._board = Board(store, run.manifest.num_batches)
         self._done = SettledBatches(self._read_video)
         self._failed = SettledBatches(self._read_failure)
@@ -629,7 +624,7 @@ class RunObserver:
         )
 
     def _read_video(self, batch_id: int) -> tuple[int, int]:
-        done = read_done_batch(self._run.paths, self.run_id, batch_id, fs=self._fs)
+        done = read_done_batch(self._run.paths, batch_id)
         return done.cloned_bytes, done.copied_bytes
 
     def _look_at_done(self, done: Sequence[int]) -> VideoBytes:
@@ -638,7 +633,7 @@ class RunObserver:
         return VideoBytes(cloned, copied, batches_read=len(read))
 
     def _read_failure(self, batch_id: int) -> Failure:
-        return _failure(batch_id, read_failed(self._run.paths, self.run_id, batch_id, fs=self._fs))
+        return _failure(batch_id, read_failed(self._run.paths, batch_id))
 
     def _look_at_failures(self, failed: Sequence[BatchStatus]) -> list[Failure]:
         read = self._failed.look([row.batch_id for row in failed])
@@ -646,7 +641,7 @@ class RunObserver:
 
     def _look_at_jobs(self) -> list[JobStatus]:
         """Return all submissions, oldest first; a scheduler is asked at most every ten seconds."""
-        records = read_jobs(self._run.paths, self.run_id, fs=self._fs)
+        records = read_jobs(self._run.paths)
         asked = [record.job_id for record in records if record.engine == "slurm"]
         now = self._clock()
         if asked and (self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_QUESTIONS):
@@ -654,10 +649,10 @@ class RunObserver:
         return [_job(record, self._job_states) for record in records]
 
     def _look_at_packer(self) -> tuple[PackerStatus, bool]:
-        state = Journal(self._run.paths, self.run_id, fs=self._fs).read()
+        state = Journal(self._run.paths).read()
         if not state.generation:
             return PackerStatus(), False
-        holder = read_packer(self._run.paths, fs=self._fs)
+        holder = read_packer(self._run.paths)
         packer = PackerStatus(
             state.generation,
             state.step.value,

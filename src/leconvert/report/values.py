@@ -262,12 +262,12 @@ def gather_run(run: OpenedRun) -> RunReport:
         StorageError: The file system failed.
     """
     manifest, run_id = run.manifest, run.manifest.run_id
-    invocations = read_invocations(run.paths, run_id)
+    invocations = read_invocations(run.paths)
     clocks = _clocks(invocations)
-    journal = Journal(run.paths, run_id)
+    journal = Journal(run.paths)
     state = journal.read()
-    workers = {worker.token: worker for worker in read_workers(run.paths, run_id)}
-    results = SettledBatches(partial(read_done_batch, run.paths, run_id))
+    workers = {worker.token: worker for worker in read_workers(run.paths)}
+    results = SettledBatches(partial(read_done_batch, run.paths))
     done = list_batches(run.paths.done_dir)
     failed = list_batches(run.paths.failed_dir) - done
     read = results.look(done)
@@ -317,7 +317,7 @@ def gather_run(run: OpenedRun) -> RunReport:
         copied_bytes=sum(batch.copied_bytes for batch in read.values()),
         worker_peak_bytes=max((w.peak_memory_bytes for w in workers.values()), default=0) or None,
         packer_peak_bytes=_whole(state.notes.get("peak_memory_bytes")) or None,
-        probe=read_probe(run.paths, run_id),
+        probe=read_probe(run.paths),
         remarks=remarks,
         quantiles=quantiles,
         version=manifest.to,
@@ -436,14 +436,14 @@ class _AttemptReader:
 
     @cached_property
     def _log(self) -> LeaseLogFiles:
-        return LeaseLogFiles(self.run.paths, self.run.manifest.run_id)
+        return LeaseLogFiles(self.run.paths)
 
     @cached_property
     def _voided(self) -> Mapping[tuple[int, int], Mapping[str, Any]]:
         """Return the records of voided results, by batch and claim."""
         voided: dict[tuple[int, int], Mapping[str, Any]] = {}
         paths, run_id = self.run.paths, self.run.manifest.run_id
-        for name in self.run.fs.list_names(paths.done_dir):
+        for name in paths.fs.list_names(paths.done_dir):
             if (match := _VOID.match(name)) is None:
                 continue
             batch_id = int(match[1])

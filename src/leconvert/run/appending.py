@@ -182,7 +182,7 @@ def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
 
 def _starts(former: v3.Dataset, stream: str) -> IntArray:
     """Return the first position of each file of a stream, and the number of episodes at the end."""
-    slices, path = former.slices(stream), TARGETS[V3_VERSION].path
+    slices, path = former.slices(stream), TARGETS[V3_VERSION].names.path
     steps = np.diff(slices.file)
     usual = [path(stream, number) for number in range(len(slices.paths))]
     if list(slices.paths) != usual or int(slices.file[0]) or not np.isin(steps, (0, 1)).all():

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
@@ -20,13 +20,10 @@ from leconvert.run.engines import Engine, check_engine
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.support.flags import as_arguments, flag, seconds, some_seconds, whole, worker_count
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
-
-if TYPE_CHECKING:
-    from leconvert.remote.options import PushOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

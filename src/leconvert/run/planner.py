@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from leconvert.dataset.findings import frames_lost, lossless_remedy, named
-from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
+from leconvert.dataset.fitness import MISFIT_SAID, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
 from leconvert.dataset.scan import (
@@ -373,7 +373,7 @@ def draft_plan(
     rewritten = _rewritten(scan, kept) if keeps else ()
     bounds = _bounds_of_appended(scan) if kept else ()
     findings = (*scan.findings, *rewritten, *bounds, *_lost_frames(scan, streams, layout))
-    fit = fit_files(scan) if keeps else {}
+    fit = {each.stream: each.misfit == 0 for each in scan.streams} if keeps else {}
     if is_overlay:
         _check_overlay(scan, planned_name(sources, arrival))
     batches = []  # an overlay in place leaves every file at its path

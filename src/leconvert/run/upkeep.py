@@ -216,7 +216,7 @@ def clean_work_dir(
         if target is not None:
             found += _strange_trees(target, set(work.list_runs()))
         removable = [row for row in found if row.removable]
-        planned = [_planned(work.run(run_id), run_id) for run_id in seen]
+        planned = [_planned(work.run(run_id)) for run_id in seen]
         targets = {target, *(Path(each.target) for each in planned if each is not None)}
         if not dry_run:
             # Leftovers that only records explain are removed before the records.
@@ -246,24 +246,24 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
         run = work.run(run_id)
         try:
             if locks is not None:
-                locks.enter_context(packer_lock(run, run_id))
-            target, state = _target(run, run_id), Journal(run, run_id).read()
+                locks.enter_context(packer_lock(run))
+            target, state = _target(run), Journal(run).read()
         except BusyError as busy:
             yield Leftover(run.root, "run", False, f"a packer works on it: {busy.message}")
             continue
         for tree in [] if target is None else _trees(target, run_id):
             if is_being_removed(tree):
-                yield _judged(tree, run_id, _HALF_REMOVED)
+                yield _judged(tree, _HALF_REMOVED)
         if run_id != current:
             why = "its work dir has another run now" if current else "its work dir has no run"
-            yield from _given_up(run, run_id, target, state, why)
+            yield from _given_up(run, target, state, why)
         elif state.step is PackStep.FINISHED:
-            yield _finished(work, run, _planned(run, run_id), alone=len(runs) == 1)
+            yield _finished(work, run, _planned(run), alone=len(runs) == 1)
         elif give_up:
-            _check_nobody_holds(run, run_id)
-            yield from _given_up(run, run_id, target, state, "it is discarded now")
+            _check_nobody_holds(run)
+            yield from _given_up(run, target, state, "it is discarded now")
         else:
-            yield from _losers(run, run_id)
+            yield from _losers(run)
             yield from _replaced_trees(run_id, target, state)
             yield Leftover(run.root, "run", False, "the run is not finished; --give-up discards it")
 
@@ -277,7 +277,7 @@ def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
         run = work.run(run_id)
         if run.root not in going:
             try:
-                needed.add(Path(read_manifest(run, run_id).source).parent)
+                needed.add(Path(read_manifest(run).source).parent)
             except WorkDirError:
                 if run.manifest.exists():
                     return  # only its version of leconvert knows which it needs
@@ -286,27 +286,27 @@ def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
             yield Leftover(outline, "outline", True, "no run needs it")
 
 
-def _target(run: RunPaths, run_id: str) -> Path | None:
+def _target(run: RunPaths) -> Path | None:
     """Return the folder that a run's swap exchanges."""
-    manifest = _planned(run, run_id)
+    manifest = _planned(run)
     return None if manifest is None else manifest.exchanged
 
 
-def _planned(run: RunPaths, run_id: str) -> Manifest | None:
+def _planned(run: RunPaths) -> Manifest | None:
     with suppress(WorkDirError):
-        return read_manifest(run, run_id)
+        return read_manifest(run)
     return None  # planning never finished, so no worker ever ran
 
 
 def _given_up(
-    run: RunPaths, run_id: str, target: Path | None, state: JournalState, why: str
+    run: RunPaths, target: Path | None, state: JournalState, why: str
 ) -> Iterator[Leftover]:
-    between = None if target is None else _between_moves(target, run_id, state)
+    between = None if target is None else _between_moves(target, run.run_id, state)
     if between is not None:
         yield Leftover(run.root, "run", False, between)
         return
-    trees = [] if target is None else _whole_trees(target, run_id)
-    rows = [_judged(tree, run_id, f"of run {run_id}: {why}") for tree in trees]
+    trees = [] if target is None else _whole_trees(target, run.run_id)
+    rows = [_judged(tree, f"of run {run.run_id}: {why}") for tree in trees]
     yield from rows
     if all(row.removable for row in rows):
         yield Leftover(run.root, "run", True, why)
@@ -330,9 +330,9 @@ def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None
     return None
 
 
-def _judged(tree: Path, run_id: str, why: str) -> Leftover:
+def _judged(tree: Path, why: str) -> Leftover:
     with suppress(FileNotFoundError):
-        if not is_new_tree(tree, run_id):
+        if not is_new_tree(tree, run_of(tree)):
             return Leftover(tree, "new tree", False, _NO_MARK)
     return Leftover(tree, "new tree", True, why)
 
@@ -362,13 +362,13 @@ def _finished(work: WorkDir, run: RunPaths, manifest: Manifest | None, *, alone:
     return Leftover(run.root, "run", True, reason)
 
 
-def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
-    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
+def _losers(run: RunPaths) -> Iterator[Leftover]:
+    log = LeaseStore(run, WorkerIdentity.of_this_process()).log
     for batch_id in sorted(list_batches(run.done_dir)):
         folder = run.attempts_of(batch_id)
         try:
             attempts = sorted(path for path in folder.iterdir() if _ATTEMPT.match(path.name))
-            winner = run.root / str(read_done(run, run_id, batch_id)["attempt"])
+            winner = run.root / str(read_done(run, batch_id)["attempt"])
         except (FileNotFoundError, WorkDirError):
             continue  # already removed, or damaged: the packer opens the batch again
         if winner not in attempts:
@@ -387,7 +387,7 @@ def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> It
         return
     trees = _whole_trees(target, run_id)
     for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
-        yield _judged(tree, run_id, "a later packer works in another folder")
+        yield _judged(tree, "a later packer works in another folder")
 
 
 def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
@@ -395,7 +395,7 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
     with suppress(FileNotFoundError):
         for run_id, tree in staging_trees(target):
             if run_id not in known and is_being_removed(tree):
-                yield _judged(tree, run_id, _HALF_REMOVED)
+                yield _judged(tree, _HALF_REMOVED)
             elif run_id in REPAIR_RUNS:
                 reason = (
                     "leftover of an interrupted repair; run the same repair command again to "
@@ -407,8 +407,8 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
                 yield Leftover(tree, "new tree", False, reason)
 
 
-def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
-    store = LeaseStore(run, run_id, WorkerIdentity.of_this_process())
+def _check_nobody_holds(run: RunPaths) -> None:
+    store = LeaseStore(run, WorkerIdentity.of_this_process())
     held = []
     for batch_id, claim in sorted(_held(store).items()):
         holder = store.log.holder(batch_id, claim)
@@ -416,7 +416,7 @@ def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
             held.append(f"batch {batch_id}: process {holder.get('pid')} on {holder.get('host')}")
     if held:
         raise BusyError(
-            f"Workers hold {count(len(held), 'batch', 'batches')} of run {run_id}.",
+            f"Workers hold {count(len(held), 'batch', 'batches')} of run {run.run_id}.",
             path=str(run.root),
             details=held,
             next_step="End these workers. `leconvert release --stuck` releases the batches of "
@@ -436,7 +436,7 @@ def _held(store: LeaseStore) -> dict[int, int]:
 
 
 def _generation(work: WorkDir, run_id: str) -> int:
-    return max(Journal(work.run(run_id), run_id).generations(), default=0)
+    return max(Journal(work.run(run_id)).generations(), default=0)
 
 
 def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
@@ -455,7 +455,7 @@ def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
             raise _changed(f"A packer of run {run_id} started", row)
     if row.kind == "attempt":
         run = work.run(row.path.parents[2].name)
-        winner = str(read_done(run, run.root.name, int(row.path.parent.name))["attempt"])
+        winner = str(read_done(run, int(row.path.parent.name))["attempt"])
         if run.root / winner == row.path:
             raise _changed(f"{row.path} was published", row)
 
@@ -976,7 +976,7 @@ def _nothing_to_undo(target: Path, old: Path, found: Mapping[Path, Found]) -> Ta
 def _check_no_run_under_way(target: Path) -> None:
     work = WorkDir(work_dir_beside(target))
     run_id = work.current_run_id()
-    if run_id is None or Journal(work.run(run_id), run_id).read().step is PackStep.FINISHED:
+    if run_id is None or Journal(work.run(run_id)).read().step is PackStep.FINISHED:
         return
     raise BusyError(
         f"Run {run_id} of {target} is not finished.",
@@ -1167,7 +1167,6 @@ def release_batches(
     on_watch: Callable[[int], None] = lambda _count: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-    fs: FileSystem = LOCAL,
 ) -> ReleaseReport:
     """Release batches for the next worker that looks for work.
 
@@ -1182,7 +1181,6 @@ def release_batches(
         on_watch: Called with the number of batches before they are watched.
         clock: A monotonic clock in seconds.
         pause: Waits for some seconds.
-        fs: The file system.
 
     Returns:
         The report.
@@ -1203,15 +1201,12 @@ def release_batches(
         raise UsageError(f"lease_seconds must be above 0, not {lease_seconds}.")
     identity = WorkerIdentity.of_this_process()
     # The store only looks; it writes ends and resets here, never a claim.
-    store = LeaseStore(
-        run.paths, run.manifest.run_id, identity, lease_seconds=lease_seconds, clock=clock, fs=fs
-    )
+    store = LeaseStore(run.paths, identity, lease_seconds=lease_seconds, clock=clock)
     beats: dict[int, tuple[int, bytes]] = {}
     wanted = set(batches)
     if failed:
-        wanted |= list_batches(store.run.failed_dir, fs=fs) - list_batches(
-            store.run.done_dir, fs=fs
-        )
+        done = list_batches(store.run.done_dir, fs=store.fs)
+        wanted |= list_batches(store.run.failed_dir, fs=store.fs) - done
     judged = _judge_all(store, {*wanted, *(_held(store) if stuck else ())}, beats, force=force)
     watched = {row.batch_id for row in judged.values() if row.verdict is Verdict.WATCH}
     if watched:
@@ -1282,7 +1277,7 @@ def _holder(
 def _release(store: LeaseStore, row: Released) -> None:
     reason = f"released by process {os.getpid()} on {os.uname().nodename}"
     if row.state is BatchState.FAILED:
-        release_failed(store.run, store.run_id, row.batch_id, reason, fs=store.fs)
+        release_failed(store.run, row.batch_id, reason)
         return
     # Only the claim that was judged: its successor may have begun since.
     latest = store.log.read(row.batch_id).latest

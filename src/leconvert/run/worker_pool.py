@@ -63,11 +63,9 @@ class WorkerPool:
         """Return a worker's view of the batches."""
         store = LeaseStore(
             self.run.paths,
-            self.run.manifest.run_id,
             identity,
             lease_seconds=self._leases.lease_seconds,
             max_attempts=self._leases.max_attempts,
-            fs=self.run.fs,
         )
         return Board(store, self.run.manifest.num_batches)
 
@@ -104,7 +102,7 @@ class WorkerPool:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the records of all workers."""
-        return read_workers(self.run.paths, self.run.manifest.run_id, fs=self.run.fs)
+        return read_workers(self.run.paths)
 
     @contextmanager
     def inputs(self) -> Iterator[HubInputs | None]:
@@ -126,7 +124,7 @@ class WorkerPool:
     ) -> Worker:
         """Return a worker."""
         identity = WorkerIdentity.of_this_process()
-        reporter = WorkerReporter(self.run.paths, self.run.manifest.run_id, identity)
+        reporter = WorkerReporter(self.run.paths, identity)
         return Worker(
             self.run,
             self.board(identity),

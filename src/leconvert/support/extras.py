@@ -1,10 +1,9 @@
-"""How a missing package is installed into the very Python that runs this program.
+"""Packages that are imported when first used, and the command that installs a missing one.
 
+The command installs it into the very Python that runs this program.
 ``pip`` on the PATH may belong to another Python, and an environment made by uv has no pip. An extra
 is installed by the names of its packages. So it works alike whether leconvert came from an index, a
 file or a checkout, and leconvert itself does not change.
-
-Every layer uses this module; it uses only the errors of leconvert.
 """
 
 from __future__ import annotations
@@ -14,14 +13,69 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from leconvert.support.errors import InstallationError
+from leconvert.support.machine import check_platform
 
 _OURSELVES = "leconvert"
 # The checkout, if this module is in one; for an installed package the path is meaningless.
 _CHECKOUT = Path(__file__).parents[3]
+
+
+def lazy_names(
+    package: str, names: Mapping[str, Sequence[str]], *, title: str | None = None
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package.
+
+    Args:
+        package: The package.
+        names: The names that each module offers; a module of the package without its prefix.
+        title: The part of leconvert that needs torch, for the error if torch is missing.
+    """
+    full_name = {
+        name: module if module.startswith("leconvert.") else f"{package}.{module}"
+        for module, offered in names.items()
+        for name in offered
+    }
+
+    def get(name: str) -> Any:
+        if name not in full_name:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        check_platform()
+        try:
+            module = import_module(full_name[name])
+        except ModuleNotFoundError as error:
+            if title is None or error.name != "torch":
+                raise
+            raise missing_package(f"{title} needs torch", "probe") from error
+        value = getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
+
+
+class _LazyModule:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._name), name)
+        setattr(self, name, value)
+        return value
+
+
+def lazy_module(name: str) -> Any:
+    """Return a stand-in for a module that is expensive to import, such as NumPy.
+
+    ``leconvert convert --help`` reads the classes of options too, but computes nothing.
+    """
+    return _LazyModule(name)
 
 
 def missing_package(what: str, extra: str, otherwise: str = "") -> InstallationError:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert._version import __version__
-from leconvert.support.range_mover import RangeMover
+from leconvert.support.file_calls import RangeMover
 from leconvert.tables.data_file import OpenedTable, unreadable
 from leconvert.tables.footers import (
     FOOTERS,

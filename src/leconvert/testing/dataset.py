@@ -30,12 +30,13 @@ from leconvert.testing.encode import encode_clip
 # Statistics of generated episodes, in the shapes that LeRobot v2.1 stores.
 #
 # Numeric features are computed over all rows. Images are computed from the drawn frames (before
-# encoding), through a histogram a channel, so they are exact for the sampled frames.
+# encoding), over the pixels of the sampled ones; large frames are thinned, as LeRobot does it.
 
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 Stats = dict[str, Any]
+_COUNTED_SIDE = 150
 
 
 def column_stats(values: npt.NDArray[Any], *, quantiles: bool) -> Stats:
@@ -64,59 +65,37 @@ def column_stats(values: npt.NDArray[Any], *, quantiles: bool) -> Stats:
     return stats
 
 
-class ImageHistogram:
-    """Counts how often each channel has each of its 256 values, over the frames added so far."""
+def image_stats(images: Sequence[npt.NDArray[np.uint8]], *, quantiles: bool) -> Stats:
+    """Compute the statistics of frames of shape (height, width, 3).
 
-    def __init__(self) -> None:
-        self._counts = np.zeros((3, 256), dtype=np.int64)
-        self._images = 0
-
-    def add(self, image: npt.NDArray[np.uint8]) -> None:
-        """Count the pixels of one frame of shape (height, width, 3)."""
-        for channel in range(3):
-            self._counts[channel] += np.bincount(image[:, :, channel].ravel(), minlength=256)
-        self._images += 1
-
-    def stats(self, *, quantiles: bool) -> Stats:
-        """Return the statistics, scaled to 0..1, shape (3, 1, 1); ``count`` counts frames."""
-        levels = np.arange(256) / 255
-        total = self._counts.sum(axis=1)
-        mean = self._counts @ levels / total
-        variance = self._counts @ levels**2 / total - mean**2
-        present = self._counts > 0
-        found = {
-            "min": levels[present.argmax(axis=1)],
-            "max": levels[255 - present[:, ::-1].argmax(axis=1)],
-            "mean": mean,
-            "std": np.sqrt(np.maximum(variance, 0)),
-        }
-        if quantiles:
-            cumulated = self._counts.cumsum(axis=1)
-            for name, level in QUANTILES.items():
-                found[name] = levels[(cumulated >= level * total[:, None]).argmax(axis=1)]
-        stats: Stats = {name: values.reshape(3, 1, 1).tolist() for name, values in found.items()}
-        return stats | {"count": [self._images]}
+    Returns:
+        As `column_stats`, in the shape (3, 1, 1), scaled to 0..1; ``count`` counts frames.
+    """
+    step = max(1, max(images[0].shape) // _COUNTED_SIDE)
+    pixels = np.stack([image[::step, ::step] for image in images]).reshape(-1, 3)
+    stats = column_stats(pixels, quantiles=quantiles)
+    scaled = {name: np.reshape(value, (-1, 1, 1)) / 255 for name, value in stats.items()}
+    return {name: value.tolist() for name, value in scaled.items()} | {"count": [len(images)]}
 
 
 def pooled_stats(episodes: Sequence[Mapping[str, Stats]]) -> dict[str, Stats]:
     """Combine the statistics of episodes into a v2.0 dataset's ``stats.json``, without counts."""
-    return {feature: _pool(stats[feature] for stats in episodes) for feature in episodes[0]}
-
-
-def _pool(parts: Iterable[Stats]) -> Stats:
-    listed = list(parts)
-    counts = np.array([part["count"][0] for part in listed], dtype=np.float64)
-    means = np.array([part["mean"] for part in listed], dtype=np.float64)
-    deviations = np.array([part["std"] for part in listed], dtype=np.float64)
-    weights = (counts / counts.sum()).reshape(-1, *[1] * (means.ndim - 1))
-    mean = (means * weights).sum(axis=0)
-    variance = ((deviations**2 + (means - mean) ** 2) * weights).sum(axis=0)
-    return {
-        "mean": mean.tolist(),
-        "std": np.sqrt(variance).tolist(),
-        "max": np.array([part["max"] for part in listed]).max(axis=0).tolist(),
-        "min": np.array([part["min"] for part in listed]).min(axis=0).tolist(),
-    }
+    pooled = {}
+    for feature in episodes[0]:
+        counts, means, deviations, least, greatest = (
+            np.array([stats[feature][name] for stats in episodes])
+            for name in ("count", "mean", "std", "min", "max")
+        )
+        weights = (counts / counts.sum()).reshape(-1, *[1] * (means.ndim - 1))
+        mean = (means * weights).sum(axis=0)
+        variance = ((deviations**2 + (means - mean) ** 2) * weights).sum(axis=0)
+        pooled[feature] = {
+            "mean": mean.tolist(),
+            "std": np.sqrt(variance).tolist(),
+            "max": greatest.max(axis=0).tolist(),
+            "min": least.min(axis=0).tolist(),
+        }
+    return pooled
 
 
 # Frames with a label, and PNG files of frames.
@@ -465,14 +444,14 @@ def _encode_one(path: Path, spec: DatasetSpec, clip: _Clip) -> Stats:
         spec, clip.camera_number, (camera.height, camera.width), camera.noise_amplitude
     )
     sampled = sampled_frames(clip.length, spec.stats_samples)
-    histogram = ImageHistogram()
+    kept: list[Image] = []
 
     def frames() -> Iterator[npt.NDArray[np.uint8]]:
         for number in range(clip.length):
             label = FrameLabel(clip.camera_number, clip.number, number)
             image = draw_frame(label, camera.height, camera.width, noise=noise)
             if number in sampled:
-                histogram.add(image)
+                kept.append(image)
             yield image
 
     encode_clip(
@@ -484,7 +463,7 @@ def _encode_one(path: Path, spec: DatasetSpec, clip: _Clip) -> Stats:
         options=options,
         pixel_format=camera.pixel_format,
     )
-    return histogram.stats(quantiles=spec.quantiles)
+    return image_stats(kept, quantiles=spec.quantiles)
 
 
 def noise_of(
@@ -544,9 +523,6 @@ def make_dataset(root: str | Path, spec: DatasetSpec) -> Path:
     stats = _write_episodes(target, spec, lengths, clip_stats)
     _write_meta(target, spec, lengths, stats)
     return target
-
-
-# --- tables -----------------------------------------------------------------------------------
 
 
 def _write_episodes(
@@ -621,14 +597,16 @@ def _images(
     height, width = spec.image_size
     noise = noise_of(spec, number, spec.image_size, spec.image_noise_amplitude)
     sampled = sampled_frames(length, spec.stats_samples)
-    histogram = ImageHistogram()
-    structs = []
-    for frame in range(length):
-        image = draw_frame(FrameLabel(number, episode, frame), height, width, noise=noise)
-        if frame in sampled:
-            histogram.add(image)
-        structs.append({"bytes": encode_png(image), "path": f"frame_{frame:06d}.png"})
-    return structs, histogram.stats(quantiles=spec.quantiles)
+    images = [
+        draw_frame(FrameLabel(number, episode, frame), height, width, noise=noise)
+        for frame in range(length)
+    ]
+    stats = image_stats([images[frame] for frame in sorted(sampled)], quantiles=spec.quantiles)
+    structs = [
+        {"bytes": encode_png(image), "path": f"frame_{frame:06d}.png"}
+        for frame, image in enumerate(images)
+    ]
+    return structs, stats
 
 
 def _arrow_array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -671,9 +649,6 @@ def _schema(spec: DatasetSpec) -> pa.Schema:
             described[key] = {"shape": shape, "dtype": kind, "_type": "Array2D"}
     text = json.dumps({"info": {"features": described}})
     return pa.schema(fields, metadata={"huggingface": text})
-
-
-# --- meta -------------------------------------------------------------------------------------
 
 
 def _write_meta(

@@ -37,7 +37,7 @@ from leconvert.support.errors import (
 from leconvert.support.file_calls import MemoryFile, devices_with_fleeting_inodes
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
-from leconvert.transfer.hub import HubRepo, HubStore, find_repo
+from leconvert.transfer.hub import HubStore, find_repo
 from leconvert.transfer.store import RemoteFile, Store
 from leconvert.transfer.urls import UrlStore, open_store
 
@@ -239,14 +239,14 @@ class Files:
         self._cache = cache
         self._is_fixed = is_local or not root.startswith(_HUB)
         # The repo at the commit, and the dataset's folder in it; both go to other processes, too.
-        self._repo: HubRepo | None = None
+        self._repo: HubStore | None = None
         self._folder = ""
         # Folders of the repo that were listed, when a file in them was first needed.
         self._listed: dict[str, dict[str, RemoteFile]] = {}
         self._noted: dict[str, RemoteFile | _LocalFile] = {}
         self._fleeting: frozenset[int] = frozenset()
         # Belongs to this process: a store's client is expensive to make, and it serves all threads.
-        self._store: tuple[int, HubStore | UrlStore] | None = None
+        self._store: tuple[int, UrlStore] | None = None
 
     def name(self, relative: str) -> str:
         """Return a file's name in messages."""
@@ -431,17 +431,15 @@ class Files:
             return store, file
 
     def _connect(self) -> HubStore | UrlStore:
+        self.fix()
+        if self._repo is not None:
+            return self._repo
         process = os.getpid()
         if self._store is not None and self._store[0] == process:
             return self._store[1]
-        self.fix()
-        if self._repo is not None:
-            store: HubStore | UrlStore = HubStore(self._repo)
-        else:
-            store = open_store(self.root)  # the store's library keeps one client for each thread
-            if not store.fs.async_impl:  # others may not be safe for several threads
-                return store
-        self._store = process, store
+        store = open_store(self.root)  # the store's library keeps one client for each thread
+        if store.fs.async_impl:  # others may not be safe for several threads
+            self._store = process, store
         return store
 
 

@@ -25,13 +25,17 @@ from leconvert._version import __version__
 from leconvert.support.errors import (
     HubError,
     HubUnavailableError,
-    InterruptedRunError,
     SourceError,
 )
 from leconvert.transfer import client
 from leconvert.transfer.client import TRIES, Patience, ask_hub, hub_errors, make_api
 from leconvert.transfer.names import folder_of, in_folder, repository_of
-from leconvert.transfer.store import RemoteFile, is_content, other_content
+from leconvert.transfer.store import (
+    RemoteFile,
+    is_content,
+    other_content,
+    stopped_while_fetching,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import Response
@@ -42,6 +46,8 @@ _CHUNK_BYTES = 1 << 20
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 # The Hub's ETag of a file: the id of its Git blob, or in large-file storage its SHA-256.
 _CONTENT_ID = re.compile(r'"?([0-9a-f]{40}|[0-9a-f]{64})"?')
+_READS_OF_A_SMALL_FILE = 3
+_SECONDS_BETWEEN_LOOKS = 0.5  # the caller's stop flag wakes nobody, so it is looked at
 # Seconds to connect, to read, to write, and to get a connection.
 _TIMEOUT = (20.0, 60.0, 60.0, 60.0)
 
@@ -55,11 +61,16 @@ class Body:
     digest: str = ""  # digest of the whole file, as in `RemoteFile`; empty if the answer has none
 
 
-@dataclass(frozen=True, slots=True)
-class HubRepo:
-    """A dataset on the Hub, pinned to a commit. It is picklable and holds no connection.
+def _never() -> bool:
+    return False
 
-    Paths of its files are relative to its folder in the repository.
+
+@dataclass(frozen=True, slots=True)
+class HubStore:
+    """The files of a dataset on the Hub at one commit. Threads may share it.
+
+    It holds no connection, so it can be sent to another process. Paths of its files are relative to
+    its folder in the repository.
     """
 
     repo_id: str  # ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``
@@ -69,6 +80,10 @@ class HubRepo:
     kind: str = "dataset"
     # The token in the client's form; None for the user's own.
     token: str | bool | None = field(default=None, repr=False, compare=False)
+    # Called while waiting, and with each chunk that arrives.
+    should_stop: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    # Consecutive failures without a single new byte after which to give up.
+    tries: int = field(default=TRIES, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -123,75 +138,6 @@ class HubRepo:
             hf_raise_for_status(answer)
             yield Body(_first_byte(answer), answer.iter_raw(_CHUNK_BYTES), _content_id(answer))
 
-
-def find_repo(url: str) -> tuple[HubRepo, str] | None:
-    """Return the repo of a URL, at the current commit of its revision, and the folder in it.
-
-    Returns:
-        None for a bucket, which has no commits.
-    """
-    from huggingface_hub import HfFileSystem
-
-    place: Any = ask_hub(url, None, lambda: HfFileSystem().resolve_path(url))
-    if not hasattr(place, "repo_id"):
-        return None
-    where = {"repo_type": place.repo_type, "revision": place.revision}
-    found = ask_hub(
-        place.repo_id, place.revision, lambda: make_api().repo_info(place.repo_id, **where)
-    )
-    assert found.sha is not None
-    return HubRepo(place.repo_id, found.sha, kind=place.repo_type), place.path_in_repo
-
-
-def _first_byte(answer: Response) -> int:
-    """Return the offset where a body begins: a server or a proxy may ignore the requested range."""
-    if answer.status_code != 206:
-        return 0
-    found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
-    if found is None:
-        raise ConnectionError(
-            "the server sent a part of the file but did not say which bytes they are"
-        )
-    return int(found[1])
-
-
-def _content_id(answer: Response) -> str:
-    """Return the content id of a file from the first answer, before a redirect to storage."""
-    first = answer.history[0] if answer.history else answer
-    told = first.headers.get("X-Linked-Etag") or first.headers.get("ETag") or ""
-    found = _CONTENT_ID.fullmatch(told)
-    return "" if found is None else found[1]
-
-
-_READS_OF_A_SMALL_FILE = 3
-_SECONDS_BETWEEN_LOOKS = 0.5  # the caller's stop flag wakes nobody, so it is looked at
-
-
-class HubStore:
-    """The files of one repo at one commit. Threads may share it.
-
-    Args:
-        repo: The repo.
-        should_stop: Called while waiting, and with each chunk that arrives.
-        tries: Consecutive failures without a single new byte after which to give up.
-    """
-
-    def __init__(
-        self,
-        repo: HubRepo,
-        *,
-        should_stop: Callable[[], bool] = lambda: False,
-        tries: int = TRIES,
-    ) -> None:
-        self._repo = repo
-        self._should_stop = should_stop
-        self._tries = tries
-
-    @property
-    def name(self) -> str:
-        """The repo's name in messages."""
-        return self._repo.name
-
     def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
         """Yield the files below a folder; nothing if the folder does not exist.
 
@@ -204,22 +150,21 @@ class HubStore:
         """
         from huggingface_hub.errors import EntryNotFoundError
 
-        repo = self._repo
-        api = make_api(endpoint=repo.endpoint, token=repo.token)
+        api = make_api(endpoint=self.endpoint, token=self.token)
 
         def ask(told: int) -> Iterator[RemoteFile]:
-            with hub_errors(repo.repo_id, repo.commit):
+            with hub_errors(self.repo_id, self.commit):
                 entries = api.list_repo_tree(
-                    repo.repository,
-                    repo.full_path(folder) or None,
+                    self.repository,
+                    self.full_path(folder) or None,
                     recursive=recursive,
-                    revision=repo.commit,
-                    repo_type=repo.kind,
+                    revision=self.commit,
+                    repo_type=self.kind,
                 )
                 yield from islice(self._files_among(entries), told, None)
 
         try:
-            yield from self._again(folder or repo.name, ask, lambda _: 1)
+            yield from self._again(folder or self.name, ask, lambda _: 1)
         except HubError as error:
             if not isinstance(error.__cause__, EntryNotFoundError):
                 raise
@@ -227,7 +172,7 @@ class HubStore:
     def _files_among(self, entries: Iterable[RepoFile | RepoFolder]) -> Iterator[RemoteFile]:
         from huggingface_hub.hf_api import RepoFile
 
-        top = folder_of(self._repo.repo_id)
+        top = folder_of(self.repo_id)
         for entry in entries:
             if not isinstance(entry, RepoFile):
                 continue
@@ -255,7 +200,7 @@ class HubStore:
         from huggingface_hub.errors import EntryNotFoundError
 
         def ask() -> tuple[bytes, str]:
-            with self._repo.open(path) as body:
+            with self.open(path) as body:
                 return b"".join(body.chunks), digest or body.digest
 
         for _ in range(_READS_OF_A_SMALL_FILE):
@@ -292,11 +237,11 @@ class HubStore:
         from huggingface_hub import constants, try_to_load_from_cache
 
         found = try_to_load_from_cache(
-            self._repo.repository,
-            self._repo.full_path(file.path),
+            self.repository,
+            self.full_path(file.path),
             cache_dir=constants.HF_HUB_CACHE,
-            revision=self._repo.commit,
-            repo_type=self._repo.kind,
+            revision=self.commit,
+            repo_type=self.kind,
         )
         return Path(found) if isinstance(found, str) else None
 
@@ -308,7 +253,7 @@ class HubStore:
 
         def ask(arrived: int) -> Iterator[bytes]:
             at = start + arrived
-            with self._repo.open(file.path, at, stop) as body:
+            with self.open(file.path, at, stop) as body:
                 skip = at - body.start  # the answer may begin before the range
                 for chunk in body.chunks if skip >= 0 else ():
                     self._check_stop(file.path)
@@ -349,7 +294,7 @@ class HubStore:
                 patience.wait(error, arrived=arrived > before)
 
     def _patience(self, what: str) -> Patience:
-        return Patience(self._tries, partial(self._wait, what))
+        return Patience(self.tries, partial(self._wait, what))
 
     def _wait(self, path: str, seconds: float) -> None:
         while seconds > 0:
@@ -358,9 +303,44 @@ class HubStore:
             seconds -= _SECONDS_BETWEEN_LOOKS
 
     def _check_stop(self, path: str) -> None:
-        if self._should_stop():
-            raise InterruptedRunError(
-                f"Stopped while fetching {path}.",
-                path=path,
-                next_step="Run the same command again to continue.",
-            )
+        if self.should_stop():
+            raise stopped_while_fetching(path)
+
+
+def find_repo(url: str) -> tuple[HubStore, str] | None:
+    """Return the repo of a URL, at the current commit of its revision, and the folder in it.
+
+    Returns:
+        None for a bucket, which has no commits.
+    """
+    from huggingface_hub import HfFileSystem
+
+    place: Any = ask_hub(url, None, lambda: HfFileSystem().resolve_path(url))
+    if not hasattr(place, "repo_id"):
+        return None
+    where = {"repo_type": place.repo_type, "revision": place.revision}
+    found = ask_hub(
+        place.repo_id, place.revision, lambda: make_api().repo_info(place.repo_id, **where)
+    )
+    assert found.sha is not None
+    return HubStore(place.repo_id, found.sha, kind=place.repo_type), place.path_in_repo
+
+
+def _first_byte(answer: Response) -> int:
+    """Return the offset where a body begins: a server or a proxy may ignore the requested range."""
+    if answer.status_code != 206:
+        return 0
+    found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+    if found is None:
+        raise ConnectionError(
+            "the server sent a part of the file but did not say which bytes they are"
+        )
+    return int(found[1])
+
+
+def _content_id(answer: Response) -> str:
+    """Return the content id of a file from the first answer, before a redirect to storage."""
+    first = answer.history[0] if answer.history else answer
+    told = first.headers.get("X-Linked-Etag") or first.headers.get("ETag") or ""
+    found = _CONTENT_ID.fullmatch(told)
+    return "" if found is None else found[1]

@@ -15,7 +15,6 @@ The folder must be local, since exclusion uses ``flock``.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -35,11 +34,13 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.storage_errors import storage_errors
-from leconvert.transfer.incoming import part_in
 from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.store import RemoteFile, part_in, stopped_while_fetching
+from leconvert.workdir.locks import new_lock
 
 if TYPE_CHECKING:
-    from leconvert.transfer.store import RemoteFile
+    from filelock import BaseFileLock
+
 
 _SECONDS_BETWEEN_LOOKS = 0.1  # other processes release room, and they notify nobody
 _BLOCK_BYTES = 512
@@ -121,12 +122,12 @@ class ScratchSlot:
         finally:
             # Files that an error left there remain counted. Others read the note under the lock
             # only, since a half-written note looks empty.
-            with suppress(OSError), _locked(self._root / "lock"):
-                self._note(_bytes_in(self.files_dir))
+            with suppress(OSError), _locked(self._root):
+                self._note(bytes_in(self.files_dir))
 
     def _try(self, at_least: int, at_most: int, prepare: Callable[[int], None]) -> int | None:
         limit = self.limit_bytes
-        with storage_errors(self._root), _locked(self._root / "lock"):
+        with storage_errors(self._root), _locked(self._root):
             granted = at_most if limit is None else self._share(limit, at_least, at_most)
             if granted is not None:
                 prepare(granted)
@@ -145,9 +146,10 @@ class ScratchSlot:
                 continue
             if _is_held(slot):
                 held += 1
-                reserved += _read_number(slot / "reserved")
+                with suppress(FileNotFoundError, ValueError):  # a full disk left it empty
+                    reserved += int((slot / "reserved").read_text())
             else:
-                left_over.append((slot, _bytes_in(slot / "files")))
+                left_over.append((slot, bytes_in(slot / "files")))
         free = limit - reserved
         if free < at_least:
             return None
@@ -201,8 +203,8 @@ def hold_slot(
     """
     root = options.place(owner)
     try:
-        with storage_errors(root), _locked(root / "lock"):
-            folder, descriptor = _take(root, name)
+        with storage_errors(root), _locked(root):
+            folder, lock = _take(root, name)
     except OSError as error:
         raise StorageError(
             f"{root} cannot be used for scratch files: {error.strerror or error}.",
@@ -211,11 +213,11 @@ def hold_slot(
         ) from error
     try:
         yield ScratchSlot(root, folder, options.limit_bytes)
-        with suppress(OSError), _locked(root / "lock"):
+        with suppress(OSError), _locked(root):
             shutil.rmtree(folder)
     finally:
         _remove_if_last(root, folder)
-        os.close(descriptor)
+        lock.release()
 
 
 @contextmanager
@@ -262,19 +264,27 @@ def usual_limit(options: ScratchOptions, owner: str) -> int:
     root = options.place(owner)
     there = next(folder for folder in (root, *root.parents) if folder.is_dir())
     with storage_errors(there):
-        return (shutil.disk_usage(there).free + _bytes_in(root)) * 4 // 5
+        return (shutil.disk_usage(there).free + bytes_in(root)) * 4 // 5
 
 
 def _slot_name(name: str) -> str:
     return f"slot-{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}"
 
 
-def _take(root: Path, name: str | None) -> tuple[Path, int]:
+def _take(root: Path, name: str | None) -> tuple[Path, BaseFileLock]:
+    """Return a slot and its lock, which is held; the lock over all slots is held, too."""
     numbers = count()
     while True:
         folder = root / (f"slot-{next(numbers)}" if name is None else _slot_name(name))
-        if (descriptor := _hold(folder)) is not None:
-            return folder, descriptor
+        (folder / "files").mkdir(parents=True, exist_ok=True)
+        if (lock := _hold(folder)) is not None:
+            try:
+                # Files of an earlier holder count until this holder reserves or waits.
+                (folder / "reserved").write_text(str(bytes_in(folder / "files")))
+            except BaseException:
+                lock.release()
+                raise
+            return folder, lock
         if name is not None:
             raise BusyError(
                 f"Another process of this host works on {name} in {folder}.",
@@ -283,30 +293,22 @@ def _take(root: Path, name: str | None) -> tuple[Path, int]:
             )
 
 
-def _hold(folder: Path) -> int | None:
-    """Hold a slot, making it if needed; return None if another process holds it."""
-    (folder / "files").mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Files of an earlier holder count until this holder reserves or waits.
-        (folder / "reserved").write_text(str(_bytes_in(folder / "files")))
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+def _hold(slot: Path) -> BaseFileLock | None:
+    """Return the lock of a slot, held; None if another process holds it."""
+    from filelock import Timeout
+
+    lock = new_lock(slot / "held")
+    with suppress(Timeout):
+        lock.acquire()
+        return lock
+    return None
 
 
 def _remove_if_last(root: Path, mine: Path) -> None:
     """Remove the folder of the run if it has no other holder and no files."""
-    with suppress(OSError), _locked(root / "lock"):
+    with suppress(OSError), _locked(root):
         slots = _slots(root)
-        if not any(
-            _bytes_in(slot / "files") or (slot != mine and _is_held(slot)) for slot in slots
-        ):
+        if not any(bytes_in(slot / "files") or (slot != mine and _is_held(slot)) for slot in slots):
             shutil.rmtree(root)  # with the lock: a waiting process notices, and makes another
 
 
@@ -315,53 +317,30 @@ def _slots(root: Path) -> list[Path]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; a file that was removed meanwhile excludes nobody and is made again."""
-    while (descriptor := _lock(path)) is None:
-        pass
+def _locked(root: Path) -> Iterator[None]:
+    """Hold the lock over all slots; if it was removed meanwhile, it is made again."""
+    lock = new_lock(root / "lock", wait_seconds=-1)
+    while not lock.is_locked:
+        root.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # the last holder has just removed the folder
+            lock.acquire()
     try:
         yield
     finally:
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int | None:
-    """Return the descriptor of a held lock file; None if the file was removed while waiting."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if path.stat().st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-    return None
+        lock.release()
 
 
 def _is_held(slot: Path) -> bool:
-    try:
-        descriptor = os.open(slot / "held", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not (slot / "held").exists():  # a lock would make it
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    lock = _hold(slot)
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
-def _read_number(path: Path) -> int:
-    with suppress(FileNotFoundError, ValueError):
-        return int(path.read_text())
-    return 0
-
-
-def _bytes_in(folder: Path) -> int:
+def bytes_in(folder: Path) -> int:
+    """Return the disk space of the files below a folder."""
     found = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
@@ -395,7 +374,7 @@ class Window:
     Args:
         files: The files in the order in which they are read.
         folder: The folder. Files are stored below ``whole`` under their paths; existing ones are
-            not trusted. For the paths of parts see `leconvert.transfer.incoming.part_in`.
+            not trusted. For the paths of parts see `leconvert.transfer.store.part_in`.
         fetch: Fetches one file to a path, or raises; called by several threads.
         budget_bytes: Maximum of bytes there at a time; at least the largest file's charge.
         should_stop: Called while the reader waits.
@@ -486,12 +465,7 @@ class Window:
         """Wait until a fetch has ended, in any way."""
         while not self._fetches[place].done():
             if self._should_stop():
-                path = self._files[place].path
-                raise InterruptedRunError(
-                    f"Stopped while fetching {path}.",
-                    path=path,
-                    next_step="Run the same command again to continue.",
-                )
+                raise stopped_while_fetching(self._files[place].path)
             wait([self._fetches[place]], _SECONDS_BETWEEN_STOPS)
 
     def _bring(self, place: int) -> None:

@@ -35,9 +35,9 @@ from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.support.machine import Machine, allowed_cores
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import without_secrets, without_secrets_in
-from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
+from leconvert.workdir.fs import names_in, replace_record
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
-from leconvert.workdir.records import RunPaths, encode_record, read_record
+from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import tool_versions
 
 _VERSION = 1
@@ -46,34 +46,26 @@ _SECONDS_BETWEEN_REPORTS = 1.0
 _SECONDS_BETWEEN_IDLE_REPORTS = 10.0
 
 
-def _write(
-    path: Path, kind: str, run_id: str, fields: Mapping[str, Any], fs: FileSystem = LOCAL
-) -> None:
-    replace_record(path, encode_record(kind, _VERSION, run_id, fields), fs=fs)
+def _write(run: RunPaths, path: Path, kind: str, fields: Mapping[str, Any]) -> None:
+    replace_record(path, run.encode(kind, _VERSION, fields), fs=run.fs)
 
 
 def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
     made_of: type[Record],
+    run: RunPaths,
     folder: Path,
     kind: str,
-    run_id: str,
     *,
     skip: Collection[str] = (),
-    fs: FileSystem,
 ) -> list[Record]:
     """Return the records of a folder, sorted by token, without those that cannot be read."""
-    try:
-        with storage_errors(folder):
-            names = fs.list_names(folder)
-    except FileNotFoundError:
-        return []
     found, types = list[Record](), get_type_hints(made_of)
-    for name in names:
+    for name in names_in(folder, fs=run.fs):
         token = name.removesuffix(".json")
         if name.startswith(".") or token == name or token in skip:
             continue
         try:
-            record = read_record(folder / name, kind, version=_VERSION, run_id=run_id, fs=fs)
+            record = run.read(folder / name, kind, _VERSION)
             value = made_of(**_checked(record, types))
         except (OSError, StorageError, WorkDirError, TypeError):
             continue  # a record for display: cut off by a power loss, gone, or edited
@@ -140,18 +132,14 @@ class WorkerRecord:
         return self.state == "ended" or process_is_gone(asdict(self))
 
 
-def write_worker(
-    run: RunPaths, run_id: str, record: WorkerRecord, *, fs: FileSystem = LOCAL
-) -> None:
+def write_worker(run: RunPaths, record: WorkerRecord) -> None:
     """Write or replace a worker's record; a power loss may lose it."""
-    _write(run.worker(record.token), "worker", run_id, asdict(record), fs)
+    _write(run, run.worker(record.token), "worker", asdict(record))
 
 
-def read_workers(
-    run: RunPaths, run_id: str, *, skip: Collection[str] = (), fs: FileSystem = LOCAL
-) -> list[WorkerRecord]:
+def read_workers(run: RunPaths, *, skip: Collection[str] = ()) -> list[WorkerRecord]:
     """Return the records of all workers, sorted by token, without unreadable ones."""
-    return _read_all(WorkerRecord, run.workers_dir, "worker", run_id, skip=skip, fs=fs)
+    return _read_all(WorkerRecord, run, run.workers_dir, "worker", skip=skip)
 
 
 class WorkerReporter:
@@ -163,18 +151,14 @@ class WorkerReporter:
     def __init__(
         self,
         run: RunPaths,
-        run_id: str,
         worker: WorkerIdentity,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        fs: FileSystem = LOCAL,
     ) -> None:
         self._run = run
-        self._run_id = run_id
         self._clock = clock
         self._now = now
-        self._fs = fs
         self._began = clock()
         self._due_at = -math.inf
         self._processed_bytes = 0
@@ -226,7 +210,7 @@ class WorkerReporter:
             peak_memory_bytes=Machine().peak_memory(),
         )
         with suppress(OSError, StorageError):
-            write_worker(self._run, self._run_id, self.record, fs=self._fs)
+            write_worker(self._run, self.record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +248,9 @@ class Invocation:
 
 def record_invocation(
     run: RunPaths,
-    run_id: str,
     called: str,
     command: Sequence[str] | None,
     *,
-    fs: FileSystem = LOCAL,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
     """Record the call of this process. It never fails; see the module's docstring."""
@@ -288,10 +270,10 @@ def record_invocation(
     path = run.invocation(identity.token)
     with suppress(OSError, StorageError):
         with suppress(FileExistsError):
-            fs.make_dir(run.invocations_dir)
-        _write(path, "invocation", run_id, {**fields, "file_system_ahead_seconds": None}, fs)
+            run.fs.make_dir(run.invocations_dir)
+        _write(run, path, "invocation", {**fields, "file_system_ahead_seconds": None})
         ahead = round(path.stat().st_mtime - written.timestamp(), 2)
-        _write(path, "invocation", run_id, {**fields, "file_system_ahead_seconds": ahead}, fs)
+        _write(run, path, "invocation", {**fields, "file_system_ahead_seconds": ahead})
 
 
 def _folder() -> str:
@@ -301,11 +283,11 @@ def _folder() -> str:
         return ""  # the folder was removed
 
 
-def read_invocations(run: RunPaths, run_id: str) -> list[Invocation]:
+def read_invocations(run: RunPaths) -> list[Invocation]:
     """Return the calls of all processes of a run, oldest first by their own clocks."""
     found: list[Invocation] = []
     with suppress(OSError, StorageError):
-        found = _read_all(Invocation, run.invocations_dir, "invocation", run_id, fs=LOCAL)
+        found = _read_all(Invocation, run, run.invocations_dir, "invocation")
     return sorted(found, key=lambda entry: (entry.at, entry.token))
 
 
@@ -330,29 +312,29 @@ class JobRecord:
     submitted: str
 
 
-def write_job(run: RunPaths, run_id: str, record: JobRecord, *, fs: FileSystem = LOCAL) -> None:
+def write_job(run: RunPaths, record: JobRecord) -> None:
     """Write a submission's record; a power loss may lose it."""
     with storage_errors(run.jobs_dir):
         run.jobs_dir.mkdir(exist_ok=True)
-    _write(run.job(record.token), "job", run_id, asdict(record), fs)
+    _write(run, run.job(record.token), "job", asdict(record))
 
 
-def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[JobRecord]:
+def read_jobs(run: RunPaths) -> list[JobRecord]:
     """Return all submissions, oldest first, without unreadable ones."""
-    found = _read_all(JobRecord, run.jobs_dir, "job", run_id, fs=fs)
+    found = _read_all(JobRecord, run, run.jobs_dir, "job")
     return sorted(found, key=lambda record: (record.submitted, record.job_id))
 
 
-def record_probe(run: RunPaths, run_id: str, document: Mapping[str, Any]) -> None:
+def record_probe(run: RunPaths, document: Mapping[str, Any]) -> None:
     """Record the probe's document, or the error if there is none; never fails."""
     with suppress(OSError, StorageError, ValueError):
-        _write(run.probe_result, "probe-of-run", run_id, {"probe": dict(document)})
+        _write(run, run.probe_result, "probe-of-run", {"probe": dict(document)})
 
 
-def read_probe(run: RunPaths, run_id: str) -> Mapping[str, Any] | None:
+def read_probe(run: RunPaths) -> Mapping[str, Any] | None:
     """Return the probe's document, or None if there is none."""
     try:
-        record = read_record(run.probe_result, "probe-of-run", version=_VERSION, run_id=run_id)
+        record = run.read(run.probe_result, "probe-of-run", _VERSION)
     except (OSError, LeconvertError):
         return None
     document = record.get("probe")

@@ -40,7 +40,7 @@ from pathlib import Path
 from leconvert.support.errors import LeconvertError, WorkDirError
 from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
-from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there
+from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there, names_in
 from leconvert.workdir.records import encode_record, read_record
 from leconvert.workdir.swap import TREE_RECORD, old_dir
 
@@ -233,11 +233,7 @@ def _record_of(place: Path) -> Path:
 
 def _in_folder(folder: Path, fs: FileSystem) -> dict[str, list[FormerState]]:
     """Return the former states in a folder by `folded_name` of their target's name."""
-    try:
-        with storage_errors(folder):
-            names = set(fs.list_names(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+    names = set(names_in(folder, fs=fs))
     found: dict[str, list[FormerState]] = {}
     candidates = {name for name in names if ".former-" in name}
     candidates |= {name[1:] for name in candidates if name.startswith(".")}

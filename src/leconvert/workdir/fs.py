@@ -245,6 +245,15 @@ def sync_dir(path: Path, *, fs: FileSystem = LOCAL) -> None:
         fs.sync_dir(path)
 
 
+def names_in(folder: Path, *, fs: FileSystem = LOCAL) -> list[str]:
+    """Return the names in a folder, sorted; none if there is no folder."""
+    with storage_errors(folder):
+        try:
+            return fs.list_names(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
 def sync_tree(root: Path, *, files: bool = True, fs: FileSystem = LOCAL) -> None:
     """Sync ``root``, every folder below it and, if ``files``, their files to disk."""
     with storage_errors(root):

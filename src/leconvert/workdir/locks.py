@@ -150,7 +150,7 @@ def remove_planner_lock(work_dir: WorkDir) -> None:
 
 @contextmanager
 def packer_lock(
-    run: RunPaths, run_id: str, *, wait: LockWait | None = None, beats: bool = False
+    run: RunPaths, *, wait: LockWait | None = None, beats: bool = False
 ) -> Iterator[None]:
     """Hold the packer's lock of a run; see `hold_lock`. A removed run is not made again.
 
@@ -160,12 +160,12 @@ def packer_lock(
     """
     path = run.packer_lock
     if not run.root.is_dir():
-        raise _removed(run, run_id)
-    with hold_lock(path, "packer", run_id=run_id, wait=wait, beats=beats):
+        raise _removed(run)
+    with hold_lock(path, "packer", run_id=run.run_id, wait=wait, beats=beats):
         try:
             inside = set(run.root.iterdir())
         except FileNotFoundError:
-            raise _removed(run, run_id) from None
+            raise _removed(run) from None
         # A lock makes its parent folders; if the run was removed, they hold only the lock.
         if inside <= {path, _holder(path)} and beats:
             with suppress(OSError):
@@ -173,13 +173,13 @@ def packer_lock(
                     made.unlink(missing_ok=True)
                 for folder in (run.root, run.root.parent, run.root.parent.parent):
                     folder.rmdir()
-            raise _removed(run, run_id)
+            raise _removed(run)
         yield
 
 
-def _removed(run: RunPaths, run_id: str) -> WorkDirError:
+def _removed(run: RunPaths) -> WorkDirError:
     return WorkDirError(
-        f"Run {run_id} was removed during the work on it.",
+        f"Run {run.run_id} was removed during the work on it.",
         path=str(run.root),
         next_step="Look at the target: another process may have finished the run. If not, "
         "convert again.",
@@ -219,12 +219,12 @@ def target_lock(target: Path, run_id: str, *, wait: LockWait | None = None) -> I
                 path.parent.rmdir()  # fails if it is another process's by now
 
 
-def read_packer(run: RunPaths, *, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
+def read_packer(run: RunPaths) -> Mapping[str, Any]:
     """Return the last holder of the packer's lock (see `WorkerIdentity`), or an empty mapping.
 
     The lock may have been released since.
     """
-    return _read_holder(run.packer_lock, fs)
+    return _read_holder(run.packer_lock, run.fs)
 
 
 def _read_holder(lock: Path, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
@@ -606,38 +606,36 @@ class OneHost:
             "copied into place."
         )
 
-    def file_system(self, run: RunPaths) -> FileSystem:
-        """Return the file operations that every process of this run must publish with."""
-        return LOCAL if self.has_links else OneHostFileSystem(run.naming_lock)
+    def paths(self, run: RunPaths) -> RunPaths:
+        """Return a run's paths with the file operations of this host."""
+        return run if self.has_links else run.using(OneHostFileSystem(run.naming_lock))
 
 
-def plan_one_host(
-    run: RunPaths, run_id: str, *, asked_for: bool = False, fs: FileSystem = LOCAL
-) -> OneHost | None:
+def plan_one_host(run: RunPaths, *, asked_for: bool = False) -> OneHost | None:
     """Test a new run's folder, and record this host if it has no hard links or must be alone.
 
     Only Linux hosts share a work dir.
 
     Call it when the run's folders exist and its manifest does not.
     """
-    why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
+    why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=run.fs)
     alone = why or (ASKED_FOR if asked_for else "" if is_linux() else NOT_LINUX)
     if not alone:
         return None
     planned = OneHost(
         HostIdentity.of_this_host(), _device(run.root), has_links=not why, reason=alone
     )
-    _write(run, run_id, planned)
+    _write(run, planned)
     return planned
 
 
-def read_one_host(run: RunPaths, run_id: str) -> OneHost | None:
+def read_one_host(run: RunPaths) -> OneHost | None:
     """Return the record of a run, or None if any number of hosts may work.
 
     Raises:
         WorkDirError: The record is damaged.
     """
-    fields = find_record(run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run_id)
+    fields = find_record(run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run.run_id)
     if fields is None:
         return None
     try:
@@ -659,7 +657,7 @@ def read_one_host(run: RunPaths, run_id: str) -> OneHost | None:
         ) from error
 
 
-def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
+def admit_host(run: RunPaths, planned: OneHost) -> OneHost:
     """Refuse every host except the one that planned the run; record its current boot and mount.
 
     Raises:
@@ -672,7 +670,7 @@ def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
             why = f": the file system of {run.root} has no hard links ({planned.reason}), which "
             why += "several hosts need."
         raise OneHostOnlyError(
-            f"Only the host {planned.host.name}, which planned run {run_id}, may work on "
+            f"Only the host {planned.host.name}, which planned run {run.run_id}, may work on "
             f"it{why} This host is "
             f"{here.name}{', another one' * (here.name == planned.host.name)}.",
             path=str(run.root),
@@ -687,20 +685,20 @@ def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
         )
     now = replace(planned, host=replace(planned.host, boot=here.boot), device=_device(run.root))
     if now != planned:
-        _write(run, run_id, now)
+        _write(run, now)
     return now
 
 
-def check_still_alone(run: RunPaths, run_id: str, mine: OneHost) -> None:
+def check_still_alone(run: RunPaths, mine: OneHost) -> None:
     """Check that nobody has started through another boot or mount since this process did.
 
     Raises:
         OneHostOnlyError: Another process uses the run through another boot or mount.
     """
-    now = read_one_host(run, run_id)
+    now = read_one_host(run)
     if now is not None and now != mine:
         raise OneHostOnlyError(
-            f"Two hosts or mounts with the name {now.host.name} use run {run_id}. Only one "
+            f"Two hosts or mounts with the name {now.host.name} use run {run.run_id}. Only one "
             "of them may work on it.",
             path=str(run.root),
             next_step="Let that one finish. Machines that are copies of one image need names of "
@@ -708,14 +706,14 @@ def check_still_alone(run: RunPaths, run_id: str, mine: OneHost) -> None:
         )
 
 
-def _write(run: RunPaths, run_id: str, record: OneHost) -> None:
+def _write(run: RunPaths, record: OneHost) -> None:
     fields = {
         **record.host.as_fields(),
         "device": record.device,
         "exclusion": _WITH_LINKS if record.has_links else _UNDER_A_LOCK,
         "reason": record.reason,
     }
-    write_durably(run.one_host, encode_record("one-host", ONE_HOST_VERSION, run_id, fields))
+    write_durably(run.one_host, run.encode("one-host", ONE_HOST_VERSION, fields))
 
 
 def _device(folder: Path) -> int:

@@ -24,6 +24,7 @@ from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
     FileSystem,
+    names_in,
     publish_exclusively,
     sync_dir,
     write_durably,
@@ -144,10 +145,10 @@ def is_default_work_dir(folder: Path) -> bool:
 def targets_beside(dataset: Path) -> list[Path]:
     """Return the targets in a dataset's folder that have a default work dir there, sorted."""
     folder = dataset.parent
-    with storage_errors(folder):
-        names = LOCAL.list_names(folder) if folder.is_dir() else []
     return sorted(
-        folder / name[1 : -len(_WORK_DIR)] for name in names if is_default_work_dir(folder / name)
+        folder / name[1 : -len(_WORK_DIR)]
+        for name in names_in(folder)
+        if is_default_work_dir(folder / name)
     )
 
 
@@ -268,11 +269,7 @@ class WorkDir:
 
         A user may name a folder as work dir whose ``runs`` holds the runs of another program.
         """
-        try:
-            with storage_errors(self.runs_dir):
-                names = LOCAL.list_names(self.runs_dir)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        names = names_in(self.runs_dir)
         return [name for name in names if _RUN_ID.match(name) and self._is_run(name)]
 
     def _is_run(self, name: str) -> bool:
@@ -287,7 +284,7 @@ class WorkDir:
 class RunPaths:
     """Every path of one run. Batches are numbered with six digits, wider where needed."""
 
-    __slots__ = ("root",)
+    __slots__ = ("fs", "root")
 
     manifest = _Below("manifest.json")  # head of the plan: source, options, versions
     batches = _Below("batches.jsonl")  # the plan's batches, one line each
@@ -338,8 +335,26 @@ class RunPaths:
     job = _Numbered("jobs/{}.json")  # the request of one submission to a scheduler
     journal_record = _Numbered("journal/{:04d}.json")  # the record of one packer, by its generation
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, fs: FileSystem = LOCAL) -> None:
         self.root = root
+        self.fs = fs  # the file operations that every process of the run must publish with
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which is in each of its records."""
+        return self.root.name
+
+    def using(self, fs: FileSystem) -> RunPaths:
+        """Return the same paths with other file operations."""
+        return RunPaths(self.root, fs)
+
+    def read(self, path: Path, kind: str, version: int) -> dict[str, Any]:
+        """Read one of the run's records; see `read_record`."""
+        return read_record(path, kind, version=version, run_id=self.run_id, fs=self.fs)
+
+    def encode(self, kind: str, version: int, fields: Mapping[str, Any]) -> bytes:
+        """Return one of the run's records as bytes; see `encode_record`."""
+        return encode_record(kind, version, self.run_id, fields)
 
     def ensure(self) -> None:
         """Make the folders of the run durably; existing ones are kept."""
@@ -418,16 +433,10 @@ class Journal:
     raises when it notices.
     """
 
-    def __init__(
-        self,
-        run: RunPaths,
-        run_id: str,
-        *,
-        fs: FileSystem = LOCAL,
-    ) -> None:
+    def __init__(self, run: RunPaths) -> None:
         self.run = run
-        self.run_id = run_id
-        self.fs = fs
+        self.run_id = run.run_id
+        self.fs = run.fs
         self.generation = 0
         self._nonce = os.urandom(8).hex()
         self._times: dict[str, str] = {}
@@ -457,9 +466,7 @@ class Journal:
 
     def _read(self, generation: int) -> JournalState:
         path = self.run.journal_record(generation)
-        record = read_record(
-            path, "journal", version=JOURNAL_VERSION, run_id=self.run_id, fs=self.fs
-        )
+        record = self.run.read(path, "journal", JOURNAL_VERSION)
         try:
             step = PackStep(record.get("step", ""))
         except ValueError as error:
@@ -547,15 +554,11 @@ class Journal:
             "pid": os.getpid(),
             "times": self._times,
         }
-        return encode_record("journal", JOURNAL_VERSION, self.run_id, fields)
+        return self.run.encode("journal", JOURNAL_VERSION, fields)
 
     def generations(self) -> list[int]:
         """Return the numbers of all packers that ever began, ascending."""
-        try:
-            with storage_errors(self.run.journal):
-                names = self.fs.list_names(self.run.journal)
-        except FileNotFoundError:
-            return []
+        names = names_in(self.run.journal, fs=self.fs)
         return sorted(int(found[1]) for name in names if (found := _RECORD.match(name)))
 
     def _superseded(self, generation: int) -> BusyError:

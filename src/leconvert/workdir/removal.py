@@ -49,7 +49,7 @@ def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
             if work.current_run_id() not in {None, run_id}:
                 return True
             for each in work.list_runs():
-                for tree in trees_of_run(target, Journal(work.run(each), each)):
+                for tree in trees_of_run(target, Journal(work.run(each))):
                     with suppress(TargetError):  # the tree may hold a dataset
                         remove_new_tree(tree, each)
             set_work_dir_aside(root)

@@ -42,7 +42,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, sync_file, write_durably
+from leconvert.workdir.fs import sync_dir, sync_file, write_durably
 from leconvert.workdir.locks import (
     OneHost,
     admit_host,
@@ -55,7 +55,6 @@ from leconvert.workdir.records import (
     WorkDir,
     default_work_dir,
     encode_record,
-    read_record,
     targets_beside,
 )
 from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
@@ -72,8 +71,6 @@ _FILE_COLUMNS = ("key", "file_size_bytes", "mtime_ns", "inode")
 _SLICE_COLUMNS = ("first", "frames", "size_bytes", "roll_bytes", "group")
 # In tables of version 3, if it is not 0 everywhere.
 _LEAD_COLUMN = "lead"
-# The columns of version 1, in which a slice was a whole file and its key the episode's index.
-_WHOLE_FILE_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
 # Version 1 does not state the format: all its sources have this one.
 _V2 = "v2.x"
 
@@ -211,7 +208,7 @@ def write_plan(
     the start; see `leconvert.workdir.locks`.
     """
     run.ensure()
-    plan_one_host(run, manifest.run_id, asked_for=one_host)
+    plan_one_host(run, asked_for=one_host)
     _write_scan_table(run, scan)
     _write_batches(run, manifest.streams, batches)
     fields = {
@@ -249,7 +246,7 @@ def write_plan(
     write_durably(run.manifest, record)
 
 
-def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> Manifest:
+def read_manifest(run: RunPaths, *, check_files: bool = False) -> Manifest:
     """Read the head of a plan.
 
     Raises:
@@ -257,7 +254,7 @@ def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> M
             plan is.
     """
     try:
-        fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
+        fields = run.read(run.manifest, "manifest", MANIFEST_VERSION)
     except FileNotFoundError:
         raise WorkDirError(
             f"The planning of the run was not finished: {run.manifest} is missing.",
@@ -265,14 +262,10 @@ def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> M
             next_step="Run the `leconvert convert` or `leconvert plan` command again.",
         ) from None
     try:
-        manifest = _manifest(run_id, fields)
+        manifest = _manifest(run.run_id, fields)
         digests = {run.batches: fields["batches_sha256"], run.scan_table: fields["scan_sha256"]}
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise WorkDirError(
-            f"{run.manifest} cannot be used: {error!r}.",
-            path=str(run.manifest),
-            next_step="Begin a new run with --restart.",
-        ) from error
+        raise _unusable(run.manifest, f"cannot be used: {error!r}") from error
 
     for path, digest in digests.items() if check_files else ():
         _check_file(path, digest)
@@ -286,11 +279,14 @@ def _check_file(path: Path, digest: str) -> None:
     except FileNotFoundError:
         found = None
     if found != digest:
-        raise WorkDirError(
-            f"{path} is {'missing' if found is None else 'not the file that the plan recorded'}.",
-            path=str(path),
-            next_step="Begin a new run with --restart.",
-        )
+        what = "missing" if found is None else "not the file that the plan recorded"
+        raise _unusable(path, f"is {what}")
+
+
+def _unusable(path: Path, why: str) -> WorkDirError:
+    """Return the error for a file of a plan that is missing or damaged."""
+    helps = "Begin a new run with --restart."
+    return WorkDirError(f"{path} {why}.", path=str(path), next_step=helps)
 
 
 def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
@@ -385,11 +381,7 @@ class BatchFile:
             file.seek(first)
             batch = self._parse(file.read(stop - first))
         if batch.batch_id != batch_id:
-            raise WorkDirError(
-                f"{self._path} does not match its offsets at batch {batch_id}.",
-                path=str(self._path),
-                next_step="Begin a new run with --restart.",
-            )
+            raise _unusable(self._path, f"does not match its offsets at batch {batch_id}")
         return batch
 
     def _parse(self, line: bytes) -> Batch:
@@ -401,11 +393,7 @@ class BatchFile:
             )
             return Batch(fields["batch_id"], shards, fields["source_bytes"], fields["frames"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise WorkDirError(
-                f"{self._path} is damaged: {error}.",
-                path=str(self._path),
-                next_step="Begin a new run with --restart.",
-            ) from error
+            raise _unusable(self._path, f"is damaged: {error}") from error
 
 
 def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
@@ -453,41 +441,30 @@ class ScanTable:
 
         The scan has the files of these episodes, in the order of their keys.
         """
-        files = self._names(stream, _FILE_COLUMNS)
-        slices = self._names(stream, _SLICE_COLUMNS)
-        values = self._columns(["episode_index", _SOURCE_COLUMN, *files, *slices], first, stop)
-        if values is None:
-            names = ["episode_index", *self._names(stream, _WHOLE_FILE_COLUMNS)]
-            index, size, mtime, inode, frames, roll_bytes, group = self._found(names, first, stop)
-            whole = StreamScan.of_whole_files(
-                stream,
-                FileTable(index, size, mtime, inode),
-                frames=frames,
-                roll_bytes=roll_bytes,
-                group=group,
-            )
-            return whole, index
-        found, file = _distinct(values[1], values[2:6])
-        leads = self._columns(self._names(stream, [_LEAD_COLUMN]), first, stop)
-        lead = np.zeros_like(values[0]) if leads is None else leads[0]
-        of_slices = [*values[6:], lead]
-        return StreamScan(stream, found, file, *of_slices), values[0]
+        columns = self._names(stream, (*_FILE_COLUMNS, *_SLICE_COLUMNS, _LEAD_COLUMN))
+        index, source, *found = self._columns(
+            ["episode_index", _SOURCE_COLUMN, *columns], first, stop
+        )
+        of_files, of_slices = found[: len(_FILE_COLUMNS)], found[len(_FILE_COLUMNS) :]
+        if not self._has_files(stream):
+            of_files[:2] = index, of_slices[_SLICE_COLUMNS.index("size_bytes")]
+        files, file = _distinct(source, of_files)
+        return StreamScan(stream, files, file, *of_slices), index
 
     def files(self, stream: str) -> FileTable:
         """Return the source files of one stream, each once, in the order of their keys."""
-        names = [_SOURCE_COLUMN, *self._names(stream, _FILE_COLUMNS)]
-        values = self._columns(names, 0, None)
-        if values is None:
+        if not self._has_files(stream):
             return self.stream(stream)[0].files
-        return _distinct(values[0], values[1:])[0]
+        source, *of_files = self._columns([_SOURCE_COLUMN, *self._names(stream, _FILE_COLUMNS)])
+        return _distinct(source, of_files)[0]
 
     def sources(self) -> IntArray:
         """Return the number of each episode's source."""
-        return self._found([_SOURCE_COLUMN], 0, None)[0]
+        return self._columns([_SOURCE_COLUMN])[0]
 
     def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
         """Return indices and lengths of the episodes for positions first to stop."""
-        index, length = self._found(["episode_index", "length"], first, stop)
+        index, length = self._columns(["episode_index", "length"], first, stop)
         return index, length
 
     @cached_property
@@ -499,16 +476,18 @@ class ScanTable:
     def _names(self, stream: str, columns: Sequence[str]) -> list[str]:
         return [f"{self._numbers[stream]}/{name}" for name in columns]
 
-    def _found(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray]:
-        values = self._columns(names, first, stop)
-        assert values is not None, f"{self._path} has no such columns: {', '.join(names)}"
-        return values
+    def _has_files(self, stream: str) -> bool:
+        """Return whether the table has columns for files.
 
-    def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray] | None:
-        """Read some columns; return None if the table's version lacks them."""
+        In version 1 a slice was a whole file, and its key the episode's index.
+        """
+        return self._names(stream, _FILE_COLUMNS)[0] in self._shape[0]
+
+    def _columns(
+        self, names: Sequence[str], first: int = 0, stop: int | None = None
+    ) -> list[IntArray]:
+        """Read some columns; one that the table lacks is 0 everywhere."""
         there, num_rows = self._shape
-        if not {*names} <= {*there, _SOURCE_COLUMN}:
-            return None
         stop = num_rows if stop is None else stop
         first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
         group, table = self._kept.get(tuple(names), (-1, None))
@@ -530,7 +509,7 @@ class ScanTable:
         return [
             int64_values(table.column(name))[rows]
             if name in there
-            else np.zeros(stop - first, np.int64)  # a scan of one source
+            else np.zeros(stop - first, np.int64)
             for name in names
         ]
 
@@ -575,11 +554,6 @@ class OpenedRun:
     batches: BatchFile
     scan: ScanTable
     one_host: OneHost | None = None
-
-    @property
-    def fs(self) -> FileSystem:
-        """The file operations that every process of this run must publish with."""
-        return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
 
 
 def check_tool_versions(root: Path, versions: Mapping[str, str], done: str) -> None:
@@ -634,22 +608,22 @@ def open_run(
             next_step=f"`leconvert status {shlex.quote(str(root))}` shows the fleet. Each "
             f"dataset has its own work dir below {root / 'datasets'}.",
         )
-    manifest = read_manifest(paths, run_id, check_files=not only_look)
+    manifest = read_manifest(paths, check_files=not only_look)
     if not allow_mixed_versions:
         check_tool_versions(root, manifest.versions, "planned")
     batches = BatchFile(paths, manifest.streams)
     if len(batches) != manifest.num_batches:
         # A process that used one of the numbers would wait for batches that do not exist, or leave
         # some out.
-        raise WorkDirError(
-            f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, but "
-            f"{paths.batches_offsets.name} names {len(batches)} batches.",
-            path=str(paths.manifest),
-            next_step="Begin a new run with --restart.",
+        raise _unusable(
+            paths.manifest,
+            f"cannot be used: it names {manifest.num_batches} batches, but "
+            f"{paths.batches_offsets.name} names {len(batches)} batches",
         )
-    one_host = read_one_host(paths, run_id)
-    if one_host is not None and not only_look:
-        one_host = admit_host(paths, run_id, one_host)
+    one_host = read_one_host(paths)
+    if one_host is not None:
+        one_host = one_host if only_look else admit_host(paths, one_host)
+        paths = one_host.paths(paths)
     return OpenedRun(
         work_dir=work_dir,
         paths=paths,
@@ -670,7 +644,7 @@ def work_dirs_of(dataset: Path) -> list[Path]:
             run_id = work.current_run_id()
             if run_id is None:
                 continue
-            manifest = read_manifest(work.run(run_id), run_id)
+            manifest = read_manifest(work.run(run_id))
         except WorkDirError:
             if default_work_dir(target) == own:
                 raise
@@ -725,11 +699,11 @@ def check_current(work_dir: WorkDir, paths: RunPaths, one_host: OneHost | None) 
         PlanMismatchError: The work dir has another run now.
         OneHostOnlyError: Another host uses the run.
     """
-    root, mine = work_dir.root, paths.root.name
+    root, mine = work_dir.root, paths.run_id
     now = work_dir.current_run_id()
     if now == mine:
         if one_host is not None:
-            check_still_alone(paths, mine, one_host)
+            check_still_alone(paths, one_host)
         return
     if now is None:
         raise StorageError(

@@ -10,13 +10,10 @@ import pytest
 from leconvert.bench.environment import (
     FoundFfmpeg,
     find_ffmpeg,
-    link_plain_names,
-    links_folder,
+    link_ffmpeg,
     restart_environment,
-    search_path,
     start_again_with_ffmpeg,
     versions_for_torchcodec,
-    wheel_libraries,
 )
 
 
@@ -63,33 +60,38 @@ def test_an_ffmpeg_that_torchcodec_is_not_built_for_does_not_count(
 
 
 def test_plain_names_point_to_the_libraries_of_ffmpeg_alone_and_are_renewed(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel, links = tmp_path / "av.libs", tmp_path / "links"
-    wheel.mkdir()
-    links.mkdir()
+    for folder in (tmp_path / "av", links):
+        folder.mkdir()
+    (tmp_path / "av/__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "av", raising=False)
     (links / "libavcodec.so.61").symlink_to(tmp_path / "gone")
     with pytest.raises(FileNotFoundError, match="contains no FFmpeg libraries"):
-        link_plain_names(wheel, links)
+        link_ffmpeg(links)
+    wheel.mkdir()
     for name in (
         "libavcodec-7ee0753d.so.61.19.101", "libswscale-5efb2ca5.so.8.3.100",
         "libx264-b1bb65f5.so.165", "libavcodec.so.61",
     ):  # fmt: skip
         (wheel / name).write_bytes(b"")
 
-    made = link_plain_names(wheel, links)
+    assert link_ffmpeg(links) == f"{links}:{wheel}"
 
-    assert {link.name: link.readlink().name for link in made} == {
+    assert {link.name: link.readlink().name for link in links.iterdir()} == {
         "libavcodec.so.61": "libavcodec-7ee0753d.so.61.19.101",
         "libswscale.so.8": "libswscale-5efb2ca5.so.8.3.100",
     }
-    assert made[0].is_file()
+    assert (links / "libavcodec.so.61").is_file()
 
 
 def test_the_installed_wheel_has_all_libraries_and_is_told_from_the_system(tmp_path: Path) -> None:
-    links = links_folder(wheel_libraries(), {"XDG_CACHE_HOME": str(tmp_path)})
+    links = tmp_path / "links"
+    link_ffmpeg(links)
 
-    made = {link.name.split(".")[0]: link for link in link_plain_names(wheel_libraries(), links)}
+    made = {link.name.split(".")[0]: link for link in sorted(links.iterdir())}
 
     assert list(made) == [
         "libavcodec", "libavdevice", "libavfilter", "libavformat", "libavutil", "libswresample",
@@ -105,9 +107,8 @@ def test_the_environment_to_start_again_with_keeps_what_was_there(tmp_path: Path
 
     after = restart_environment(before)
 
-    links = links_folder(wheel_libraries(), before)
-    assert links.is_relative_to(tmp_path)
-    assert after["LD_LIBRARY_PATH"] == f"{search_path(links, wheel_libraries())}:/mine"
+    (links,) = (tmp_path / "leconvert").iterdir()
+    assert after["LD_LIBRARY_PATH"] == f"{link_ffmpeg(links)}:/mine"
     assert after["KEPT"] == "1"
     assert restart_environment(after) is None  # once is enough
     (tmp_path / "file").write_text("")  # a cache that cannot be written means PyAV

@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from leconvert.bench import environment
 from leconvert.bench.environment import TreeMemory, tree_memory
 
 _HOLDS_100_MB = (
@@ -28,7 +31,11 @@ def test_memory_of_children_and_their_children_counts() -> None:
     assert tree_memory(parent.pid) == (0, None)  # it is gone
 
 
-def test_the_thread_samples_by_itself_and_the_peak_stays_when_memory_is_given_back() -> None:
+def test_the_thread_samples_by_itself_and_the_peak_stays_when_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Without the processes that earlier tests left, which come and go.
+    monkeypatch.setattr(environment, "descendants", lambda _: ())
     with TreeMemory(every_seconds=0.001) as memory:
         held = bytearray(b"x") * 80_000_000
         memory.start()

@@ -102,10 +102,8 @@ def test_a_mode_measures_its_own_paths_alone() -> None:
 class _Scripted(Pipeline):
     """A way that takes as long as it is told, and notes what it was given."""
 
-    def __init__(
-        self, name: str, stages: dict[str, float], kernel_stage: str, value: float
-    ) -> None:
-        self.name, self.kernel_stage = name, kernel_stage
+    def __init__(self, name: str, stages: dict[str, float], value: float) -> None:
+        self.name, self.dtype, self.device = name, "fp32", "cpu"
         self.stages, self.value = stages, value
         self.given: list[list[int]] = []
 
@@ -127,9 +125,9 @@ def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch
         "leconvert.bench.pipelines._exact",
         lambda _task, places: {"x": torch.zeros((len(places), 1, 1))},
     )
-    slow = _Scripted("baseline", {"resample": 0.06, "collate": 0.02}, "resample", 0.0)
+    slow = _Scripted("baseline", {"resample": 0.06, "collate": 0.02}, 0.0)
     fast = _Scripted(
-        "batched", {"pack": 0.005, "copy_in": 0.003, "kernel": 0.01, "copy_out": 0.002}, "kernel",
+        "batched", {"pack": 0.005, "copy_in": 0.003, "kernel": 0.01, "copy_out": 0.002},
         0.25,
     )  # fmt: skip
     stage = _Stage()

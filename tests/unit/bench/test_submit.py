@@ -94,9 +94,14 @@ def test_a_matrix_is_every_combination_with_a_gpu_only_where_one_decodes() -> No
 def test_a_scenario_gets_a_gpu_where_the_run_wants_one() -> None:
     wanted = [
         plan_scenarios("mmap_local", places={}, passed_on=passed_on)[0].resources.gpus
-        for passed_on in (("--decode-device=cuda",), ("--device=cuda",), ("--device=cpu",))
+        for passed_on in (("--decode-device=cuda",), ("--device=cuda:1",), ("--device=cpu",))
     ]
     assert wanted == [1, 1, 0]
+
+
+def test_a_matrix_gets_a_gpu_where_batches_go_to_one() -> None:
+    (job,) = plan_matrix("local", "single", "cpu", places={}, passed_on=["--device=cuda"])
+    assert job.resources.gpus == 1
 
 
 @pytest.mark.parametrize(

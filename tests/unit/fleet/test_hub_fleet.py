@@ -15,12 +15,11 @@ from tests.hub import WRITE_TOKEN, Fault, StandIn
 from leconvert import fleet
 from leconvert.cli import main
 from leconvert.fleet import FleetStatus, Line
-from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.support.errors import HubAccessError, HubError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 from leconvert.transfer.client import Pace, read_pause
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 
 SPEC = DatasetSpec(episodes=2, frames=8, cameras=(CameraSpec(width=32, height=32),))
 

@@ -25,9 +25,9 @@ from leconvert.fleet.lists import conversion_from_record, conversion_record
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.errors import UsageError
+from leconvert.transfer.options import PushOptions
 
 
 def dataset(folder: Path, version: str = "v2.1") -> Path:

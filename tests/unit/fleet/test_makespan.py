@@ -127,7 +127,6 @@ class Simulated:
     def _board(self, dataset: FleetDataset) -> Board:
         store = LeaseStore(
             self._fleet.work_dir.dataset(dataset.name).run("r1"),
-            "r1",
             self._me,
             lease_seconds=1e9,
             clock=self._time.clock,
@@ -167,7 +166,7 @@ def makespan(
     def worker(number: int) -> Callable[[], None]:
         simulated = Simulated(fleet, costs, time, f"host-{number}-0000000a")
         identity = WorkerIdentity(f"host-{number}-0000000b", "host", 1)
-        store = LeaseStore(fleet.paths, fleet.run_id, identity, lease_seconds=1e9, clock=time.clock)
+        store = LeaseStore(fleet.paths, identity, lease_seconds=1e9, clock=time.clock)
         fleet_worker = FleetWorker(
             fleet,
             LEASES,

@@ -25,11 +25,10 @@ from leconvert.cli import main
 from leconvert.fleet import FleetStatus, Policy, PolicyRule
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset
 from leconvert.testing import with_column as column
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 
 LAYOUTS = ("episode-files", "overlay")
 NAMES = ("tester/pick", "tester/place")

@@ -17,7 +17,13 @@ from clip_recipes import RECIPES, ChangedClip, MakeClip
 from tests.mp4_boxes import Box, edit_list, parsed, stbl_of, top_bytes
 from tests.packets import coded_packets
 
-from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index, samples_sha256
+from leconvert.media import (
+    ClipIndex,
+    UnsupportedClipError,
+    order_digest,
+    read_clip_index,
+    samples_sha256,
+)
 from leconvert.media import index as clip_module
 from leconvert.support.errors import UnreadableSourceError
 
@@ -175,6 +181,19 @@ def test_a_part_of_the_samples_has_a_digest_of_its_own(
     start, stop = int(index.offsets[2]), int(index.offsets[7])
     assert samples_sha256(index, 2, 7) == hashlib.sha256(content[start:stop]).hexdigest()
     assert samples_sha256(index, 3, 3) == hashlib.sha256(b"").hexdigest()
+
+
+def test_sizes_keyframes_and_order_have_a_digest() -> None:
+    sizes, keyframes = np.array([30, 20, 10]), np.array([True, False, False])
+    digest = order_digest(sizes, keyframes, None)
+    assert order_digest(sizes, keyframes, np.zeros(3, np.int32)) == digest
+    others = [
+        order_digest(sizes[::-1], keyframes, None),
+        order_digest(sizes, ~keyframes, None),
+        order_digest(sizes, keyframes, np.array([0, 1, -1], np.int32)),
+        order_digest(sizes, keyframes, np.array([1, -1, 0], np.int32)),
+    ]
+    assert len({digest, *others}) == 5
 
 
 def test_samples_of_a_file_that_became_shorter_have_no_digest(

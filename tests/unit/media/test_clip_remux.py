@@ -259,3 +259,10 @@ def test_sound_comes_along_where_it_is_asked_for(make_clip: MakeClip, tmp_path: 
         assert carried_tracks(tmp_path / name) == len(after.other_tracks) == tracks
     assert other_tracks_sha256(tmp_path / "with") == other_tracks_sha256(source)
     assert other_tracks_sha256(tmp_path / "without") == []
+    with av.open(str(source)) as container:
+        sound = next(packet for packet in container.demux(audio=0) if packet.size)
+        place = sound.pos + sound.size // 2
+    content = bytearray(source.read_bytes())
+    content[place] ^= 1
+    (tmp_path / "other").write_bytes(content)
+    assert other_tracks_sha256(tmp_path / "other") != other_tracks_sha256(source)

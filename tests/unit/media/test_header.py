@@ -89,6 +89,14 @@ def test_offsets_are_wide_exactly_where_the_file_ends_beyond_4_gib(
 
 
 @pytest.mark.parametrize(
+    ("codec", "brands"), [(b"avc1", b"isomiso2avc1mp41"), (b"hvc1", b"isomiso2mp41")]
+)
+def test_the_front_names_the_codec_where_it_is_a_brand(codec: bytes, brands: bytes) -> None:
+    front = built(two_episodes(), entry=visual_entry(codec)).content
+    assert parsed(front[:-16])[0].payload == b"isom" + struct.pack(">I", 512) + brands
+
+
+@pytest.mark.parametrize(
     ("leads", "lag"),
     [([], 0), ([None], 0), ([[0, 1, -1]], 1), ([[0, 2, -1, -1], [0, 0, 0], [0, 3, 1, -2, -2]], 2)],
 )

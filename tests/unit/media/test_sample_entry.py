@@ -10,6 +10,7 @@ from table_bytes import visual_entry
 from leconvert.media.codecs import IDENTITY_MATRIX, config_digest, entry_for_output
 
 TURNED = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+TURNED_BACK = struct.pack(">9i", 0, -(1 << 16), 0, 1 << 16, 0, 0, 0, 0, 1 << 30)
 LONG = b"\x80\x80\x80"
 
 
@@ -85,6 +86,7 @@ def test_the_decoders_set_up_the_size_and_the_turn_count() -> None:
         key(b"trailing"),
         key(b"\0\0\0\7bt"),
         key(matrix=TURNED),
+        key(matrix=TURNED_BACK),
         config_digest(visual_entry(b"avc1"), IDENTITY_MATRIX),
     ]
     assert len(set(keys)) == len(keys)

@@ -14,12 +14,12 @@ from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.api import convert
 from leconvert.remote import sparse_snapshot as sparse
-from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import read_provenance, write_provenance
 from leconvert.remote.push import PushReport, push
 from leconvert.support.progress import NO_PROGRESS
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer import options
+from leconvert.transfer.options import PushOptions
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 

@@ -18,7 +18,6 @@ from leconvert.remote.source import (
     resolve_revision,
 )
 from leconvert.support.errors import HubError, SourceError
-from leconvert.transfer.hub import HubStore
 from leconvert.workdir.records import WorkDir
 
 REPO = "tester/arm"
@@ -262,7 +261,7 @@ def test_an_info_that_names_no_version_is_no_dataset(hub: StandIn, content: byte
     repo = hub.add_repo(REPO, {"meta/info.json": content}, tags=("v3.0",))
     found = Origin(REPO, "main", repo.branches["main"])
     with pytest.raises(SourceError) as caught:
-        check_convertible(found, HubStore(found.repo))
+        check_convertible(found, found.store())
     assert caught.value.message == (
         f"{REPO} at main is not a LeRobot dataset: it has no meta/info.json with a "
         "codebase_version."

@@ -20,7 +20,7 @@ from leconvert.support.errors import (
     StorageError,
     TargetError,
 )
-from leconvert.transfer.incoming import download_dir, part_in
+from leconvert.transfer.store import download_dir, part_in
 
 FILES = {
     "meta/info.json": b'{"codebase_version": "v2.1"}',

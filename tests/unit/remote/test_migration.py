@@ -23,11 +23,11 @@ from leconvert import LayoutOptions, convert
 from leconvert.api import ConversionReport
 from leconvert.cli.main import main
 from leconvert.model.repairs import RepairOptions
-from leconvert.remote.options import PushOptions
 from leconvert.remote.source import fetch_sparse
 from leconvert.support.errors import HubAccessError, HubConflictError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.defects import edit_lines
+from leconvert.transfer.options import PushOptions
 
 REPO = "tester/arm"
 WORK = ".arm.leconvert-work"

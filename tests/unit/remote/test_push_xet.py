@@ -10,9 +10,9 @@ from tests.hub import WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import xet_hub
 from tests.unit.remote.conftest import REPO
 
-from leconvert.remote.options import PushOptions
 from leconvert.remote.push import push
 from leconvert.support.errors import HubUnavailableError
+from leconvert.transfer.options import PushOptions
 
 __all__ = ["xet_hub"]
 

@@ -89,7 +89,7 @@ def test_an_outline_has_sizes_and_headers_and_little_else(
     clip = (made.tree / CLIP).read_bytes()
     assert len(clip) == (large_clips / CLIP).stat().st_size
     assert clip.count(0) > 0.7 * len(clip)
-    assert made.repo.name == f"hf://datasets/{REPO}@{hub.repo(REPO).branches['main']}"
+    assert made.store.name == f"hf://datasets/{REPO}@{hub.repo(REPO).branches['main']}"
     largest = max(path.stat().st_size for path in large_clips.glob("videos/**/*.mp4"))
     assert made.largest_bytes == -(-largest // 4096) * 4096
     found = made.find([CLIP, "README.md"])
@@ -262,7 +262,7 @@ def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
         made.tree,
         tmp_path / "out",
         tmp_path / "work",
-        arrival=HubOrigin(made.origin, made.repo.name),
+        arrival=HubOrigin(made.origin, made.store.name),
     )
 
 
@@ -399,7 +399,7 @@ def test_only_a_run_of_this_very_dataset_is_gone_on_with(
     made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, work).source)
     assert hub_source.under_way(work, REPO, None) is None, "there is no plan yet"
     options = LayoutOptions()
-    outlined = HubOrigin(made.origin, made.repo.name)
+    outlined = HubOrigin(made.origin, made.store.name)
     run = open_or_plan(
         made.tree, tmp_path / "out", work, Conversion(layout=options), arrival=outlined
     )

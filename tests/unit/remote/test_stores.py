@@ -19,6 +19,7 @@ from tests.trees import digest_of
 
 import leconvert
 from leconvert.cli import main
+from leconvert.cli.sources import source_dir
 from leconvert.dataset.files import published_files
 from leconvert.remote import stores
 from leconvert.remote.stores import download_tree, upload_tree
@@ -35,7 +36,6 @@ from leconvert.support.errors import (
 )
 from leconvert.support.extras import command_for_extra
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.transfer.incoming import source_dir
 from leconvert.transfer.urls import open_store
 
 

@@ -14,7 +14,6 @@ from tests.hub import WRITE_TOKEN, Fault, StandIn
 from leconvert import fleet
 from leconvert.cli import main
 from leconvert.dataset.formats import v3
-from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import known_origin
 from leconvert.remote.push import push, push_folders
 from leconvert.remote.repo import Repo
@@ -23,7 +22,7 @@ from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.support.errors import HubConflictError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.names import HubName, download_command
-from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.options import PushOptions, ScratchOptions
 
 SPEC = DatasetSpec(episodes=2, frames=8, cameras=(CameraSpec(width=32, height=32),))
 REPO = "tester/community"

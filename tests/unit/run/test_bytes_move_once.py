@@ -20,7 +20,7 @@ def test_the_result_holds_the_very_files_that_the_workers_wrote(
     inodes: dict[str, int] = {}
     copied = 0
     for batch in run.batches:
-        record = read_done(run.paths, run.manifest.run_id, batch.batch_id)
+        record = read_done(run.paths, batch.batch_id)
         for shard, written in zip(batch.shards, record["shards"], strict=True):
             path = run.paths.root / record["attempt"] / written["path"]
             inodes[USUAL_NAMES.path(shard.stream, shard.number)] = path.stat().st_ino

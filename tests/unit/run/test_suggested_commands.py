@@ -38,7 +38,7 @@ def planned_in_a_folder_with_spaces(small_source: Path, tmp_path: Path) -> Opene
 
 def board_of(run: OpenedRun) -> Board:
     identity = WorkerIdentity.of_this_process()
-    store = LeaseStore(run.paths, run.manifest.run_id, identity, max_attempts=1)
+    store = LeaseStore(run.paths, identity, max_attempts=1)
     return Board(store, run.manifest.num_batches)
 
 

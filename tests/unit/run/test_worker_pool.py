@@ -122,7 +122,7 @@ def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: O
         record = WorkerRecord(
             *(token, "host", 1), state="working", batch_id=batch_id, processed_bytes=processed_bytes
         )
-        write_worker(planned.paths, planned.manifest.run_id, record)
+        write_worker(planned.paths, record)
 
     now = [0.0]
     progress = Counted()

@@ -54,7 +54,7 @@ class Trouble:
 
     def worker(self, patience_seconds: float = 20, **options: Any) -> Worker:
         identity = WorkerIdentity.of_this_process()
-        store = LeaseStore(self.run.paths, self.run.manifest.run_id, identity, fs=self.fs)
+        store = LeaseStore(self.run.paths.using(self.fs), identity)
         return Worker(
             self.run,
             Board(store, self.run.manifest.num_batches),
@@ -68,9 +68,7 @@ class Trouble:
     def successor(self) -> LeaseStore:
         """Leases of a worker that takes every other one for dead."""
         identity = WorkerIdentity.of_this_process()
-        return LeaseStore(
-            self.run.paths, self.run.manifest.run_id, identity, process_gone=lambda _: True
-        )
+        return LeaseStore(self.run.paths, identity, process_gone=lambda _: True)
 
     def outcomes(self) -> list[Outcome | None]:
         """How every claim of every batch ended."""
@@ -282,7 +280,7 @@ def test_an_error_in_the_program_sets_its_batch_aside_with_the_traceback(
     monkeypatch.setattr(ShardWriter, "write", divides)
     summary = trouble.worker().run()
     assert (summary.batches_done, summary.batches_failed) == (0, 15)
-    record = read_failed(trouble.run.paths, trouble.run.manifest.run_id, 0)
+    record = read_failed(trouble.run.paths, 0)
     assert record["error"]["message"] == "ZeroDivisionError: division by zero"
     assert "in divides" in record["traceback"]
     assert list_batches(trouble.run.paths.failed_dir) == set(range(5))
@@ -343,13 +341,11 @@ def test_a_batch_that_another_published_first_counts_for_that_one_alone(trouble:
             published.append((batch_id, lease.publish_done({"shards": []})))
 
     identity = WorkerIdentity.of_this_process()
-    reporter = WorkerReporter(trouble.run.paths, trouble.run.manifest.run_id, identity)
+    reporter = WorkerReporter(trouble.run.paths, identity)
     summary = trouble.worker(on_bytes=be_faster, reporter=reporter).run()
     assert published[0][1] == "won"
     assert (summary.batches_done, summary.batches_lost) == (4, 1)
-    assert (
-        read_done(trouble.run.paths, trouble.run.manifest.run_id, published[0][0])["shards"] == []
-    )
+    assert read_done(trouble.run.paths, published[0][0])["shards"] == []
     record = reporter.record
     assert (record.batches, record.written_bytes) == (4, summary.written_bytes)
     assert record.frames == summary.frames

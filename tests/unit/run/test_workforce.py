@@ -114,7 +114,7 @@ def test_a_worker_needs_no_more_memory_than_it_gets(
     )
     assert worked.returncode == 0, worked.stderr
     assert "no failed attempts" in worked.stdout, worked.stdout + worked.stderr
-    (worker,) = read_workers(run.paths, run.manifest.run_id)
+    (worker,) = read_workers(run.paths)
     assert worker.batches == run.manifest.num_batches
     assert 0 < worker.peak_memory_bytes < worker_bytes(run)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.support import file_calls, range_mover
+from leconvert.support import file_calls
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
-from leconvert.support.range_mover import RangeMover
+from leconvert.support.file_calls import RangeMover
 
 CONTENT = bytes(range(256)) * 400
 START, LENGTH, TARGET_START = 5000, 90_000, 12_345
@@ -64,8 +64,8 @@ def test_the_bytes_arrive_whatever_the_kernel_refuses(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(range_mover, "_STEP_BYTES", step_bytes)
-    monkeypatch.setattr(range_mover, "_BUFFER_BYTES", 777)
+    monkeypatch.setattr(file_calls, "_STEP_BYTES", step_bytes)
+    monkeypatch.setattr(file_calls, "_BUFFER_BYTES", 777)
     calls: list[int] = []
     for name in refused:
         monkeypatch.setattr(os, name, refusing(code, calls))
@@ -172,7 +172,7 @@ def test_a_source_that_fails_or_ends_early_is_named(
 def test_a_request_to_stop_is_heard_between_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_mover, "_STEP_BYTES", 1000)
+    monkeypatch.setattr(file_calls, "_STEP_BYTES", 1000)
     arrived: list[int] = []
     with (
         moving(tmp_path, on_bytes=arrived.append, should_stop=lambda: sum(arrived) >= 5000) as (

@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,9 +27,8 @@ from leconvert.support.errors import (
     UnreadableSourceError,
 )
 from leconvert.support.progress import NO_PROGRESS
-from leconvert.transfer.hub import Body, HubRepo, HubStore
-from leconvert.transfer.incoming import incoming
-from leconvert.transfer.store import NameGate, RemoteFile, download_all, fetch_file
+from leconvert.transfer.hub import Body, HubStore
+from leconvert.transfer.store import NameGate, RemoteFile, download_all, fetch_file, incoming
 
 REPO = "tester/arm"
 CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks
@@ -36,14 +36,14 @@ NOTE = b"# An arm\n"
 
 
 @pytest.fixture
-def repo(hub: StandIn) -> HubRepo:
+def repo(hub: StandIn) -> HubStore:
     kept = hub.add_repo(REPO, {"a.mp4": CLIP, "README.md": NOTE})
-    return HubRepo(REPO, kept.branches["main"], hub.endpoint)
+    return HubStore(REPO, kept.branches["main"], hub.endpoint)
 
 
 @pytest.fixture
-def files(repo: HubRepo) -> dict[str, RemoteFile]:
-    return {file.path: file for file in HubStore(repo).list_files()}
+def files(repo: HubStore) -> dict[str, RemoteFile]:
+    return {file.path: file for file in repo.list_files()}
 
 
 def ranges(hub: StandIn) -> list[tuple[int, int]]:
@@ -58,7 +58,7 @@ def store(hub: StandIn, content: bytes) -> None:
 class Fetch:
     """Fetches ``a.mp4``, or another file, to ``it`` as a store of the repo does."""
 
-    def __init__(self, repo: HubRepo, files: dict[str, RemoteFile], folder: Path) -> None:
+    def __init__(self, repo: HubStore, files: dict[str, RemoteFile], folder: Path) -> None:
         self.repo, self.files = repo, files
         self.target, self.part = folder / "it", folder / "it.part"
         self.arrived: list[int] = []
@@ -66,13 +66,13 @@ class Fetch:
     def __call__(self, file: RemoteFile | str = "a.mp4", **options: Any) -> bytes:
         listed = self.files[file] if isinstance(file, str) else file
         on_bytes = options.pop("on_bytes", self.arrived.append)
-        store = options.pop("store", None) or HubStore(self.repo, **options)
+        store = options.pop("store", None) or replace(self.repo, **options)
         fetch_file(store, listed, self.target, self.part, on_bytes=on_bytes)
         return self.target.read_bytes()
 
 
 @pytest.fixture
-def fetch(repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path) -> Fetch:
+def fetch(repo: HubStore, files: dict[str, RemoteFile], tmp_path: Path) -> Fetch:
     return Fetch(repo, files, tmp_path)
 
 
@@ -183,13 +183,13 @@ def test_a_hub_that_stays_silent_is_given_up(
 @pytest.mark.parametrize("asked", ["listing", "range"])
 def test_a_request_to_stop_ends_the_waiting(
     hub: StandIn,
-    repo: HubRepo,
+    repo: HubStore,
     files: dict[str, RemoteFile],
     pauses: list[float],
     asked: str,
 ) -> None:
     hub.break_requests(Fault("status", path="/resolve/|/tree/", status=503, times=None))
-    store = HubStore(repo, should_stop=lambda: bool(pauses))
+    store = replace(repo, should_stop=lambda: bool(pauses))
     pauses.clear()
     ask = {
         "listing": lambda: [*store.list_files()],
@@ -203,14 +203,14 @@ def test_a_request_to_stop_ends_the_waiting(
 @pytest.mark.parametrize(("status", "error"), [(403, HubAccessError), (404, HubError)])
 def test_what_will_not_change_is_not_tried_again(
     hub: StandIn,
-    repo: HubRepo,
+    repo: HubStore,
     files: dict[str, RemoteFile],
     status: int,
     error: type[Exception],
 ) -> None:
     hub.break_requests(Fault("status", path="/resolve/", status=status))
     with pytest.raises(error):
-        HubStore(repo).read(files["a.mp4"], 0, 10)
+        repo.read(files["a.mp4"], 0, 10)
     assert len(ranges(hub)) == 1
 
 
@@ -218,72 +218,69 @@ def test_what_will_not_change_is_not_tried_again(
     ("start", "stop"), [(0, 10), (1_000_000, 1_100_000), (len(CLIP) - 5, len(CLIP) + 99), (7, 7)]
 )
 def test_a_range_is_read(
-    repo: HubRepo, files: dict[str, RemoteFile], start: int, stop: int
+    repo: HubStore, files: dict[str, RemoteFile], start: int, stop: int
 ) -> None:
-    assert HubStore(repo).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+    assert repo.read(files["a.mp4"], start, stop) == CLIP[start:stop]
 
 
 def test_a_range_that_breaks_off_goes_on(
-    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile]
+    hub: StandIn, repo: HubStore, files: dict[str, RemoteFile]
 ) -> None:
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=1 << 20))
     start, stop = 100, 2_000_000
-    assert HubStore(repo).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+    assert repo.read(files["a.mp4"], start, stop) == CLIP[start:stop]
 
 
 # --- answers that a proxy or a broken store gives ---------------------------------------------
 
 
-class Answers:
-    """Stands in for a repo: gives bodies that are planned, whatever is asked for."""
+class Answers(HubStore):
+    """A store that gets bodies that are planned, whatever it asks for."""
 
-    def __init__(self, repo: HubRepo, *bodies: tuple[int, bytes]) -> None:
-        self.repo_id, self.commit, self.name = repo.repo_id, repo.commit, repo.name
-        self.kind, self.repository, self.full_path = repo.kind, repo.repository, repo.full_path
-        self.asked: list[tuple[int, int | None]] = []
-        self._bodies = list(bodies)
+    asked: list[tuple[int, int | None]]
+    bodies: list[tuple[int, bytes]]
+
+    def __init__(self, repo: HubStore, *bodies: tuple[int, bytes], **options: Any) -> None:
+        super().__init__(repo.repo_id, repo.commit, **options)
+        vars(self).update(asked=[], bodies=list(bodies))
 
     @contextmanager
     def open(self, _path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
         self.asked.append((start, stop))
-        first, content = self._bodies.pop(0)
+        first, content = self.bodies.pop(0)
         pieces = [content[place : place + 7] for place in range(0, len(content), 7)]
         yield Body(first, iter(pieces))
 
 
-def fetcher_of(answers: Answers, **options: object) -> HubStore:
-    return HubStore(answers, **options)  # type: ignore[arg-type]
-
-
-def test_a_store_that_answers_with_more_than_was_asked_is_cut_to_it(repo: HubRepo) -> None:
+def test_a_store_that_answers_with_more_than_was_asked_is_cut_to_it(repo: HubStore) -> None:
     text = bytes(range(100))
     answers = Answers(repo, (0, text[:40]), (30, text[30:]))
-    assert fetcher_of(answers).read(RemoteFile("a", 100), 25, 90) == text[25:90]
+    assert answers.read(RemoteFile("a", 100), 25, 90) == text[25:90]
     assert answers.asked == [(25, 90), (40, 90)]
 
 
 def test_a_whole_file_that_comes_again_from_its_beginning_is_not_appended_twice(
-    repo: HubRepo, fetch: Fetch
+    repo: HubStore, fetch: Fetch
 ) -> None:
     text = bytes(range(100))
     file = RemoteFile("a", 100, hashlib.sha256(text).hexdigest())
     answers = Answers(repo, (0, text[:50]), (0, text))
-    assert fetch(file, store=fetcher_of(answers)) == text
+    assert fetch(file, store=answers) == text
     assert answers.asked == [(0, None), (50, None)]
 
 
-def test_an_answer_that_begins_too_late_is_never_used(repo: HubRepo) -> None:
+def test_an_answer_that_begins_too_late_is_never_used(repo: HubStore) -> None:
     text = bytes(range(100))
     answers = Answers(repo, (50, text[50:]), (10, text[10:]))
-    assert fetcher_of(answers).read(RemoteFile("a", 100), 10, 20) == text[10:20]
+    assert answers.read(RemoteFile("a", 100), 10, 20) == text[10:20]
 
 
 def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
-    repo: HubRepo, fetch: Fetch
+    repo: HubStore, fetch: Fetch
 ) -> None:
-    answers = Answers(repo, (0, b""), (0, b""), (0, b""))
+    answers = Answers(repo, (0, b""), (0, b""), (0, b""), tries=3)
     with pytest.raises(HubError) as caught:
-        fetch(RemoteFile("a.mp4", 100), store=fetcher_of(answers, tries=3))
+        fetch(RemoteFile("a.mp4", 100), store=answers)
     assert caught.value.message == (
         f"The download of a.mp4 of {repo.name} breaks off again and again."
     )
@@ -291,10 +288,10 @@ def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
     assert len(answers.asked) == 3
 
 
-def test_bytes_that_arrive_renew_the_patience(repo: HubRepo) -> None:
+def test_bytes_that_arrive_renew_the_patience(repo: HubStore) -> None:
     text = bytes(range(40))
-    answers = Answers(repo, *((place, text[place : place + 10]) for place in range(0, 40, 10)))
-    assert fetcher_of(answers, tries=1).read(RemoteFile("a", 40), 0, 40) == text
+    bodies = ((place, text[place : place + 10]) for place in range(0, 40, 10))
+    assert Answers(repo, *bodies, tries=1).read(RemoteFile("a", 40), 0, 40) == text
 
 
 def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
@@ -319,7 +316,7 @@ def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
 
 @pytest.mark.parametrize("place", [None, "bytes */100", "lines 10-20/100"])
 def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
-    repo: HubRepo, files: dict[str, RemoteFile], monkeypatch: pytest.MonkeyPatch, place: str | None
+    repo: HubStore, files: dict[str, RemoteFile], monkeypatch: pytest.MonkeyPatch, place: str | None
 ) -> None:
     import huggingface_hub
 
@@ -333,12 +330,12 @@ def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
     transport = httpx.MockTransport(answer)
     monkeypatch.setattr(huggingface_hub, "get_session", lambda: httpx.Client(transport=transport))
     with pytest.raises(HubError, match="did not say which bytes they are"):
-        HubStore(repo, tries=2).read(files["a.mp4"], 10, 20)
+        replace(repo, tries=2).read(files["a.mp4"], 10, 20)
     assert asked == ["bytes=10-19"] * 2
 
 
 def test_a_listing_that_fails_often_but_never_twice_at_one_place_comes_to_its_end(
-    repo: HubRepo, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+    repo: HubStore, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     from huggingface_hub.hf_api import RepoFile
 
@@ -352,7 +349,7 @@ def test_a_listing_that_fails_often_but_never_twice_at_one_place_comes_to_its_en
             yield RepoFile(path=str(number), size=1, oid="0" * 40)
 
     monkeypatch.setattr(HfApi, "list_repo_tree", entries)
-    found = [file.path for file in HubStore(repo, tries=2).list_files()]
+    found = [file.path for file in replace(repo, tries=2).list_files()]
     assert found == [str(number) for number in range(9)]
     assert len(asked) == 9
     assert pauses
@@ -360,14 +357,14 @@ def test_a_listing_that_fails_often_but_never_twice_at_one_place_comes_to_its_en
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "meta/../../x", ".."])
 def test_a_name_that_leads_outside_is_refused(
-    repo: HubRepo, monkeypatch: pytest.MonkeyPatch, path: str
+    repo: HubStore, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     from huggingface_hub.hf_api import RepoFile
 
     entry = RepoFile(path=path, size=1, oid="0" * 40)
     monkeypatch.setattr(HfApi, "list_repo_tree", lambda *_, **__: [entry])
     with pytest.raises(SourceError, match="has a file with the unsafe name"):
-        list(HubStore(repo).list_files())
+        list(repo.list_files())
 
 
 # What is fetched for a command alone lies in a folder that the command removes, also while a thread

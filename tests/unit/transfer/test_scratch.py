@@ -9,16 +9,16 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UsageError
 from leconvert.transfer import options
-from leconvert.transfer.incoming import part_in
 from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.scratch import ScratchSlot, hold_slot
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import RemoteFile, part_in
 
 BLOCK = 4096
 
@@ -213,15 +213,16 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.parametrize(
-    "refused", [fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB], ids=["the folder's", "the slot's"]
-)
+@pytest.mark.parametrize("refused", [1, 2], ids=["the folder's", "the slot's"])
 def test_a_lock_that_cannot_be_had_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
-    def no_locks(_descriptor: int, operation: int) -> None:
-        if operation == refused:
+    flock, calls = fcntl.flock, count(1)
+
+    def no_locks(descriptor: int, operation: int) -> None:
+        if next(calls) == refused:
             raise OSError(errno.ENOLCK, "No locks available")
+        flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     before = open_files()

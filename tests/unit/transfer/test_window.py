@@ -10,9 +10,8 @@ import pytest
 
 from leconvert.support.errors import HubError, InterruptedRunError
 from leconvert.transfer import scratch as windows
-from leconvert.transfer.incoming import part_in
 from leconvert.transfer.scratch import Window
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import RemoteFile, part_in
 
 BLOCK = 4096
 
@@ -55,7 +54,7 @@ class Store:
 
     def on_disk(self) -> int:
         # Meanwhile another thread may remove what was refused.
-        return windows._bytes_in(self.folder)
+        return windows.bytes_in(self.folder)
 
 
 def files(*blocks: int) -> list[RemoteFile]:

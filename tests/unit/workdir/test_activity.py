@@ -34,9 +34,14 @@ TOKEN = "hf_" + "abcDEF123456789"
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunPaths:
-    run = RunPaths(tmp_path)
-    run.workers_dir.mkdir()
+    run = RunPaths(tmp_path / RUN_ID)
+    run.workers_dir.mkdir(parents=True)
     return run
+
+
+def of_another(run: RunPaths) -> RunPaths:
+    """Return the same folders under the name of another run."""
+    return RunPaths(run.root.rename(run.root.with_name("another-run")))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +78,8 @@ def test_secrets_are_taken_out_of_a_message() -> None:
 
 def test_a_call_is_recorded_with_host_versions_and_the_difference_of_clocks(run: RunPaths) -> None:
     late = datetime.now(UTC) - timedelta(seconds=50)
-    record_invocation(run, RUN_ID, "work", ["leconvert", "work", "--token", "x"], now=lambda: late)
-    [found] = read_invocations(run, RUN_ID)
+    record_invocation(run, "work", ["leconvert", "work", "--token", "x"], now=lambda: late)
+    [found] = read_invocations(run)
     assert (found.called, found.command) == ("work", ["leconvert", "work", "--token", "***"])
     assert (found.host, found.pid) == (os.uname().nodename, os.getpid())
     assert set(found.versions) == {"python", "leconvert", "av", "numpy", "pyarrow"}
@@ -82,7 +87,7 @@ def test_a_call_is_recorded_with_host_versions_and_the_difference_of_clocks(run:
     assert found.folder == str(Path.cwd())
     assert found.at == late.isoformat(timespec="milliseconds")
     assert found.file_system_ahead_seconds == pytest.approx(50, abs=5)
-    assert read_invocations(run, "another-run") == []
+    assert read_invocations(of_another(run)) == []
 
 
 def test_a_call_from_a_folder_that_was_removed_has_none(
@@ -92,8 +97,8 @@ def test_a_call_from_a_folder_that_was_removed_has_none(
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    record_invocation(run, RUN_ID, "work", None)
-    assert [entry.folder for entry in read_invocations(run, RUN_ID)] == [""]
+    record_invocation(run, "work", None)
+    assert [entry.folder for entry in read_invocations(run)] == [""]
 
 
 LATE = JobRecord("slurm-2", "slurm", "42", "workers", 6, "2026-01-02T04:00:00+00:00")
@@ -101,29 +106,29 @@ EARLY = JobRecord("slurm-9", "slurm", "41", "packer", 1, "2026-01-02T03:00:00+00
 
 
 def test_submissions_are_read_as_they_were_written_oldest_first(run: RunPaths) -> None:
-    assert read_jobs(run, RUN_ID) == [], "nothing was submitted"
+    assert read_jobs(run) == [], "nothing was submitted"
     twin = replace(EARLY, token="slurm-1", job_id="40")
     for record in (LATE, EARLY, twin):
-        write_job(run, RUN_ID, record)
-    assert read_jobs(run, RUN_ID) == [twin, EARLY, LATE]
-    assert read_jobs(run, "another-run") == []
+        write_job(run, record)
+    assert read_jobs(run) == [twin, EARLY, LATE]
+    assert read_jobs(of_another(run)) == []
 
 
 def test_a_worker_reports_once_a_second_and_at_its_end(run: RunPaths) -> None:
     now = [0.0]
     for name in ("b", "a"):
         worker = WorkerIdentity(name, name, 1)
-        reporter = WorkerReporter(run, RUN_ID, worker, clock=lambda: now[0])
+        reporter = WorkerReporter(run, worker, clock=lambda: now[0])
         reporter.update(batch_id=3)
         now[0] += 0.5
         reporter.update(batch_id=None, add_bytes=100, add_frames=10)
         assert reporter.record.batches == 1
-    first, second = read_workers(run, RUN_ID)
+    first, second = read_workers(run)
     assert (first.token, second.token) == ("a", "b")
     assert first.state == "working", "at most one report a second reaches the disk"
     now[0] += 9.5
     reporter.end()
-    ended = read_workers(run, RUN_ID)[0]
+    ended = read_workers(run)[0]
     assert (ended.state, ended.written_bytes, ended.bytes_per_second) == ("ended", 100, 10.0)
 
 
@@ -145,26 +150,26 @@ def test_a_worker_reports_once_a_second_and_at_its_end(run: RunPaths) -> None:
 def test_a_record_that_is_no_record_is_left_out(
     run: RunPaths, change: dict[str, object] | None
 ) -> None:
-    record_invocation(run, RUN_ID, "convert", None)
+    record_invocation(run, "convert", None)
     [sound] = run.invocations_dir.iterdir()
     record = json.loads(sound.read_bytes()) | {"token": "x"} | (change or {})
     damaged = json.dumps(record) if change else ""  # a power loss leaves it empty
     (run.invocations_dir / "x.json").write_text(damaged)
     (run.invocations_dir / ".y.json.ab.tmp").write_bytes(b"{")
     (run.invocations_dir / "notes.txt").write_bytes(b"{")
-    assert [entry.called for entry in read_invocations(run, RUN_ID)] == ["convert"]
+    assert [entry.called for entry in read_invocations(run)] == ["convert"]
 
 
 @pytest.mark.parametrize("operation", ["make_dir", "write_new", "replace"])
 def test_a_disk_that_fails_costs_the_record_and_nothing_else(run: RunPaths, operation: str) -> None:
     fs = FaultyFileSystem()
     fs.fail(operation, errno.ENOSPC, times=None)
-    record_invocation(run, RUN_ID, "work", None, fs=fs)
-    assert read_invocations(run, RUN_ID) == []
+    record_invocation(run.using(fs), "work", None)
+    assert read_invocations(run) == []
     if operation != "make_dir":
-        WorkerReporter(run, RUN_ID, WorkerIdentity("a", "a", 1), fs=fs).update(batch_id=3)
+        WorkerReporter(run.using(fs), WorkerIdentity("a", "a", 1)).update(batch_id=3)
         with pytest.raises(StorageError, match="no space left") as caught:
-            write_job(run, RUN_ID, EARLY, fs=fs)
+            write_job(run.using(fs), EARLY)
         assert caught.value.path == str(run.job("slurm-9"))
     assert not [path for path in run.root.rglob("*") if path.is_file()]
 
@@ -173,15 +178,15 @@ def test_a_folder_that_cannot_be_listed_is_told(run: RunPaths) -> None:
     fs = FaultyFileSystem()
     fs.fail("list_names", errno.EIO)
     with pytest.raises(StorageError) as caught:
-        read_jobs(run, RUN_ID, fs=fs)
+        read_jobs(run.using(fs))
     assert caught.value.path == str(run.jobs_dir)
 
 
 def test_what_the_probe_said_is_kept_with_the_run(run: RunPaths) -> None:
-    assert read_probe(run, RUN_ID) is None
-    record_probe(run, RUN_ID, {"samples_per_s": 12.5})
-    assert read_probe(run, RUN_ID) == {"samples_per_s": 12.5}
-    record_probe(run, RUN_ID, {"samples_per_s": float("nan")})  # no JSON: the last one stays
-    assert read_probe(run, RUN_ID) == {"samples_per_s": 12.5}
+    assert read_probe(run) is None
+    record_probe(run, {"samples_per_s": 12.5})
+    assert read_probe(run) == {"samples_per_s": 12.5}
+    record_probe(run, {"samples_per_s": float("nan")})  # no JSON: the last one stays
+    assert read_probe(run) == {"samples_per_s": 12.5}
     run.probe_result.write_text("{")
-    assert read_probe(run, RUN_ID) is None
+    assert read_probe(run) is None

@@ -21,7 +21,7 @@ from leconvert.workdir.records import RunPaths
 def holder(run: RunPaths) -> Iterator[ExitStack]:
     """A packer that holds the lock and is silent; closing it is its end."""
     with ExitStack() as held:
-        held.enter_context(packer_lock(run, "r1"))
+        held.enter_context(packer_lock(run))
         yield held
 
 
@@ -50,7 +50,7 @@ def test_a_silent_holder_is_named_waited_for_and_in_the_end_refused(
     run: RunPaths, holder: ExitStack
 ) -> None:
     waiting = Waiting()
-    with pytest.raises(BusyError) as caught, packer_lock(run, "r1", wait=waiting.wait(20)):
+    with pytest.raises(BusyError) as caught, packer_lock(run, wait=waiting.wait(20)):
         pass
     assert waiting.now == 1020.0
     assert (caught.value.exit_code, caught.value.path) == (12, str(run.packer_lock))
@@ -68,9 +68,9 @@ def test_a_silent_holder_is_named_waited_for_and_in_the_end_refused(
 
 def test_the_lock_is_taken_once_the_server_gives_it_away(run: RunPaths, holder: ExitStack) -> None:
     waiting = Waiting(30, holder.close)
-    with packer_lock(run, "r1", wait=waiting.wait(120)):
+    with packer_lock(run, wait=waiting.wait(120)):
         assert len(waiting.pauses) == 30
-        with pytest.raises(BusyError), packer_lock(run, "r1"):
+        with pytest.raises(BusyError), packer_lock(run):
             pass
 
 
@@ -83,7 +83,7 @@ def test_a_holder_that_lives_is_refused_at_its_next_beat(run: RunPaths, holder: 
     waiting = Waiting(4, beat)
     with (
         pytest.raises(BusyError, match="the packer of this work dir") as caught,
-        packer_lock(run, "r1", wait=waiting.wait(120)),
+        packer_lock(run, wait=waiting.wait(120)),
     ):
         pass
     assert len(waiting.pauses) == 4
@@ -96,7 +96,7 @@ def test_waiting_can_be_interrupted(run: RunPaths, holder: ExitStack) -> None:
     waiting.gives_up = True
     with (
         pytest.raises(InterruptedRunError, match="was interrupted"),
-        packer_lock(run, "r1", wait=waiting.wait(120)),
+        packer_lock(run, wait=waiting.wait(120)),
     ):
         pass
     assert len(waiting.pauses) == 1
@@ -117,7 +117,7 @@ def test_a_packer_gives_signs_of_life_until_it_ends(
         return stop.wait()
 
     monkeypatch.setattr(locks, "PeriodicTask", partial(PeriodicTask, waiter=waiter))
-    with packer_lock(run, "r1", beats=True):
+    with packer_lock(run, beats=True):
         assert done.wait(20)
         names = [thread.name for thread in threading.enumerate()]
         assert "packer-lock" in names
@@ -144,7 +144,7 @@ def test_a_beat_that_cannot_be_written_does_not_end_the_packer(
         return False
 
     monkeypatch.setattr(locks, "PeriodicTask", partial(PeriodicTask, waiter=waiter))
-    with packer_lock(run, "r1", beats=True):
+    with packer_lock(run, beats=True):
         entered.set()
         assert done.wait(20)
     assert beats == 3

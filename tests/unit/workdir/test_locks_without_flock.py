@@ -63,13 +63,13 @@ def test_a_second_packer_or_planner_of_this_host_is_still_refused(
 ) -> None:
     refuse(error)
     run = work.run("r1")
-    with packer_lock(run, "r1"):
+    with packer_lock(run):
         assert read_packer(run)["pid"] == os.getpid()
-        with pytest.raises(BusyError, match=f"process {os.getpid()}"), packer_lock(run, "r1"):
+        with pytest.raises(BusyError, match=f"process {os.getpid()}"), packer_lock(run):
             pass
     with planner_lock(work), pytest.raises(BusyError), planner_lock(work):
         pass
-    with packer_lock(run, "r1"), planner_lock(work):
+    with packer_lock(run), planner_lock(work):
         assert len(list(local.glob("*.lock"))) == 2
 
 

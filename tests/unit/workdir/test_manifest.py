@@ -13,7 +13,7 @@ from leconvert.workdir.run import BatchFile, OpenedRun, open_run, read_manifest
 def test_a_run_without_a_manifest_was_never_planned_to_the_end(planned: OpenedRun) -> None:
     planned.paths.manifest.unlink()
     with pytest.raises(WorkDirError, match="The planning of the run was not finished") as caught:
-        read_manifest(planned.paths, planned.manifest.run_id)
+        read_manifest(planned.paths)
     assert caught.value.path == str(planned.paths.manifest)
     assert "again" in str(caught.value.next_step)
 

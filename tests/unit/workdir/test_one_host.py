@@ -40,7 +40,7 @@ def this_host(monkeypatch: pytest.MonkeyPatch) -> list[HostIdentity]:
 
 @pytest.fixture
 def planned_here(run: RunPaths, this_host: list[HostIdentity]) -> OneHost:
-    found = plan_one_host(run, "r1", fs=without_links())
+    found = plan_one_host(run.using(without_links()))
     assert found.host == this_host[0]
     return found
 
@@ -55,15 +55,15 @@ def planned_run(small_source: Path, tmp_path: Path, this_host: list[HostIdentity
 
 def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: OpenedRun) -> None:
     assert planned.one_host is None
-    assert planned.fs is LOCAL
+    assert planned.paths.fs is LOCAL
     assert not planned.paths.one_host.exists()
 
 
 def test_the_record_says_who_may_work_how_and_why(run: RunPaths, planned_here: OneHost) -> None:
     assert (planned_here.has_links, planned_here.reason) == (False, "EPERM")
-    assert read_one_host(run, "r1") == planned_here
+    assert read_one_host(run) == planned_here
     assert "Only this host, here," in planned_here.remark
-    assert isinstance(planned_here.file_system(run), OneHostFileSystem)
+    assert isinstance(planned_here.paths(run).fs, OneHostFileSystem)
     assert json.loads(run.one_host.read_bytes())["exclusion"] == "lock"
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_an_earlier_program_planned_goes_on_under_the_lock(
     """Earlier programs also wrote "rename", for the kernel's exclusive rename."""
     record = json.loads(run.one_host.read_bytes())
     run.one_host.write_text(json.dumps(record | {"exclusion": "rename"}))
-    assert read_one_host(run, "r1") == planned_here
+    assert read_one_host(run) == planned_here
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_the_host_that_planned_comes_in_again(
     run: RunPaths, planned_here: OneHost, this_host: list[HostIdentity], later: HostIdentity
 ) -> None:
     this_host[0] = later
-    now = admit_host(run, "r1", planned_here)
+    now = admit_host(run, planned_here)
     assert now == replace(planned_here, host=replace(HERE, boot=later.boot))
-    assert read_one_host(run, "r1") == now
+    assert read_one_host(run) == now
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_every_other_host_is_refused_with_a_way_out(
     with pytest.raises(
         OneHostOnlyError, match="Only the host here, which planned run r1, may work on it"
     ) as caught:
-        admit_host(run, "r1", planned_here)
+        admit_host(run, planned_here)
     assert caught.value.exit_code == 13
     assert "no hard links (EPERM)" in caught.value.message
     assert caught.value.message.endswith(
@@ -156,7 +156,7 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     planned = open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert (planned.one_host.has_links, planned.one_host.reason) == (True, "asked for")
     assert planned.one_host.remark.endswith("because of --one-host.")
-    assert planned.fs is LOCAL
+    assert planned.paths.fs is LOCAL
     assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
     this_host[0] = ELSEWHERE
     with pytest.raises(OneHostOnlyError) as caught:
@@ -195,10 +195,10 @@ def test_a_second_mount_of_the_same_folder_is_found_out_by_the_first(
     run: RunPaths, planned_here: OneHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_host_module, "_device", lambda _folder: planned_here.device + 1)
-    second = admit_host(run, "r1", planned_here)
-    check_still_alone(run, "r1", second)
+    second = admit_host(run, planned_here)
+    check_still_alone(run, second)
     with pytest.raises(OneHostOnlyError) as caught:
-        check_still_alone(run, "r1", planned_here)
+        check_still_alone(run, planned_here)
     assert "names of their own" in str(caught.value.next_step)
 
 
@@ -212,7 +212,7 @@ def test_a_record_that_does_not_say_who_may_work_is_refused(
         del fields["reason"]
     run.one_host.write_text(json.dumps(fields))
     with pytest.raises(WorkDirError, match="The record") as caught:
-        read_one_host(run, "r1")
+        read_one_host(run)
     assert caught.value.path == str(run.one_host)
 
 
@@ -255,10 +255,10 @@ def test_elsewhere_than_on_linux_only_the_host_that_planned_may_work(
     monkeypatch.setattr(one_host_module, "is_linux", lambda: False)
     run = WorkDir(tmp_path).run("r1")
     run.ensure()
-    planned = plan_one_host(run, "r1")
+    planned = plan_one_host(run)
     assert planned is not None
     assert planned.has_links
-    assert planned == read_one_host(run, "r1")
+    assert planned == read_one_host(run)
     assert planned.remark == (
         f"Only this host, {planned.host.name}, may work on the run: several hosts can share a "
         "work dir only on Linux."

@@ -146,7 +146,7 @@ def make_new_tree(target: Path, generation: int) -> Path:
 def make_journal(work_dir: Path, run_id: str = "r1") -> Journal:
     run = WorkDir(work_dir).run(run_id)
     run.ensure()
-    journal = Journal(run, run_id)
+    journal = Journal(run)
     journal.begin()
     return journal
 
@@ -268,7 +268,7 @@ def test_a_lock_that_cannot_be_released_hides_nothing(
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", stale)
-    with pytest.raises(TargetError, match="what went wrong"), packer_lock(run, "r1"):
+    with pytest.raises(TargetError, match="what went wrong"), packer_lock(run):
         raise TargetError("what went wrong.")
 
 

@@ -60,7 +60,7 @@ class Place:
         return former_dir(self.target, "r1") if self.as_former else old_dir(self.target)
 
     def journal(self, fs: FileSystem) -> Journal:
-        return Journal(self.run, self.run.root.name, fs=fs)
+        return Journal(self.run.using(fs))
 
     def packs(self, fs: FileSystem) -> SwapOutcome:
         """What every packer does, from its start to the swap."""

@@ -89,7 +89,7 @@ def test_staging_trees_of_other_targets_and_runs_are_not_taken_for_ours(tmp_path
     for generation in range(1, 12):
         run.journal_record(generation).touch()
     (tmp_path / ".a.b.leconvert-r1.7.removed").mkdir()
-    journal = Journal(run, "r1")
+    journal = Journal(run)
     assert staging_generations(target, journal) == [2, 10]
     found = {(owner, tree) for owner, tree in staging_trees(target) if owner == "r1"}
     assert {("r1", tree) for tree in trees_of_run(target, journal)} == found

@@ -52,7 +52,7 @@ def main() -> None:
         mount = str(Path(mount).parent)
     run = WorkDir(folder).run(RUN_ID)
     run.ensure()
-    store = LeaseStore(run, RUN_ID, WorkerIdentity.of_this_process(), lease_seconds=3600)
+    store = LeaseStore(run, WorkerIdentity.of_this_process(), lease_seconds=3600)
     board = Board(store, batches)
     leases = []
 

@@ -54,7 +54,7 @@ def wait_for(moment: float) -> None:
 
 def open_store(run: RunPaths, lease_seconds: float) -> LeaseStore:
     """Return this process's access to the leases."""
-    return LeaseStore(run, RUN_ID, WorkerIdentity.of_this_process(), lease_seconds=lease_seconds)
+    return LeaseStore(run, WorkerIdentity.of_this_process(), lease_seconds=lease_seconds)
 
 
 def race_for_claims(run: RunPaths, batches: int, start: float) -> dict[str, Any]:

@@ -25,35 +25,12 @@ from leconvert.dataset.check.meta import (
 )
 from leconvert.dataset.files import files_below, special_files
 from leconvert.dataset.findings import all_named, found, grouped
+from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import (
     INFO_PATH,
     read_info,
     refuse_pointers,
     version_of_files,
-)
-from leconvert.dataset.formats.v3 import (
-    EPISODES_DIR,
-    NOTHING_LOCATED,
-    Declared,
-    DerivedView,
-    EpisodesReader,
-    EpisodeTable,
-    Located,
-    OtherTasks,
-    RoutedFile,
-    StreamPlaces,
-    check_ranges,
-    declaration,
-    derived_meta,
-    files_there,
-    locate_files,
-    read_episode_table,
-    read_json_object,
-    read_task_rows,
-    routed_files,
-    says_another_version,
-    split_findings,
-    streams_in_doubt,
 )
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import DEFAULT_COLUMNS
@@ -155,7 +132,7 @@ def version_to_check(root: Path, raw: Mapping[str, Any]) -> str:
         SourceError: It is no version that can be read.
     """
     said = raw.get("codebase_version")
-    if says_another_version(root, raw):
+    if v3.says_another_version(root, raw):
         return V3_VERSION
     version = str(said) if said in SOURCE_VERSIONS else version_of_files(root)
     if version is None and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
@@ -203,7 +180,7 @@ class NewOrder:
     episodes: IntArray | None = None
     tasks: IntArray | None = None
     task_numbers: IntArray | None = None
-    places: Mapping[str, StreamPlaces] = field(default_factory=dict)
+    places: Mapping[str, v3.StreamPlaces] = field(default_factory=dict)
 
 
 AS_STORED = NewOrder()
@@ -249,26 +226,26 @@ class DatasetCheck:
         self._raw = raw
         self._progress = progress
         self.findings: list[Finding] = []
-        self.declared: Declared | None = None
-        self.table: EpisodeTable | None = None
-        self.files: Mapping[str, list[RoutedFile]] = {}
+        self.declared: v3.Declared | None = None
+        self.table: v3.EpisodeTable | None = None
+        self.files: Mapping[str, list[v3.RoutedFile]] = {}
         self.tasks: Sequence[str] | None = None
-        self.other_tasks: dict[str, Mapping[int, OtherTasks]] = {}
+        self.other_tasks: dict[str, Mapping[int, v3.OtherTasks]] = {}
         self.stats: Mapping[str, Mapping[str, FloatArray]] = {}
         self.episodes = 0
         self.frames = 0
         self.untimed = np.zeros(0, np.bool_)
-        self.located = NOTHING_LOCATED
+        self.located = v3.NOTHING_LOCATED
         self.misplaced: list[Finding] = []
-        self.derived: DerivedView | None = None
+        self.derived: v3.DerivedView | None = None
         self._run()
 
     def _run(self) -> None:
         self.findings = list(self._unreadable())
         if self.findings:
             return
-        declared, self.findings = declaration(self._raw)
-        texts, findings = read_task_rows(self.root, self._raw)
+        declared, self.findings = v3.declaration(self._raw)
+        texts, findings = v3.read_task_rows(self.root, self._raw)
         if self._order.tasks is not None and texts is not None:
             texts = [texts[row] for row in self._order.tasks]
             findings = [finding for finding in findings if finding.code != "tasks-order"]
@@ -278,15 +255,17 @@ class DatasetCheck:
         self.declared = declared
         streams = [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
         in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
-        task_rows = None if texts is None or in_doubt else _rows_of(texts)
+        task_rows = None
+        if texts is not None and not in_doubt:
+            task_rows = {text: row for row, text in enumerate(texts)}
         self.tasks = texts
         # Policies do not normalise columns that count, but tools also aggregate their statistics.
         with_stats = [
             key for key, ft in declared.features.items() if has_stats(ft) or key in DEFAULT_COLUMNS
         ]
         stats = EpisodeStats(with_stats)
-        table, findings = read_episode_table(
-            EpisodesReader(self.root), streams, task_rows=task_rows, add_stats=stats.add
+        table, findings = v3.read_episode_table(
+            v3.EpisodesReader(self.root), streams, task_rows=task_rows, add_stats=stats.add
         )
         self.findings += findings
         if table is not None:
@@ -302,9 +281,9 @@ class DatasetCheck:
         if self._order.episodes is not None:
             table = table.in_order(self._order.episodes)
         table = replace(table, placed={**table.placed, **self._order.places})
-        self.table, findings = check_ranges(table, declared)
+        self.table, findings = v3.check_ranges(table, declared)
         self.findings += findings
-        self.findings += split_findings(self._raw, len(table))
+        self.findings += v3.split_findings(self._raw, len(table))
         self.episodes, self.frames = len(table), int(self.table.length.sum())
         self._check_files(declared, self.table, streams)
 
@@ -313,15 +292,15 @@ class DatasetCheck:
         for path in sorted(special_files(self.root)):
             yield found("unreadable-file", f"{path} is a pipe, a socket or a device.", path=path)
         try:
-            read_json_object(self.root / INFO_PATH)
+            v3.read_json_object(self.root / INFO_PATH)
         except (OSError, ValueError) as error:
             yield found("unreadable-file", f"{INFO_PATH} cannot be read: {error}", path=INFO_PATH)
 
-    def _unreadable_tables(self, declared: Declared) -> Iterator[Finding]:
+    def _unreadable_tables(self, declared: v3.Declared) -> Iterator[Finding]:
         """Yield data files from which the episodes do not follow, since they cannot be read."""
         if DATA_STREAM not in declared.templates:
             return
-        for _, _, path in files_there(self.root, declared, DATA_STREAM):
+        for _, _, path in v3.files_there(self.root, declared, DATA_STREAM):
             try:
                 row_group_rows(self.root / path)
             except UnreadableSourceError as error:
@@ -329,9 +308,11 @@ class DatasetCheck:
                 finding = found("unreadable-file", said, stream=DATA_STREAM, path=path)
                 yield replace(finding, remedy=_END_OR_RESTORE)
 
-    def _check_files(self, declared: Declared, table: EpisodeTable, streams: list[str]) -> None:
+    def _check_files(
+        self, declared: v3.Declared, table: v3.EpisodeTable, streams: list[str]
+    ) -> None:
         files = {
-            stream: routed_files(table, declared, stream)
+            stream: v3.routed_files(table, declared, stream)
             for stream in streams
             if stream in declared.templates and stream in table.placed
         }
@@ -343,12 +324,12 @@ class DatasetCheck:
         videos = every[len(tables) :]
         self.untimed = untimed = np.zeros(len(table), np.bool_)
 
-        def table_report(routed: RoutedFile) -> DataFileReport:
+        def table_report(routed: v3.RoutedFile) -> DataFileReport:
             num_tasks = None if self.tasks is None else len(self.tasks)
             numbers = self._order.task_numbers
             return check_data_file(self.root, routed, table, declared, num_tasks, numbers)
 
-        def video_findings(routed: RoutedFile) -> list[Finding]:
+        def video_findings(routed: v3.RoutedFile) -> list[Finding]:
             return check_video_file(self.root, routed, table, declared, untimed)
 
         with self._progress.stage("check", len(every), "files") as stage:
@@ -374,15 +355,15 @@ class DatasetCheck:
             ]
 
     def _locate_files(
-        self, declared: Declared, table: EpisodeTable, nameless: Collection[str]
+        self, declared: v3.Declared, table: v3.EpisodeTable, nameless: Collection[str]
     ) -> None:
         """Find files that fit in place of the stated ones; use them, and report it."""
-        wrong = streams_in_doubt(self.findings)
+        wrong = v3.streams_in_doubt(self.findings)
         for stream in nameless:
             wrong[stream] = (None, f"The path template of {stream} matches no file.")
         if not wrong:
             return
-        located = locate_files(self.root, declared, table, sorted(wrong))
+        located = v3.locate_files(self.root, declared, table, sorted(wrong))
         if not located:
             return
         order = replace(self._order, places={**self._order.places, **located.places})
@@ -392,7 +373,7 @@ class DatasetCheck:
         if (located.info and not finds_more) or right._missing & located.places.keys():
             return
         vars(self).update(vars(right))
-        self.located = Located({**right.located.info, **located.info}, order.places)
+        self.located = v3.Located({**right.located.info, **located.info}, order.places)
         told = []
         for path, of_stream, episode, message in located.told(raw, wrong):
             code = "path-template" if of_stream is None and nameless else "wrong-files"
@@ -431,7 +412,7 @@ class DatasetCheck:
         return {each.stream for each in self.findings if each.code == "missing-file"}
 
     def _add_table_reports(
-        self, tables: Sequence[RoutedFile], reports: Sequence[DataFileReport]
+        self, tables: Sequence[v3.RoutedFile], reports: Sequence[DataFileReport]
     ) -> None:
         columns: tuple[tuple[str, str], ...] | None = None
         for routed, report in zip(tables, reports, strict=True):
@@ -441,9 +422,7 @@ class DatasetCheck:
             columns = columns or report.columns
             if report.columns is not None and report.columns != columns:
                 message = f"{routed.path} has other columns or types than the first data file."
-                self.findings.append(
-                    found("schema-mismatch", message, stream=DATA_STREAM, path=routed.path)
-                )
+                self.findings.append(routed.wrong("schema-mismatch", message))
 
 
 @contextmanager
@@ -454,11 +433,11 @@ def checked(
 
     In the block, `DatasetCheck.root` is then a view with these tables.
     """
-    check = None if says_another_version(root, raw) else DatasetCheck(root, raw, progress)
+    check = None if v3.says_another_version(root, raw) else DatasetCheck(root, raw, progress)
     may_derive = check is None or any(
         each.code in _DERIVED_FOR or _ends_without_a_footer(root, each) for each in check.findings
     )
-    with derived_meta(root, raw) if may_derive else nullcontext() as derived:
+    with v3.derived_meta(root, raw) if may_derive else nullcontext() as derived:
         if derived is not None:
             check = DatasetCheck(derived.root, derived.raw, progress)
             check.derived = derived
@@ -472,14 +451,10 @@ def checked(
 def _ends_without_a_footer(root: Path, finding: Finding) -> bool:
     """Return whether a finding is about a table of episodes without a footer."""
     path = finding.path or ""
-    return path.startswith(f"{EPISODES_DIR}/") and not has_footer(root / path)
+    return path.startswith(f"{v3.EPISODES_DIR}/") and not has_footer(root / path)
 
 
-def _rows_of(texts: Sequence[str]) -> dict[str, int]:
-    return {text: row for row, text in enumerate(texts)}
-
-
-def _without_circles(findings: list[Finding], videos: Sequence[RoutedFile]) -> Iterator[Finding]:
+def _without_circles(findings: list[Finding], videos: Sequence[v3.RoutedFile]) -> Iterator[Finding]:
     """Yield findings; advise no conversion that would declare of a camera what is declared."""
     episodes = {routed.path: routed.episodes for routed in videos}
     all_of: Counter[str | None] = Counter()
@@ -509,7 +484,7 @@ def _without_circles(findings: list[Finding], videos: Sequence[RoutedFile]) -> I
 
 
 def _each[Seen](
-    look: Callable[[RoutedFile], Seen], files: Sequence[RoutedFile], stage: Stage
+    look: Callable[[v3.RoutedFile], Seen], files: Sequence[v3.RoutedFile], stage: Stage
 ) -> Iterator[Seen]:
     for seen in parallel_map(look, [(routed,) for routed in files], threads_here=_THREADS):
         stage.advance(1)

@@ -15,16 +15,7 @@ import pyarrow.parquet as pq
 
 from leconvert import media
 from leconvert.dataset.findings import found
-from leconvert.dataset.formats.v3 import (
-    Declared,
-    EpisodeTable,
-    Feature,
-    OtherTasks,
-    RoutedFile,
-    RowCheck,
-    place_rows,
-    with_leads,
-)
+from leconvert.dataset.formats import v3
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import (
     DATA_STREAM,
@@ -48,7 +39,7 @@ from leconvert.tables.schemas import (
 # The schema of a data file compared with info.json.
 
 
-def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[Finding]:
+def check_schema(schema: pa.Schema, declared: v3.Declared, path: str) -> Iterator[Finding]:
     """Yield missing columns, undeclared columns, and columns of another type.
 
     LeRobot casts some types silently: another width of a number, or a list of any length. They give
@@ -96,7 +87,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
             )
 
 
-def _is_seen_in_rows(name: str, feature: Feature, kind: pa.DataType) -> bool:
+def _is_seen_in_rows(name: str, feature: v3.Feature, kind: pa.DataType) -> bool:
     """Return whether `RowCheck` reports the wrong type of one of LeRobot's own columns."""
     if name not in DEFAULT_COLUMNS or tuple(feature.shape) != (1,):
         return False
@@ -129,14 +120,14 @@ class DataFileReport:
     findings: list[Finding] = field(default_factory=list)
     columns: tuple[tuple[str, str], ...] | None = None
     untimed: IntArray | None = None
-    other_tasks: Mapping[int, OtherTasks] = field(default_factory=dict)
+    other_tasks: Mapping[int, v3.OtherTasks] = field(default_factory=dict)
 
 
 def check_data_file(
     root: Path,
-    routed: RoutedFile,
-    table: EpisodeTable,
-    declared: Declared,
+    routed: v3.RoutedFile,
+    table: v3.EpisodeTable,
+    declared: v3.Declared,
     num_tasks: int | None,
     task_numbers: IntArray | None = None,
 ) -> DataFileReport:
@@ -144,11 +135,7 @@ def check_data_file(
     report = DataFileReport()
     path = routed.path
     if not (root / path).exists():
-        first = int(routed.episodes[0])
-        message = f"{path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
-        report.findings.append(
-            found("missing-file", message, episode=first, stream=DATA_STREAM, path=path)
-        )
+        report.findings.append(routed.missing())
         return report
     try:
         with pq.ParquetFile(root / path) as file:
@@ -157,16 +144,16 @@ def check_data_file(
             if not report.findings:
                 report.columns = tuple((item.name, str(plain_type(item.type))) for item in schema)
             lengths = table.length[routed.episodes]
-            placed = place_rows(file, routed, lengths)
+            placed = v3.place_rows(file, routed, lengths)
             report.findings += [
-                found(code, message, episode=episode, stream=DATA_STREAM, path=path)
+                routed.wrong(code, message, episode=episode)
                 for code, episode, message in placed.wrong
             ]
             if not placed.wrong:
                 report.findings += _row_group_findings(file, routed, lengths)
             among, begins = placed.whole(routed)
             if len(begins):
-                rows = RowCheck(
+                rows = v3.RowCheck(
                     among, table, declared, num_tasks, begins, task_numbers=task_numbers
                 )
                 report.findings += rows.check(file)
@@ -174,12 +161,12 @@ def check_data_file(
                 report.other_tasks = rows.other_tasks
     except (OSError, ValueError, pa.ArrowException) as error:
         message = f"{path} cannot be read: {why_unreadable(root / path, error)}"
-        report.findings.append(found("unreadable-file", message, stream=DATA_STREAM, path=path))
+        report.findings.append(routed.wrong("unreadable-file", message))
     return report
 
 
 def _row_group_findings(
-    file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray
+    file: pq.ParquetFile, routed: v3.RoutedFile, lengths: IntArray
 ) -> Iterator[Finding]:
     groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
     if [group.num_rows for group in groups] == lengths.tolist():
@@ -190,7 +177,7 @@ def _row_group_findings(
         f"average, but only {len(groups):,} row groups, of up to {largest.num_rows:,} "
         f"rows and {largest.total_byte_size / 2**20:,.1f} MiB."
     )
-    yield found("row-groups", message, stream=DATA_STREAM, path=routed.path)
+    yield routed.wrong("row-groups", message)
 
 
 # One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
@@ -246,23 +233,16 @@ class EpisodeSpans:
 
 def check_video_file(
     root: Path,
-    routed: RoutedFile,
-    table: EpisodeTable,
-    declared: Declared,
+    routed: v3.RoutedFile,
+    table: v3.EpisodeTable,
+    declared: v3.Declared,
     untimed: npt.NDArray[np.bool_],
 ) -> list[Finding]:
     """Check one video file. Memory is bounded by its index."""
     path = root / routed.path
-    first = int(routed.episodes[0])
-
-    def wrong(code: str, message: str, episode: int | None = None) -> Finding:
-        return found(code, message, episode=episode, stream=routed.stream, path=routed.path)
-
+    first, wrong = int(routed.episodes[0]), routed.wrong
     if not path.exists():
-        message = (
-            f"{routed.path} is missing; {count(len(routed.episodes), 'episode')} should be in it."
-        )
-        return [wrong("missing-file", message, first)]
+        return [routed.missing()]
     findings: list[Finding] = []
     try:
         try:
@@ -274,16 +254,19 @@ def check_video_file(
             frames = _frames_by_packets(path)
             findings.append(wrong("video-index", f"{routed.path}: {error.reason}."))
     except (UnreadableSourceError, OSError) as error:
-        return [wrong("unreadable-file", f"{routed.path} cannot be read: {error}", first)]
+        said = f"{routed.path} cannot be read: {error}"
+        return [wrong("unreadable-file", said, episode=first)]
     if not len(frames.seconds):
-        return [wrong("unreadable-file", f"{routed.path} contains no frames.", first)]
+        said = f"{routed.path} contains no frames."
+        return [wrong("unreadable-file", said, episode=first)]
     feature = declared.features[str(camera_of(routed.stream))]
     if frames.clip is not None:
         findings += [wrong(code, message) for code, message in _declaration(frames.clip, feature)]
     spans = spans_of(frames, routed, table)
     timed = ~untimed[spans.episodes]
     for code, message, at in spans_findings(frames, spans, declared.fps, timed):
-        findings.append(wrong(code, f"{routed.path}: {message}", int(spans.episodes[at])))
+        episode = int(spans.episodes[at])
+        findings.append(wrong(code, f"{routed.path}: {message}", episode=episode))
     return findings
 
 
@@ -302,7 +285,7 @@ def _frames_by_packets(path: Path) -> VideoFrames:
     return VideoFrames(seconds[order], keyframes[order])
 
 
-def _declaration(clip: media.ClipIndex, feature: Feature) -> Iterator[tuple[str, str]]:
+def _declaration(clip: media.ClipIndex, feature: v3.Feature) -> Iterator[tuple[str, str]]:
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
     if (clip.height, clip.width) not in (height_first, channels_first):
         yield (
@@ -317,7 +300,7 @@ def _declaration(clip: media.ClipIndex, feature: Feature) -> Iterator[tuple[str,
         yield "codec-mismatch", f"The codec is {clip.codec}, but {declared} is declared."
 
 
-def spans_of(frames: VideoFrames, routed: RoutedFile, table: EpisodeTable) -> EpisodeSpans:
+def spans_of(frames: VideoFrames, routed: v3.RoutedFile, table: v3.EpisodeTable) -> EpisodeSpans:
     """Return the frames of each episode of a file, from the frame nearest to its begin."""
     placed = table.placed[routed.stream]
     begin_seconds = placed.begin_seconds[routed.episodes]
@@ -484,5 +467,5 @@ def _decoded_by(frames: VideoFrames, begin: IntArray, stop: IntArray) -> tuple[I
     """Return each episode's first frame and the frame after its last, with those it decodes by."""
     if frames.clip is None:
         return begin, stop
-    first, after = with_leads(frames.clip, begin, stop)
+    first, after = v3.with_leads(frames.clip, begin, stop)
     return np.where(first < 0, begin, first), np.where(first < 0, stop, after)

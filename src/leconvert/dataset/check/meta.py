@@ -13,25 +13,9 @@ import pyarrow as pa
 
 from leconvert.dataset.files import Spelling
 from leconvert.dataset.findings import found
-from leconvert.dataset.formats import PROVENANCE_PATH, read_provenance
+from leconvert.dataset.formats import PROVENANCE_PATH, read_provenance, v3
 from leconvert.dataset.formats.stats import IMAGE_SHAPES
 from leconvert.dataset.formats.v2 import left_over_tables
-from leconvert.dataset.formats.v3 import (
-    EPISODES_DIR,
-    REQUIRED_STATS,
-    STATS_PATH,
-    STATS_PREFIX,
-    Dataset,
-    Declared,
-    EpisodeTable,
-    Feature,
-    FeatureStats,
-    RoutedFile,
-    check_task_table,
-    declaration,
-    read_json_object,
-    routed_files,
-)
 from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, camera_of, is_depth_map
 from leconvert.support.errors import UnreadableSourceError
@@ -46,14 +30,14 @@ class EpisodeStats:
 
     def __init__(self, features: Collection[str]) -> None:
         self._features = sorted(features)
-        self._totals: dict[str, FeatureStats] = {}
+        self._totals: dict[str, v3.FeatureStats] = {}
         self._unusable: dict[str, str] = {}
         self._has_columns = False
 
     def add(self, block: pa.Table) -> None:
         """Add a block of rows of meta/episodes."""
         (batch,) = block.to_batches()
-        self._has_columns |= any(name.startswith(STATS_PREFIX) for name in batch.schema.names)
+        self._has_columns |= any(name.startswith(v3.STATS_PREFIX) for name in batch.schema.names)
         for feature in self._features:
             if feature not in self._unusable:
                 problem = self._add(feature, batch)
@@ -62,8 +46,8 @@ class EpisodeStats:
 
     def _add(self, feature: str, batch: pa.RecordBatch) -> str | None:
         block: dict[str, FloatArray] = {}
-        for statistic in REQUIRED_STATS:
-            name = f"{STATS_PREFIX}{feature}/{statistic}"
+        for statistic in v3.REQUIRED_STATS:
+            name = f"{v3.STATS_PREFIX}{feature}/{statistic}"
             at = batch.schema.get_field_index(name)
             if at < 0:
                 return f"the column {name!r} is missing"
@@ -75,7 +59,7 @@ class EpisodeStats:
         # A statistic that is a single number has no axis. LeRobot cannot aggregate such statistics.
         if shapes.pop("count") != (1,) or len(set(shapes.values())) > 1 or not shapes["mean"]:
             return f"the shapes of its statistics contradict each other: {shapes}"
-        total = self._totals.setdefault(feature, FeatureStats(feature, is_image=False))
+        total = self._totals.setdefault(feature, v3.FeatureStats(feature, is_image=False))
         if total.partial is not None and total.shape != shapes["mean"]:
             return f"its statistics have several shapes, {total.shape} and {shapes['mean']}"
         total.add_columns(block)
@@ -87,11 +71,11 @@ class EpisodeStats:
         """Yield the features with unusable statistics."""
         if self._features and not self._has_columns:
             message = "meta/episodes contains no statistics."
-            yield found("episode-stats", message, path=EPISODES_DIR)
+            yield found("episode-stats", message, path=v3.EPISODES_DIR)
             return
         for feature, problem in self._unusable.items():
             message = f"The statistics of {feature} are wrong: {problem}."
-            yield found("episode-stats", message, stream=feature, path=EPISODES_DIR)
+            yield found("episode-stats", message, stream=feature, path=v3.EPISODES_DIR)
 
     def aggregate(self) -> dict[str, dict[str, FloatArray]]:
         """Return the statistics of each usable feature over all episodes."""
@@ -115,7 +99,7 @@ _RELATIVE_TO_ROWS = 2.0**-25
 _MAY_BE_RELATIVE = "action"
 
 
-def has_stats(feature: Feature) -> bool:
+def has_stats(feature: v3.Feature) -> bool:
     """Return whether policies normalise a feature, so that it needs statistics."""
     return (
         feature.dtype in VISUAL_DTYPES or feature.is_number
@@ -124,18 +108,20 @@ def has_stats(feature: Feature) -> bool:
 
 def check_stats(
     root: Path,
-    features: Mapping[str, Feature],
+    features: Mapping[str, v3.Feature],
     aggregate: Mapping[str, Mapping[str, FloatArray]],
     longest: int,
 ) -> Iterator[Finding]:
     """Yield faults of the statistics, given the number of frames of the longest episode."""
     try:
-        stats = read_json_object(root / STATS_PATH)
+        stats = v3.read_json_object(root / v3.STATS_PATH)
     except FileNotFoundError:
-        yield found("stats-missing", f"{STATS_PATH} is missing.", path=STATS_PATH)
+        yield found("stats-missing", f"{v3.STATS_PATH} is missing.", path=v3.STATS_PATH)
         return
     except (OSError, ValueError) as error:
-        yield found("unreadable-file", f"{STATS_PATH} cannot be read: {error}", path=STATS_PATH)
+        yield found(
+            "unreadable-file", f"{v3.STATS_PATH} cannot be read: {error}", path=v3.STATS_PATH
+        )
         return
     for key, feature in features.items():
         if has_stats(feature):
@@ -143,18 +129,18 @@ def check_stats(
 
 
 def check_feature_stats(
-    feature: Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None, longest: int
+    feature: v3.Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None, longest: int
 ) -> Iterator[Finding]:
     """Yield faults of the statistics of one feature; see `check_stats`."""
 
     def wrong(code: str, message: str, severity: str | None = None) -> Finding:
         message = f"{feature.key}: {message}."
-        return found(code, message, stream=feature.key, path=STATS_PATH, severity=severity)
+        return found(code, message, stream=feature.key, path=v3.STATS_PATH, severity=severity)
 
     if not isinstance(stats, Mapping):
         yield wrong("stats-missing", "there are no statistics")
         return
-    missing = [name for name in REQUIRED_STATS if name not in stats]
+    missing = [name for name in v3.REQUIRED_STATS if name not in stats]
     if missing:
         yield wrong("stats-missing", f"it has no {' and no '.join(missing)}")
         return
@@ -192,14 +178,14 @@ def _array(value: Any) -> FloatArray | None:
     return array.astype(np.float64) if array.dtype.kind in "biuf" else None
 
 
-def _shapes(feature: Feature) -> tuple[tuple[int, ...], ...]:
+def _shapes(feature: v3.Feature) -> tuple[tuple[int, ...], ...]:
     if feature.dtype in VISUAL_DTYPES:
         return IMAGE_SHAPES
     # LeRobot's recorder reduces all axes of a matrix except the last.
     return (feature.shape, feature.shape[-1:]) if len(feature.shape) > 1 else (feature.shape,)
 
 
-def _impossible(feature: Feature, values: Mapping[str, FloatArray], longest: int) -> str | None:
+def _impossible(feature: v3.Feature, values: Mapping[str, FloatArray], longest: int) -> str | None:
     for name, array in values.items():
         if not np.isfinite(array).all():
             return f"{name} is not finite"
@@ -245,7 +231,7 @@ def _differences(
 # From ``meta/episodes`` to files: the episodes of each file, and files that nothing names.
 
 
-def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
+def check_order(files: list[v3.RoutedFile]) -> Iterator[Finding]:
     """Yield the first data file whose name or episodes break the order of rows.
 
     Loaders concatenate data files in the order of their names.
@@ -254,30 +240,24 @@ def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
         out_of_order = PurePosixPath(after.path) <= PurePosixPath(before.path)
         if out_of_order or int(before.episodes[-1]) > int(after.episodes[0]):
             message = f"{after.path} has later episodes than {before.path}, but an earlier name."
-            yield found(
-                "file-order",
-                message,
-                episode=int(after.episodes[0]),
-                stream=DATA_STREAM,
-                path=after.path,
-            )
+            yield after.wrong("file-order", message, episode=int(after.episodes[0]))
             return
 
 
 def left_over(
-    root: Path, routed: Mapping[str, object], complete: bool, declared: Declared
+    root: Path, routed: Mapping[str, object], complete: bool, declared: v3.Declared
 ) -> Iterator[Finding]:
     """Yield files below data/, videos/ and meta/episodes that nothing names, and tables of v2.x."""
     undeclared: dict[str, list[str]] = {}
     if of_v2 := left_over_tables(root):
         message = f"{', '.join(of_v2)} are tables of v2.x. Readers of v3.0 do not use them."
         yield found("stray-file", message, path=of_v2[0])
-    for folder in ("data", "videos", EPISODES_DIR):
+    for folder in ("data", "videos", v3.EPISODES_DIR):
         for path in _files_below(root, folder):
             pure = PurePosixPath(path)
             depth = len(pure.relative_to(folder).parts)
             is_table = pure.suffix == ".parquet" and depth == 2
-            if path in routed or (folder == EPISODES_DIR and is_table):
+            if path in routed or (folder == v3.EPISODES_DIR and is_table):
                 continue
             if folder == "data" and is_table:
                 if complete:
@@ -299,7 +279,7 @@ def left_over(
         yield found("undeclared-camera", message, path=paths[0])
 
 
-def _undeclared_camera(path: PurePosixPath, declared: Declared) -> str | None:
+def _undeclared_camera(path: PurePosixPath, declared: v3.Declared) -> str | None:
     """Return the camera with the folder of a video, if no feature has its name."""
     is_video = path.parts[0] == "videos" and path.suffix == ".mp4" and len(path.parts) == 4
     return path.parts[1] if is_video and path.parts[1] not in declared.cameras else None
@@ -340,7 +320,7 @@ def _files_below(root: Path, folder: str) -> Iterator[str]:
             yield spelling.of((relative / name).as_posix())
 
 
-def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
+def errors_of_meta(dataset: v3.Dataset, *, lists_files: bool) -> Iterator[Finding]:
     """Yield the errors of ``meta/`` for a dataset that is opened. No row and no frame is read.
 
     Args:
@@ -348,10 +328,10 @@ def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
         lists_files: Whether to look for data files without an episode.
     """
     declared, table = dataset.declared, dataset.episodes
-    _, findings = declaration(declared.raw)
-    findings += check_task_table(dataset.stored_tasks, declared.raw)[1]
+    _, findings = v3.declaration(declared.raw)
+    findings += v3.check_task_table(dataset.stored_tasks, declared.raw)[1]
     findings += dataset.contradictions
-    routed = {stream: routed_files(table, declared, stream) for stream in table.placed}
+    routed = {stream: v3.routed_files(table, declared, stream) for stream in table.placed}
     findings += check_order(routed[DATA_STREAM])
     for stream, files in routed.items():
         if camera_of(stream) is not None:
@@ -364,7 +344,7 @@ def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
 
 
 def _shared_spans(
-    files: list[RoutedFile], table: EpisodeTable, declared: Declared
+    files: list[v3.RoutedFile], table: v3.EpisodeTable, declared: v3.Declared
 ) -> Iterator[Finding]:
     """Yield the first episodes of a stream that share frames, by their times and lengths."""
     for file in files:
@@ -377,14 +357,11 @@ def _shared_spans(
         if len(shared):
             at = int(shared[0]) + 1
             message = f"{file.path}: episode {episodes[at]} shares frames with another episode."
-            episode = int(episodes[at])
-            yield found(
-                "shared-frames", message, episode=episode, stream=file.stream, path=file.path
-            )
+            yield file.wrong("shared-frames", message, episode=int(episodes[at]))
             return
 
 
-def streaming_findings(files: Mapping[str, list[RoutedFile]]) -> Iterator[Finding]:
+def streaming_findings(files: Mapping[str, list[v3.RoutedFile]]) -> Iterator[Finding]:
     """Yield the cameras that LeRobot 0.6.1 cannot stream."""
     for stream, routed in files.items():
         if camera_of(stream) is not None and len(routed) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,16 @@ class Observation:
         return (episode, stream, self.code, feature, path, self.message)
 
 
+class ObservedFacts(TypedDict, total=False):
+    """The facts of an `Observation` other than its place."""
+
+    feature: str | None
+    severity: str
+    is_acceptable: bool
+    helps: tuple[str, ...] | None
+    whole_frames: int
+
+
 class RepeatedObservations:
     """One observation about many episodes: a single remark with their number.
 
@@ -106,6 +116,8 @@ class ObservationLog:
     Attributes:
         remarks: Remarks about single episodes.
         sightings: Observations about many episodes.
+        missing_stats: Features whose statistics are missing, with the episodes.
+        stale_stats: Features whose statistics are stale, with the episodes.
         episode: Index of the present episode.
         stream: Its stream.
         file: Its file.
@@ -114,6 +126,8 @@ class ObservationLog:
 
     remarks: list[Observation] = field(default_factory=list)
     sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
+    missing_stats: dict[str, list[int]] = field(default_factory=dict)
+    stale_stats: dict[str, list[int]] = field(default_factory=dict)
     episode: int = 0
     stream: str = ""
     file: str = ""
@@ -124,46 +138,29 @@ class ObservationLog:
         """The file, relative to the source."""
         return self.file[self.folder_length :]
 
-    def say(
-        self,
-        code: str,
-        message: str,
-        *,
-        feature: str | None = None,
-        severity: str = "",
-        is_acceptable: bool = True,
-        helps: tuple[str, ...] | None = None,
-        whole_frames: int = 0,
-    ) -> None:
+    def merge(self, later: ObservationLog) -> None:
+        """Add what was seen of later episodes."""
+        self.remarks += later.remarks
+        self.sightings.merge(later.sightings)
+        for own, theirs in (
+            (self.missing_stats, later.missing_stats),
+            (self.stale_stats, later.stale_stats),
+        ):
+            for name, episodes in theirs.items():
+                own.setdefault(name, []).extend(episodes)
+
+    def say(self, code: str, message: str, **facts: Unpack[ObservedFacts]) -> None:
         """Add an observation about this slice only."""
-        place = self.episode, self.stream, self.path
         self.remarks.append(
-            Observation(
-                code, message, *place, feature, severity, is_acceptable, helps, whole_frames
-            )
+            Observation(code, message, self.episode, self.stream, self.path, **facts)
         )
 
     def sight(
-        self,
-        code: str,
-        message: str,
-        *,
-        feature: str | None = None,
-        path: str | None = None,
-        helps: tuple[str, ...] | None = None,
+        self, code: str, message: str, *, path: str | None = None, **facts: Unpack[ObservedFacts]
     ) -> None:
         """Add an observation that may hold for many slices of this stream."""
-        self.sightings.add(
-            Observation(
-                code,
-                message,
-                None,
-                self.stream,
-                path or self.path,
-                feature,
-                helps=helps,
-            )
-        )
+        seen = Observation(code, message, None, self.stream, path or self.path, **facts)
+        self.sightings.add(seen)
 
 
 def said_of_paths(feature: str, where: str = "") -> str:

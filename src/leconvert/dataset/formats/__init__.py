@@ -5,42 +5,39 @@ All parts that scan, check, compare, load or report on a dataset read it through
 """
 
 from leconvert.dataset.formats import v2, v3
+from leconvert.dataset.formats.conversion import (
+    PROVENANCE_PATH,
+    TARGETS,
+    SourceRecord,
+    Sources,
+    SourceView,
+    Target,
+    differences_table,
+    differing_features,
+    differing_subtasks,
+    episode_digests,
+    has_provenance,
+    open_dataset,
+    open_sources,
+    read_provenance,
+    target_of,
+    v3_target,
+    write_provenance,
+)
 from leconvert.dataset.formats.dataset import (
     Dataset,
-    Episodes,
     Slices,
     Totals,
     frame_rate,
     renamed_stream,
 )
-from leconvert.dataset.formats.provenance import (
-    PROVENANCE_PATH,
-    Provenance,
-    SourceRecord,
-    episode_digests,
-    has_provenance,
-    read_provenance,
-    write_provenance,
-)
-from leconvert.dataset.formats.sources import (
-    Sources,
-    SourceView,
-    differences_table,
-    differing_features,
-    differing_subtasks,
-    open_dataset,
-    open_sources,
-)
 from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
-from leconvert.dataset.formats.targets import TARGETS, Target, target_of, v3_target
 
 __all__ = [
     "BLOCK_EPISODES",
     "PROVENANCE_PATH",
     "TARGETS",
     "Dataset",
-    "Episodes",
-    "Provenance",
     "Slices",
     "SourceRecord",
     "SourceView",

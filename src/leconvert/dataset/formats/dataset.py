@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,19 +68,20 @@ class Slices:
         return self.paths[int(self.file[position])]
 
 
-class Episodes(Protocol):
-    """The episodes of a dataset; arrays of shape (E,)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Episodes:
+    """The episodes of a dataset in the order of its table; arrays have shape (E,).
 
-    @property
-    def episode_index(self) -> IntArray:
-        """The number of each episode in the dataset."""
+    Attributes:
+        episode_index: The number of each episode as stored; readers of v3.0 use the row number.
+        length: Number of frames.
+    """
 
-    @property
-    def length(self) -> IntArray:
-        """Number of frames of each episode."""
+    episode_index: IntArray
+    length: IntArray
 
     def __len__(self) -> int:
-        """Return the number of episodes, E."""
+        return len(self.episode_index)
 
 
 class Dataset(ABC):
@@ -173,7 +174,11 @@ class Dataset(ABC):
 
     @abstractmethod
     def slices(self, stream: str) -> Slices:
-        """Return the file and the part of it that each episode has in a stream."""
+        """Return the file and the part of it that each episode has in a stream.
+
+        Raises:
+            UnreadableSourceError: The tables with the positions are unusable.
+        """
 
     def data_schemas(self) -> Iterator[pa.Schema]:
         """Yield the schema of each data file; the scan reports those that cannot be read."""
@@ -257,14 +262,6 @@ class Dataset(ABC):
                 path=path,
                 next_step=f"{GET_AGAIN}{helps}.",
             ) from error
-
-    def check(self) -> None:
-        """Check that the tables with the positions of files are usable.
-
-        Raises:
-            UnreadableSourceError: They are not.
-        """
-        self.slices(DATA_STREAM)
 
     def _stored_stream(self, stream: str) -> str:
         return renamed_stream(stream, self._old_names) if self._old_names else stream

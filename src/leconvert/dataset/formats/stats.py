@@ -195,7 +195,7 @@ def _array(values: Sequence[Any]) -> npt.NDArray[Any] | None:
     """Return lists of numbers of one type as an array; NumPy would not distinguish 1 from 1.0."""
     flat, shape, value = values, [len(values)], values[0]
     while type(value) is list:
-        if not value or not _have_length(flat, len(value)):
+        if not value or set(map(len, flat)) != {len(value)}:
             return None
         shape.append(len(value))
         # A value other than a list yields its keys or characters, which are no numbers either.
@@ -204,10 +204,6 @@ def _array(values: Sequence[Any]) -> npt.NDArray[Any] | None:
     if len(shape) == 1 or form is None or set(map(type, flat)) != {type(value)}:
         return None
     return np.frombuffer(struct.pack(f"{len(flat)}{form.char}", *flat), form).reshape(shape)
-
-
-def _have_length(values: Iterable[Any], length: int) -> bool:
-    return set(map(len, values)) == {length}
 
 
 # ``meta/stats.json`` of a v3.0 dataset: written, and aggregated from the statistics of episodes.

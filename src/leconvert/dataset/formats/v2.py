@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ import orjson
 from leconvert.dataset.files import files_below
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import (
+    Episodes,
     Slices,
     Totals,
     fps_number,
@@ -224,32 +225,25 @@ def read_info(root: Path) -> dict[str, Any]:
         raise UnreadableSourceError(f"{path} is not a file.", path=str(path))
     if is_pointer(path):
         refuse_pointers(root, met_one=True)
+    wrong = ""
     try:
         content = path.read_bytes()
-        if not content.strip():
-            raise UnreadableSourceError(
-                f"{path} is empty.", path=str(path), next_step=f"{GET_AGAIN}."
-            )
-        raw = json.loads(content)
+        raw = json.loads(content) if content.strip() else None
         # Half a surrogate pair is valid JSON, but not a text that the result's own table could
         # hold.
         json.dumps(raw, ensure_ascii=False).encode()
+        if not isinstance(raw, dict):
+            wrong = "does not contain a JSON object" if content.strip() else "is empty"
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(root) from None
-    except UnicodeEncodeError as error:
-        raise UnreadableSourceError(
-            f"{path} contains invalid text (half a surrogate pair).",
-            path=str(path),
-            next_step=f"{GET_AGAIN}.",
-        ) from error
+    except UnicodeEncodeError:
+        wrong = "contains invalid text (half a surrogate pair)"
     except (OSError, ValueError, RecursionError) as error:
         raise _unread(path, error, f"{GET_AGAIN}.") from error
-    if not isinstance(raw, dict):
-        raise UnreadableSourceError(
-            f"{path} does not contain a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
-        )
-    if wrong := other_storage(raw, str(root)):
-        raise wrong
+    if wrong or not isinstance(raw, dict):
+        raise UnreadableSourceError(f"{path} {wrong}.", path=str(path), next_step=f"{GET_AGAIN}.")
+    if other := other_storage(raw, str(root)):
+        raise other
     return raw
 
 
@@ -430,7 +424,7 @@ class SourcePaths:
     @property
     def v3_templates(self) -> tuple[str, str | None]:
         """The templates of data and video files with the placeholders of v3.0."""
-        data, video = (_in_v3_words(each.text) for each in (self._data, self._video))
+        data, video = (in_v3_words(each.text) for each in (self._data, self._video))
         return data, video if self._cameras else None
 
     @property
@@ -495,7 +489,8 @@ class _Template:
         self.name = _pattern(path, key, name, allowed) if f"{{{_INDEX}" in name else None
 
 
-def _in_v3_words(template: str) -> str:
+def in_v3_words(template: str) -> str:
+    """Return a template of paths with the placeholders of v3.0."""
     words = {_CHUNK: "chunk_index", _INDEX: "file_index"}
     return re.sub(
         rf"(?<!\{{)((?:\{{\{{)*\{{)({_CHUNK}|{_INDEX})(?=[:!}}])",
@@ -776,30 +771,10 @@ class _EpisodePaths(Sequence[str]):
     def __len__(self) -> int:
         return len(self._index)
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return [self[number] for number in range(*at.indices(len(self)))]
         return self._paths.relative(self._stream, int(self._index[at]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Episodes:
-    """The episodes that ``episodes.jsonl`` lists; arrays of shape (E,), ascending.
-
-    Attributes:
-        episode_index: The number of each episode in file names.
-        length: Number of frames.
-    """
-
-    episode_index: IntArray
-    length: IntArray
-
-    def __len__(self) -> int:
-        return len(self.episode_index)
 
 
 class Dataset(AnyDataset):
@@ -935,15 +910,6 @@ _LEAST_PLAIN, _EXPONENT_FROM = 1e-4, 1e16
 _json = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def output_path(stream: str, number: int) -> str:
-    """Return the path of a stream's file of episode ``number``, as leconvert names it."""
-    camera = camera_of(stream)
-    template = DATA_PATH_TEMPLATE if camera is None else VIDEO_PATH_TEMPLATE
-    return template.format(
-        episode_chunk=number // FILES_PER_CHUNK, episode_index=number, video_key=camera
-    )
-
-
 def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
     """Return the v2.1 ``info.json`` for that of another dataset.
 
@@ -984,10 +950,9 @@ def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> di
 
 def write_tasks(root: str | os.PathLike[str], tasks: Iterable[tuple[int, str]]) -> None:
     """Write ``tasks.jsonl`` below ``root``."""
-    _write_lines(
-        Path(root) / TASKS_PATH,
-        ({"task_index": int(index), "task": text} for index, text in sorted(tasks)),
-    )
+    lines = ({"task_index": int(index), "task": text} for index, text in sorted(tasks))
+    with _new_table(Path(root) / TASKS_PATH) as add:
+        add(_json(line) + "\n" for line in lines)
 
 
 def write_episodes(
@@ -1047,11 +1012,6 @@ def _row_texts(numbers: npt.NDArray[Any]) -> list[str]:
         for row in np.flatnonzero(~usual.all(axis=1)).tolist():
             texts[row] = _json(numbers[row].tolist())
     return texts
-
-
-def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    with _new_table(path) as add:
-        add(_json(record) + "\n" for record in records)
 
 
 @contextmanager

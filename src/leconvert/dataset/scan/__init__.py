@@ -3,7 +3,7 @@
 The scan is imported when it is first used: a worker does not pay for it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leconvert.dataset.scan.changes import (
     FileFacts,
@@ -14,6 +14,7 @@ from leconvert.dataset.scan.changes import (
     meta_digest,
     source_changed,
 )
+from leconvert.support.extras import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.dataset.scan.scan import reads_as_v3, scan_source, source_reading
@@ -31,11 +32,4 @@ __all__ = [
     "source_reading",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in ("reads_as_v3", "scan_source", "source_reading"):
-        raise AttributeError(f"module 'leconvert.dataset.scan' has no attribute {name!r}")
-    from leconvert.dataset.scan import scan
-
-    globals()[name] = found = getattr(scan, name)
-    return found
+__getattr__ = lazy_names(__name__, {"scan": ("reads_as_v3", "scan_source", "source_reading")})

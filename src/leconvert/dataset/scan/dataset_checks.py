@@ -10,9 +10,8 @@ import filecmp
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,9 +36,7 @@ from leconvert.dataset.scan.file_checks import (
 )
 from leconvert.dataset.scan.gathering import (
     NO_TASK,
-    EpisodeTable,
-    Gathered,
-    TaskTable,
+    ScannedSource,
     tasks_helps,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
@@ -82,32 +79,80 @@ Features = Mapping[str, Mapping[str, Any]]
 Totals = Mapping[str, Sequence[int]]
 
 
+class StoredColumn(NamedTuple):
+    """A column as most tables store it.
+
+    Attributes:
+        values: The type of its values: those in lists of one value, int64 for `is_floating`.
+        sizes: The lengths of its lists, the outer one first, or the reason why rows have no common
+            length; None for a column without lists, or with lists of any length.
+        is_wrapped: Whether some tables store lists of one value.
+        is_floating: Whether it is a default integer column that some tables store as floating-point
+            numbers.
+    """
+
+    values: pa.DataType
+    sizes: tuple[int, ...] | str | None
+    is_wrapped: bool
+    is_floating: bool
+
+    @classmethod
+    def of(cls, field: pa.Field, lengths: tuple[int, ...] | str | None = None) -> StoredColumn:
+        """Return the column of one table, given the lengths of lists that its type leaves open."""
+        fixed, kind = list_sizes(field.type), field.type
+        if lengths is None and fixed and None not in fixed:
+            lengths = tuple([size for size in fixed if size is not None])
+        if lengths == (1,):
+            kind = innermost_type(kind)
+        is_floating = DEFAULT_COLUMNS.get(field.name) == "int64" and pa.types.is_floating(kind)
+        return cls(pa.int64() if is_floating else kind, lengths, lengths == (1,), is_floating)
+
+    def joined(self, other: StoredColumn) -> StoredColumn:
+        """Return the column with the rows of both. A wider type takes its place."""
+        values = common_type(other.values, self.values)
+        assert values is not None, "_differences found one"
+        is_same = other.sizes is None or values.equals(self.values)
+        return StoredColumn(
+            values,
+            self.sizes if is_same else other.sizes,
+            self.is_wrapped or other.is_wrapped,
+            self.is_floating or other.is_floating,
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DataColumns:
     """The columns of a dataset's tables.
 
     Attributes:
         schema: The columns of most tables, including those left out; None if none could be read.
-        lengths: Lengths of the lists in them, which the types do not have, or the reason why rows
-            have no common length; see `leconvert.tables.DataFile.lengths`.
+        by_name: The same, with what the types do not tell.
         is_common: Whether each table can be joined with these, shape (E,).
-        wrapped: Columns with lists of one value, in at least some of these tables.
-        floating: Default integer columns that some of these tables store as floating-point numbers.
         picture_shapes: Shape of the first picture in columns of images without a usable one.
     """
 
     schema: pa.Schema | None
-    lengths: Mapping[str, tuple[int, ...] | str]
+    by_name: Mapping[str, StoredColumn]
     is_common: BoolArray
-    wrapped: frozenset[str] = frozenset()
-    floating: frozenset[str] = frozenset()
     picture_shapes: Mapping[str, list[int]] = MappingProxyType({})
 
+    @property
+    def floating(self) -> list[str]:
+        """Default integer columns that some tables store as floating-point numbers."""
+        return [name for name, column in self.by_name.items() if column.is_floating]
 
-def check_files(
-    dataset: Dataset, episodes: EpisodeTable, slices: Sequence[StreamScan], survey: SourceFiles
-) -> Iterator[Observation]:
+    def type_of_values(self, name: str) -> pa.DataType:
+        """Return the type of a column in the result."""
+        assert self.schema is not None
+        column, kind = self.by_name[name], self.schema.field(name).type
+        if column.is_floating:
+            return pa.int64()
+        return innermost_type(kind) if column.is_wrapped else kind
+
+
+def _check_files(source: ScannedSource, survey: SourceFiles) -> Iterator[Observation]:
     """Report missing files, and streams without any."""
+    dataset, episodes, slices = source.dataset, source.episodes, source.gathered.slices
     num_episodes = len(episodes.index)
     is_there = [not stream.is_missing.all() for stream in slices]  # the tables first
     for stream in slices:
@@ -186,58 +231,34 @@ def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observati
 
 
 def common_columns(
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    data: StreamScan,
-    left_out: Sequence[str],
-    computed: Collection[str],
-    remarks: list[Observation],
+    source: ScannedSource, left_out: Sequence[str], computed: Collection[str]
 ) -> DataColumns:
-    """Find the columns of most tables, and tables that do not fit them.
+    """Find the columns of most tables, and report tables that do not fit them.
 
     Args:
         left_out: Columns that the result does not have.
         computed: Columns that are computed whatever is stored.
-        remarks: Receives the observations about tables that do not fit.
     """
+    dataset, episodes, data = source.dataset, source.episodes, source.gathered.slices[0]
     readable = data.is_readable
     counts = np.bincount(data.group[readable], minlength=len(data.kinds))
     if not counts.any():
         return DataColumns(None, {}, readable)
     common = int(counts.argmax())
-    schema, lengths = _columns_of(dataset, data, common)
-    wrapped = _wrapped(schema, lengths)
-    floating = _floating(schema, wrapped)
+    schema, columns = _columns_of(dataset, data, common)
     passed_over = {*left_out, *computed}
-    plain = _without(schema, passed_over, unwrapped=wrapped)
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
     reasons: dict[int, list[tuple[str | None, str]]] = {}
     for kind in np.flatnonzero(counts).tolist():
         if kind == common:
             continue
-        other, their_lengths = _columns_of(dataset, data, kind)
-        also_wrapped = _wrapped(other, their_lengths)
-        joined = _joined(_without(other, passed_over, unwrapped=also_wrapped), plain)
-        differing = _other_lengths(
-            {**_sizes(schema), **lengths},
-            {**_sizes(other), **their_lengths},
-            {*passed_over, *wrapped, *also_wrapped},
-        )
-        if not isinstance(joined, pa.Schema):
-            reasons[kind] = joined
-        elif differing:
-            reasons[kind] = differing
-        else:
+        _, theirs = _columns_of(dataset, data, kind)
+        reasons[kind] = _differences(columns, theirs, passed_over)
+        if not reasons[kind]:
             fits[kind] = True
-            lengths |= {
-                name: their_lengths[name]
-                for name in their_lengths.keys() & set(plain.names)
-                if not joined.field(name).type.equals(plain.field(name).type)
-            }
-            plain = joined
-            wrapped |= also_wrapped
-            floating |= _floating(other, also_wrapped)
+            for name in columns.keys() - passed_over:
+                columns[name] = columns[name].joined(theirs[name])
     is_common: BoolArray = fits[data.group] & readable
     keys = data.key
     for position in np.flatnonzero(readable & ~is_common).tolist():
@@ -246,7 +267,7 @@ def common_columns(
         for feature, reason in reasons[int(data.group[position])]:
             said = f"{shown(path)} has other columns than the tables of most episodes: {reason}."
             flag = "" if feature is None else COMPUTED_BY.get(feature, "--drop-feature")
-            remarks.append(
+            source.remarks.append(
                 Observation(
                     "schema-mismatch",
                     said,
@@ -258,10 +279,11 @@ def common_columns(
                 )
             )
     for number, field in enumerate(schema):
-        if field.name in plain.names and field.name not in {*wrapped, *floating}:
-            schema = schema.set(number, field.with_type(plain.field(field.name).type))
+        column = columns[field.name]
+        if not (field.name in passed_over or column.is_wrapped or column.is_floating):
+            schema = schema.set(number, field.with_type(column.values))
     shapes = _picture_shapes(dataset.stored_features, schema, _first_path_of(dataset, data, common))
-    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating), shapes)
+    return DataColumns(schema, columns, is_common, shapes)
 
 
 def _picture_shapes(features: Features, schema: pa.Schema, path: str) -> dict[str, list[int]]:
@@ -285,8 +307,9 @@ def _picture_shapes(features: Features, schema: pa.Schema, path: str) -> dict[st
     return found
 
 
-def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) -> BoolArray:
+def with_other_columns(source: ScannedSource, result: pa.Schema) -> BoolArray:
     """Return which tables have other columns than the result's data files, shape (E,)."""
+    dataset, data = source.dataset, source.gathered.slices[0]
     has_others = np.zeros(len(data.kinds), dtype=np.bool_)
     for kind in np.unique(data.group[data.is_readable]).tolist():
         stored = tables.read_data_schema(_first_path_of(dataset, data, kind))
@@ -297,11 +320,12 @@ def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) ->
 
 def _columns_of(
     dataset: Dataset, data: StreamScan, kind: int
-) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
+) -> tuple[pa.Schema, dict[str, StoredColumn]]:
     path = _first_path_of(dataset, data, kind)
     schema = tables.read_data_schema(path)
     with tables.DataFile(path) as table:
-        return schema, table.lengths(schema)
+        lengths = table.lengths(schema)
+    return schema, {field.name: StoredColumn.of(field, lengths.get(field.name)) for field in schema}
 
 
 def _first_path_of(dataset: Dataset, data: StreamScan, kind: int) -> str:
@@ -310,96 +334,46 @@ def _first_path_of(dataset: Dataset, data: StreamScan, kind: int) -> str:
     return next(dataset.absolute(DATA_STREAM, [key]))
 
 
-def _sizes(schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
-    """Return the lengths of lists that the types of their columns fix."""
-    sizes = {field.name: tables.list_sizes(field.type) for field in schema}
-    return {
-        name: tuple([size for size in found if size is not None])
-        for name, found in sizes.items()
-        if found and None not in found
-    }
-
-
-def _other_lengths(
-    wanted: Mapping[str, tuple[int, ...] | str],
-    found: Mapping[str, tuple[int, ...] | str],
-    left_out: Set[str],
+def _differences(
+    wanted: Mapping[str, StoredColumn], found: Mapping[str, StoredColumn], passed_over: Set[str]
 ) -> list[tuple[str | None, str]]:
-    """Return columns whose lists have other lengths, as far as known, with the difference."""
-    return [
-        (name, f"{shown(name)}: {_told(found[name])} instead of {_told(wanted[name])}")
-        for name in sorted(wanted.keys() & found.keys() - left_out)
-        if found[name] != wanted[name] and isinstance(wanted[name], tuple)
+    """Return why no columns can hold the rows of two kinds of tables; empty if some can.
+
+    A reason names its feature if it is about a single one.
+    """
+    names, theirs = wanted.keys() - passed_over, found.keys() - passed_over
+    if names != theirs:
+        missing, extra = sorted(names - theirs), sorted(theirs - names)
+        said = [f"{shown(name)} is missing" for name in missing]
+        said += [f"{shown(name)} is not expected" for name in extra]
+        return [((missing + extra)[0] if len(said) == 1 else None, ", ".join(said))]
+    pairs = [(name, own, found[name]) for name, own in wanted.items() if name in names]
+    types: list[tuple[str | None, str]] = [
+        (name, f"{shown(name)} is {other.values} instead of {own.values}")
+        for name, own, other in pairs
+        if common_type(other.values, own.values) is None
+    ]
+    return types or [
+        (name, f"{shown(name)}: {_told(other.sizes)} instead of {_told(own.sizes)}")
+        for name, own, other in sorted(pairs, key=lambda pair: pair[0])
+        if not (own.is_wrapped or other.is_wrapped) and isinstance(own.sizes, tuple)
+        if other.sizes not in (None, own.sizes)
     ]
 
 
-def _told(lengths: tuple[int, ...] | str) -> str:
-    return lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths))}"
-
-
-def _without(schema: pa.Schema, names: Collection[str], *, unwrapped: Set[str]) -> pa.Schema:
-    floating = _floating(schema, unwrapped)
-    return pa.schema(
-        [
-            field.with_type(pa.int64())
-            if field.name in floating
-            else field.with_type(field.type.value_type)
-            if field.name in unwrapped
-            else field
-            for field in schema
-            if field.name not in names
-        ]
+def _told(lengths: Sequence[int] | str | None) -> str:
+    return (
+        lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths or ()))}"
     )
 
 
-def _wrapped(schema: pa.Schema, lengths: Mapping[str, tuple[int, ...] | str]) -> set[str]:
-    """Return columns whose lists contain one value each."""
-    known = {**_sizes(schema), **lengths}
-    return {name for name, found in known.items() if found == (1,)}
-
-
-def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
-    """Return default integer columns that contain floating-point numbers."""
-    kinds = {
-        field.name: innermost_type(field.type) if field.name in wrapped else field.type
-        for field in schema
-        if DEFAULT_COLUMNS.get(field.name) == "int64"
-    }
-    return {name for name, kind in kinds.items() if pa.types.is_floating(kind)}
-
-
-def _joined(found: pa.Schema, wanted: pa.Schema) -> pa.Schema | list[tuple[str | None, str]]:
-    """Return columns that can hold rows of two kinds of tables, or why there are none.
-
-    If a stored type is wider than the wanted one, it takes its place, so nothing is lost. A reason
-    names its feature if it is about a single one.
-    """
-    missing = sorted(set(wanted.names) - set(found.names))
-    extra = sorted(set(found.names) - set(wanted.names))
-    if missing or extra:
-        said = [f"{shown(name)} is missing" for name in missing]
-        said += [f"{shown(name)} is not expected" for name in extra]
-        only = (missing + extra)[0] if len(said) == 1 else None
-        return [(only, ", ".join(said))]
-    reasons: list[tuple[str | None, str]] = []
-    for number, field in enumerate(wanted):
-        theirs = found.field(field.name).type
-        kind = common_type(theirs, field.type)
-        if kind is None:
-            reasons.append((field.name, f"{shown(field.name)} is {theirs} instead of {field.type}"))
-        else:
-            wanted = wanted.set(number, field.with_type(kind))
-    return reasons or wanted
-
-
-def check_global_index(
-    episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
-) -> Iterator[Observation]:
+def _check_global_index(source: ScannedSource, columns: DataColumns) -> Iterator[Observation]:
     """Find breaks of the column ``index`` between episodes.
 
     Rows are counted by ``length`` or by the tables. Another check reports a difference between the
     two. If episodes are missing, the right numbers are unknown.
     """
+    episodes, gathered = source.episodes, source.gathered
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
     rows = gathered.slices[0].frames
@@ -419,14 +393,13 @@ def check_global_index(
     yield from sightings.remarks()
 
 
-def copied_tables(
-    dataset: Dataset, episodes: EpisodeTable, gathered: Gathered
-) -> Iterator[Observation]:
+def _copied_tables(source: ScannedSource) -> Iterator[Observation]:
     """Find tables that are copies of another episode's, where the videos are not.
 
     Only tables whose rows are numbered as those of another episode are read.
     """
-    strange = {remark.episode for remark in gathered.remarks if remark.code == "episode-index"}
+    dataset, episodes, gathered = source.dataset, source.episodes, source.gathered
+    strange = {remark.episode for remark in gathered.log.remarks if remark.code == "episode-index"}
     if not strange:
         return
     table, *videos = gathered.slices
@@ -454,10 +427,9 @@ def _is_copy(dataset: Dataset, slices: StreamScan, *pair: int) -> bool:
     return not slices.is_missing[rows].any() and filecmp.cmp(first, second, shallow=False)
 
 
-def check_tasks(
-    dataset: Dataset, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
-) -> Iterator[Observation]:
+def _check_tasks(source: ScannedSource) -> Iterator[Observation]:
     """Compare the tasks of rows with the listed ones."""
+    episodes, tasks, gathered = source.episodes, source.tasks, source.gathered
     if not tasks.is_there:
         return
     sightings = RepeatedObservations()
@@ -472,7 +444,7 @@ def check_tasks(
         episode = int(episodes.index[position])
         unknown = [task for task in found if task not in tasks.first_index]
         if unknown:
-            path = dataset.relative(DATA_STREAM, int(keys[position]))
+            path = source.dataset.relative(DATA_STREAM, int(keys[position]))
             what = f"with task {unknown[0]}, which {tasks.path} does not list"
             if unknown[0] == NO_INDEX:
                 what = f"with a task_index that is not in {tasks.path}"
@@ -494,18 +466,17 @@ def check_tasks(
     yield from sightings.remarks()
 
 
-def wrong_rate(
-    fps: Fraction, remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
-) -> list[Observation]:
+def wrong_rate(source: ScannedSource, remarks: Sequence[Observation]) -> list[Observation]:
     """Report a wrong ``fps`` if all timestamps have one other rate, and return that rate."""
     off = [remark for remark in remarks if remark.code == "timestamps"]
     found = {remark.helps for remark in off}
-    told = np.count_nonzero(gathered.has_rows & (episodes.length > 1))
+    told = np.count_nonzero(source.gathered.has_rows & (source.episodes.length > 1))
     if len(found) == 1 and None not in found and len(off) == told:
         (helps,) = found
         flag = (helps or ("",))[0]
-        said = f"info.json says {float(fps):g} frames per second, but the timestamps of "
-        said += f"{count(int(told), 'episode')} are those of {flag.split()[-1]} frames per second."
+        said = f"info.json says {float(source.dataset.fps):g} frames per second, but the "
+        said += f"timestamps of {count(int(told), 'episode')} are those of {flag.split()[-1]} "
+        said += "frames per second."
         severity = off[0].severity
         rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
         return [rate, *remarks]
@@ -514,14 +485,13 @@ def wrong_rate(
     ]
 
 
-def lost_instructions(
-    remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
-) -> list[Observation]:
+def lost_instructions(source: ScannedSource, remarks: Sequence[Observation]) -> list[Observation]:
     """Turn task mismatches into errors if the rows have no tasks and the episodes have all.
 
     If all rows have one task and the episodes several, the rows were written without tasks. LeRobot
     gives an item the task of its row.
     """
+    episodes, gathered = source.episodes, source.gathered
     of_rows = np.unique(gathered.task[gathered.has_rows])
     if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
         return list(remarks)
@@ -535,27 +505,23 @@ def lost_instructions(
     ]
 
 
-def absent_features(
-    features: Mapping[str, Mapping[str, Any]],
-    schema: pa.Schema | None,
-    slices: Sequence[StreamScan],
-) -> set[str]:
+def _absent_features(source: ScannedSource, schema: pa.Schema | None) -> set[str]:
     """Return features without any data, for which nobody expects statistics."""
     absent = {
         camera
-        for stream in slices
+        for stream in source.gathered.slices
         if (camera := camera_of(stream.stream)) is not None and bool(stream.is_missing.all())
     }
     if schema is not None:
         absent |= {
             name
-            for name, feature in features.items()
+            for name, feature in source.dataset.stored_features.items()
             if feature["dtype"] != "video" and name not in schema.names
         }
     return absent
 
 
-def codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
+def _codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
     """Report how often the decoder configuration changes within a camera."""
     for stream in slices[1:]:
         kinds = stream.group[stream.is_readable]
@@ -567,17 +533,12 @@ def codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
             yield Observation("codec-change", said, stream=stream.stream)
 
 
-def expected_totals(
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    tasks: TaskTable,
-    slices: Sequence[StreamScan],
-    survey: SourceFiles,
-) -> dict[str, Sequence[int]]:
+def _expected_totals(source: ScannedSource, survey: SourceFiles) -> dict[str, Sequence[int]]:
     """Return the possible totals of ``info.json``."""
+    dataset, episodes, tasks, gathered, *_ = source
     num_episodes, cameras = len(episodes.index), dataset.camera_keys
-    empty = {stream.stream for stream in slices if bool(stream.is_missing.all())}
-    looked_at = {stream.stream for stream in slices}
+    empty = {stream.stream for stream in gathered.slices if bool(stream.is_missing.all())}
+    looked_at = {stream.stream for stream in gathered.slices}
     with_clips = sum(
         stream not in empty if stream in looked_at else camera in survey.cameras
         for camera in cameras
@@ -713,16 +674,14 @@ def _name_groups(names: object) -> list[list[str]]:
     return []
 
 
-def check_columns(
-    features: Features,
-    columns: DataColumns,
-    *,
-    num_tasks: int,
-    one_text_each: bool,
-    left_out: Collection[str],
+def _check_columns(
+    source: ScannedSource, columns: DataColumns, left_out: Collection[str]
 ) -> Iterator[Observation]:
     """Compare declared features with the columns of most tables."""
     assert columns.schema is not None
+    features, tasks = source.dataset.stored_features, source.tasks
+    num_tasks = len(tasks.of_text) if tasks.is_there else 0
+    one_text_each = bool(source.episodes.has_one_text.all())
     stored = set(columns.schema.names)
     for name in DEFAULT_COLUMNS:
         if name not in stored:
@@ -754,7 +713,7 @@ def check_columns(
     for name in sorted(stored - features.keys()):
         said = f"The tables have a column {shown(name)}, which {INFO_PATH} does not declare."
         yield Observation("undeclared-column", said, feature=name)
-        if name in columns.wrapped:
+        if columns.by_name[name].is_wrapped:
             yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
 
 
@@ -781,23 +740,23 @@ def _check_type(
 ) -> Iterator[Observation]:
     """Report a column that LeRobot cannot read, or that differs from its declaration."""
     assert columns.schema is not None
-    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    kind, column = columns.schema.field(name).type, columns.by_name[name]
     declared = _readable_declaration(name, feature, columns)
     if declared is None:
         as_stored = {"dtype": dtype_name(kind), "shape": list_sizes(kind) or [1]}
         of_images = feature["dtype"] == "image" or name in LANGUAGE_COLUMNS
         reason = read_by_lerobot(name, feature if of_images else as_stored, kind).reason
-        if isinstance(lengths, str):
-            reason = f"it holds {lengths}"
+        if isinstance(column.sizes, str):
+            reason = f"it holds {column.sizes}"
         said = f"{shown(name)} is stored as {shown(str(kind))}, which LeRobot cannot load"
         yield Observation(
             "unloadable-feature", f"{said}: {reason or 'it contains no files'}.", feature=name
         )
         return
-    if name in columns.wrapped:
+    if column.is_wrapped:
         yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
     dtype, shape = feature["dtype"], feature.get("shape")
-    if declared["dtype"] != dtype and name not in columns.floating:
+    if declared["dtype"] != dtype and not column.is_floating:
         said = f"{shown(name)} is stored as {declared['dtype']}, but declared as {shown(dtype)}."
         yield Observation("dtype-mismatch", said, path=INFO_PATH, feature=name)
     if declared["shape"] != shape and _is_shape(shape):
@@ -813,7 +772,7 @@ def _readable_declaration(
     A column with lists of one value has the dtype and shape of the value.
     """
     assert columns.schema is not None
-    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    kind, column = columns.schema.field(name).type, columns.by_name[name]
     as_declared = {"dtype": feature["dtype"], "shape": feature.get("shape")}
     if feature["dtype"] == "image" or name in LANGUAGE_COLUMNS:
         # Paths lead to files outside the table, and arrays of pixels are not files.
@@ -821,16 +780,12 @@ def _readable_declaration(
             return as_declared | {"shape": columns.picture_shapes.get(name, as_declared["shape"])}
         if name in LANGUAGE_COLUMNS or dtype_name(kind) not in NUMBER_DTYPES:
             return None
-    if isinstance(lengths, str):
+    if isinstance(column.sizes, str):
         return None
-    if name in columns.wrapped:
-        lengths = ()
-        kind = innermost_type(kind)
-    if name in columns.floating:
-        kind = pa.int64()
-    if read_by_lerobot(name, feature, kind, lengths).verdict == "exact":
+    kind, sizes = columns.type_of_values(name), () if column.is_wrapped else column.sizes
+    if read_by_lerobot(name, feature, kind, sizes).verdict == "exact":
         return as_declared
-    return declaration_of(name, kind, lengths)
+    return declaration_of(name, kind, sizes)
 
 
 def _is_shape(shape: object) -> bool:
@@ -858,7 +813,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
             yield Observation("uncomputable-stats", said, feature=name)
 
 
-def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
+def _is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
     """Return whether a column has numbers or truth values, or lists of them at any depth."""
     if schema is None or column not in schema.names:
         return False
@@ -869,7 +824,7 @@ def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
 _DEMANDED_TOTALS = frozenset({"total_episodes", "total_frames"})
 
 
-def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
+def _check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
     """Compare the totals in ``info.json`` with the real ones."""
     wrong = [
         f"{key} {shown(repr(info[key]))} instead of {right[0]}" if key in info else f"no {key}"
@@ -882,10 +837,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 
 def unlisted_episodes(
-    info: Mapping[str, Any],
-    episodes: EpisodeTable,
-    survey: SourceFiles,
-    remarks: Sequence[Observation],
+    source: ScannedSource, survey: SourceFiles, remarks: Sequence[Observation]
 ) -> tuple[Extent, list[Observation]]:
     """Find episodes that ``info.json`` counts and whose rows are there, but that are not listed.
 
@@ -893,6 +845,7 @@ def unlisted_episodes(
         Their number and the number of their frames, as far as ``info.json`` tells; and an
         observation if there are any.
     """
+    info, episodes = source.dataset.stored_info, source.episodes
     listed, frames = len(episodes.listed), int(episodes.length.sum())
     total, total_frames = (info.get(key) for key in ("total_episodes", "total_frames"))
     signs = [remark.message for remark in remarks if remark.code == "stray-rows"]
@@ -924,23 +877,62 @@ def _few(names: Sequence[str]) -> str:
     return f"{said} and {count(more, 'other')}" if more > 0 else said
 
 
+def whole_remarks(
+    source: ScannedSource, survey: SourceFiles, columns: DataColumns, left_out: Sequence[str]
+) -> list[Observation]:
+    """Return the observations about single files, and those that need all files."""
+    dataset, episodes, _, gathered, *_ = source
+    absent = _absent_features(source, columns.schema)
+    remarks = [
+        remark
+        for remark in gathered.log.sightings.remarks()
+        if not (remark.code == "missing-stats" and remark.feature in absent)
+    ]
+    one_text = dict(zip(episodes.index.tolist(), episodes.has_one_text.tolist(), strict=True))
+    remarks += [
+        replace(remark, helps=tasks_helps(remark.code, one_text[remark.episode]))
+        if remark.code == "task-index" and remark.episode is not None
+        else remark
+        for remark in gathered.log.remarks
+        # A column without numbers has no statistics to compute.
+        if remark.code != "uncomputable-stats" or _is_of_numbers(columns.schema, remark.feature)
+    ]
+    about_files = list(_check_files(source, survey))
+    remarks += about_files
+    # If a template misses every file, all of them are strays.
+    missed = {
+        "data" if remark.stream == DATA_STREAM else "videos"
+        for remark in about_files
+        if remark.code == "path-template"
+    }
+    remarks += survey.remarks(missed)
+    if columns.schema is not None:
+        remarks += _check_columns(source, columns, left_out)
+    remarks += _check_global_index(source, columns)
+    remarks += _copied_tables(source)
+    remarks += _check_tasks(source)
+    remarks += _codec_changes(gathered.slices)
+    # A selection of episodes does not know the totals of the source.
+    if len(episodes.index) == len(episodes.listed):
+        remarks += _check_totals(dataset.stored_info, _expected_totals(source, survey))
+    return remarks
+
+
 # Declarations for columns that ``info.json`` does not declare, as they are stored.
 
 
 def declare_columns(
-    features: Mapping[str, Mapping[str, Any]],
-    columns: DataColumns,
-    dataset: Dataset,
-    data: StreamScan,
+    source: ScannedSource, columns: DataColumns
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return a declaration for each undeclared column that LeRobot can read, and why others fail.
 
     If lists may differ in their lengths, every table with the dataset's columns is read.
     """
+    dataset, data = source.dataset, source.gathered.slices[0]
     declared: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
     for field in columns.schema or ():
-        if field.name in features:
+        if field.name in dataset.stored_features:
             continue
         try:
             # A file may have many of the episodes.
@@ -948,10 +940,9 @@ def declare_columns(
             shape, names = _shape(field, dataset.absolute(DATA_STREAM, keys))
             dtype = "image" if names else dtype_name(field.type)
             feature = {"dtype": dtype, "shape": shape, "names": names}
-            kind = innermost_type(field.type) if field.name in columns.wrapped else field.type
-            if field.name in columns.floating:
-                feature["dtype"], kind = "int64", pa.int64()
-            reading = read_by_lerobot(field.name, feature, kind)
+            if columns.by_name[field.name].is_floating:
+                feature["dtype"] = "int64"
+            reading = read_by_lerobot(field.name, feature, columns.type_of_values(field.name))
             if reading.reason:
                 raise ValueError(reading.reason)
             declared[field.name] = feature

@@ -78,20 +78,17 @@ class ClipFacts(NamedTuple):
         return 3 if has_colour else None
 
 
-class _Declared(NamedTuple):
-    """The declaration of a camera; None and () for missing or unusable values."""
-
-    rate: float | None
-    shape: tuple[int, ...]
-
-
 class ClipCheck:
     """Checks the clips of one camera. Facts of equal configurations are checked once."""
 
     def __init__(self, feature: Mapping[str, Any], fps: Fraction) -> None:
         self._feature = feature
         self._fps = fps
-        self._declared = _declared(feature)
+        # None and () for missing or unusable values.
+        self._rate = _rate(declared_video(feature).get("video.fps"))
+        shape = feature.get("shape")
+        sizes = shape if isinstance(shape, list) else []
+        self._shape = tuple(sizes) if all(type(size) is int for size in sizes) else ()
         self._known: dict[object, tuple[tuple[str, str], ...]] = {}
 
     def __call__(self, clip: media.ClipIndex, notes: ObservationLog) -> None:
@@ -107,7 +104,6 @@ class ClipCheck:
             notes.sight(code, f"{shown(notes.path)} {said}")
 
     def _differences(self, clip: media.ClipIndex, step: int) -> Iterator[tuple[str, str]]:
-        declared = self._declared
         facts = ClipFacts.of(clip)
         video = declared_video(self._feature)
         right = _right_facts(video, facts, self._fps)
@@ -122,14 +118,14 @@ class ClipCheck:
             for key in ("video.height", "video.width", "video.channels")
             if key in right
         ]
-        if declared.rate is not None:
-            rate = clip.timescale / step if step else declared.rate
-            if not _is_rate(declared.rate, rate):
-                said.append(f"{rate:g} frames per second ({declared.rate:g} are declared)")
+        if self._rate is not None:
+            rate = clip.timescale / step if step else self._rate
+            if not _is_rate(self._rate, rate):
+                said.append(f"{rate:g} frames per second ({self._rate:g} are declared)")
             elif "video.fps" in right:
                 said.append(
                     f"{float(self._fps):g} frames per second in the result "
-                    f"({declared.rate:g} are declared)"
+                    f"({self._rate:g} are declared)"
                 )
         if "has_audio" in right:
             said.append("no sound in the result (has_audio is declared)")
@@ -142,7 +138,7 @@ class ClipCheck:
             )
         if said:
             yield "codec-mismatch", f"has {', '.join(said)}."
-        shape, size = declared.shape, (clip.height, clip.width)
+        shape, size = self._shape, (clip.height, clip.width)
         if len(shape) == 3 and shape[:2] != size:
             text = f"{list(shape)} is declared"
             if shape[1:] == size:
@@ -264,15 +260,6 @@ def declared_video(feature: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _declared(feature: Mapping[str, Any]) -> _Declared:
-    shape = feature.get("shape")
-    sizes = shape if isinstance(shape, list) else []
-    return _Declared(
-        _rate(declared_video(feature).get("video.fps")),
-        tuple(sizes) if all(type(size) is int for size in sizes) else (),
-    )
-
-
 def pixel_format(clip: media.ClipIndex) -> str | None:
     """Return FFmpeg's name of a clip's pixel format, from its decoder configuration.
 
@@ -286,7 +273,8 @@ def pixel_format(clip: media.ClipIndex) -> str | None:
                 chroma, bits = read(clip.sample_entry[place + 4 :])
             except (IndexError, KeyError):
                 return None
-            return _name(chroma, bits)
+            base = "gray" if chroma == "gray" else f"yuv{chroma}p"
+            return base if bits == 8 else f"{base}{bits}le"
     return None
 
 
@@ -332,11 +320,6 @@ def _from_vp9(record: bytes) -> tuple[str, int]:
 
 
 _CONFIGURATIONS = {b"av1C": _from_av1, b"hvcC": _from_hevc, b"avcC": _from_avc, b"vpcC": _from_vp9}
-
-
-def _name(chroma: str, bits: int) -> str:
-    base = "gray" if chroma == "gray" else f"yuv{chroma}p"
-    return base if bits == 8 else f"{base}{bits}le"
 
 
 def _plain(name: str) -> str:
@@ -650,7 +633,7 @@ class StatsCheck:
         episodes: Sequence[int],
         notes: ObservationLog,
         found: Sequence[tuple[int, Extremes]] = (),
-    ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    ) -> None:
         """Check the statistics of some episodes.
 
         Args:
@@ -658,12 +641,8 @@ class StatsCheck:
             episodes: The episodes.
             notes: Receives the observations.
             found: The number of rows of each, and the extremes of its columns, as far as known.
-
-        Returns:
-            The features with missing, and those with stale statistics, with the episodes.
         """
-        missing: dict[str, list[int]] = {}
-        stale: dict[str, list[int]] = {}
+        missing, stale = notes.missing_stats, notes.stale_stats
         is_sound = self.finds_nothing(block)
         for episode, stats in zip(episodes, () if is_sound else block.rows, strict=not is_sound):
             notes.episode = episode
@@ -689,7 +668,6 @@ class StatsCheck:
                     continue
                 if self._compare(name, (stats or {})[name], extremes[name], rows, notes):
                     stale.setdefault(name, []).append(episode)
-        return missing, stale
 
     def finds_nothing(self, block: StatsBlock) -> bool:
         """Return whether the statistics of some episodes are right, apart from their extremes."""

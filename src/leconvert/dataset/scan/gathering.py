@@ -20,7 +20,7 @@ from leconvert.dataset.findings import (
     SOURCE_CATALOGUE,
     TASKS_FROM_EPISODES,
     Observation,
-    RepeatedObservations,
+    ObservationLog,
 )
 from leconvert.dataset.formats import Dataset
 from leconvert.dataset.formats.v2 import EPISODES_PATH, TASKS_PATH
@@ -61,27 +61,19 @@ class SeenSlices(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Look:
-    """The result of looking at one piece of a source.
+class Look(ObservationLog):
+    """The result of looking at one piece of a source: what was observed, and the facts.
 
     Attributes:
         num_files: Number of files that were looked at.
         slices: Their slices, stream by stream.
         rows: The facts of each table's rows, in the order of its slices.
-        remarks: Observations about single episodes.
-        sightings: Observations about many episodes.
-        missing_stats: Features whose statistics are missing, with the episodes.
-        stale_stats: Features whose statistics are stale, with the episodes.
         clips: The facts of clips, by decoder configuration.
     """
 
-    num_files: int
+    num_files: int = 0
     slices: list[SeenSlices] = field(default_factory=list)
     rows: list[RowFacts] = field(default_factory=list)
-    remarks: list[Observation] = field(default_factory=list)
-    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
-    missing_stats: dict[str, list[int]] = field(default_factory=dict)
-    stale_stats: dict[str, list[int]] = field(default_factory=dict)
     clips: dict[str, ClipFacts] = field(default_factory=dict)
 
 
@@ -108,10 +100,7 @@ class Gathered:
         has_rows: Whether the table's rows were looked at.
         task: The only task of a table's rows; `NOT_KNOWN` if there are several or none.
         tasks: The tasks of tables with several, by position.
-        remarks: Observations about single episodes.
-        sightings: Observations about many episodes.
-        missing_stats: Features whose statistics are missing, with the episodes.
-        stale_stats: Features whose statistics are stale, with the episodes.
+        log: All observations.
         clips: The facts of clips, by decoder configuration.
     """
 
@@ -120,11 +109,14 @@ class Gathered:
     has_rows: BoolArray
     task: IntArray
     tasks: Mapping[int, tuple[int, ...]]
-    remarks: list[Observation]
-    sightings: RepeatedObservations
-    missing_stats: Mapping[str, Sequence[int]]
-    stale_stats: Mapping[str, Sequence[int]]
+    log: ObservationLog
     clips: Mapping[str, ClipFacts]
+
+    @classmethod
+    def nothing(cls) -> Gathered:
+        """Return the results without any file."""
+        none = np.zeros(0, np.int64)
+        return cls((), none, np.zeros(0, np.bool_), none, {}, ObservationLog(), {})
 
     def usual_clip(self, slices: StreamScan, kept: BoolArray) -> ClipFacts | None:
         """Return the most frequent facts of a stream's clips, the first if tied; else None."""
@@ -212,7 +204,8 @@ class ScannedSource(NamedTuple):
         dataset: The unchanged source.
         episodes: Its episodes.
         tasks: Its tasks.
-        gathered: The results of looking at its files; None if its templates can name none.
+        gathered: The results of looking at its files; `Gathered.nothing` if its templates can name
+            none.
         remarks: Observations about its tables.
         reads_stats: Whether it has statistics of episodes that were looked at.
     """
@@ -220,7 +213,7 @@ class ScannedSource(NamedTuple):
     dataset: Dataset
     episodes: EpisodeTable
     tasks: TaskTable
-    gathered: Gathered | None
+    gathered: Gathered
     remarks: list[Observation]
     reads_stats: bool
 
@@ -258,7 +251,7 @@ def gather(
     has_rows: BoolArray = np.zeros(num_episodes, np.bool_)
     task = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
     tasks: dict[int, tuple[int, ...]] = {}
-    whole = Look(num_files)
+    log, clips = ObservationLog(), dict[str, ClipFacts]()
     with (
         progress.stage("scan", num_files, "files") as stage,
         closing(parallel_map(scanner, pieces, spread, weights=weights)) as looks,
@@ -279,13 +272,8 @@ def gather(
                         task[place] = facts.tasks[0]
                     elif facts.tasks:
                         tasks[place] = facts.tasks
-            whole.remarks += look.remarks
-            whole.sightings.merge(look.sightings)
-            for name, episodes in look.missing_stats.items():
-                whole.missing_stats.setdefault(name, []).extend(episodes)
-            for name, episodes in look.stale_stats.items():
-                whole.stale_stats.setdefault(name, []).extend(episodes)
-            whole.clips |= look.clips
+            log.merge(look)
+            clips |= look.clips
             stage.advance(look.num_files)
     own = np.flatnonzero(kept)
     position = np.cumsum(kept) - 1  # of each episode among the kept ones
@@ -298,11 +286,8 @@ def gather(
         has_rows[own],
         task[own],
         {int(position[place]): found for place, found in tasks.items() if kept[place]},
-        whole.remarks,
-        whole.sightings,
-        whole.missing_stats,
-        whole.stale_stats,
-        whole.clips,
+        log,
+        clips,
     )
 
 

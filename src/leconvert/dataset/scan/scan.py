@@ -27,32 +27,24 @@ from leconvert.dataset.findings import (
     whole_frames_of,
 )
 from leconvert.dataset.fitness import data_misfits
-from leconvert.dataset.formats import TARGETS, Dataset, frame_rate, renamed_stream, v2, v3
+from leconvert.dataset.formats import TARGETS, frame_rate, renamed_stream, v2, v3
 from leconvert.dataset.formats.v2 import load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
     COMPUTED_BY,
     DataColumns,
-    absent_features,
+    StoredColumn,
     beyond_target,
-    check_columns,
-    check_files,
-    check_global_index,
     check_images,
     check_names,
-    check_tasks,
-    check_totals,
-    codec_changes,
     common_columns,
-    copied_tables,
     declare_columns,
     declared_as_stored,
     dropped_phantoms,
-    expected_totals,
     has_first_clip,
-    is_of_numbers,
     lost_instructions,
     unlisted_episodes,
+    whole_remarks,
     with_other_columns,
     wrong_rate,
 )
@@ -61,9 +53,7 @@ from leconvert.dataset.scan.gathering import (
     EpisodeTable,
     Gathered,
     ScannedSource,
-    TaskTable,
     settled_slices,
-    tasks_helps,
 )
 from leconvert.dataset.scan.modality import (
     check_modality,
@@ -83,7 +73,6 @@ from leconvert.model.values import (
     BoolArray,
     FileTable,
     Finding,
-    IntArray,
     Source,
     SourceScan,
     StreamScan,
@@ -120,9 +109,9 @@ def scan_source(
     check_accepted(options.accept)
     read = read_v3_source if reads_as_v3(root, options) else read_v2_source
     source = read(root, options, selection, to, progress, spread)
-    if source.gathered is None:
+    if not source.gathered.slices:
         return _without_files(source, options)
-    return _resolved(source, source.gathered, options, selection, to)
+    return _resolved(source, options, selection, to)
 
 
 def source_reading(root: Path, options: RepairOptions) -> Repairs:
@@ -164,45 +153,42 @@ def _without_files(source: ScannedSource, options: RepairOptions) -> SourceScan:
     settled = resolve_repairs(source.remarks, options, facts)
     cameras = [key for key in dataset.camera_keys if key not in options.drop_features]
     streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
-    nothing = [_nothing(stream, episodes.index) for stream in streams]
+    none = np.zeros_like(episodes.index)
+    files = FileTable(episodes.index, none, none, none)
+    nothing = [
+        StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)
+        for stream in streams
+    ]
     survey = survey_folder(dataset.root, lambda _: None, lambda _: True, ())
-    return _scan(dataset, episodes, nothing, survey, b"", settled)
+    return _scan(source, nothing, survey, b"", settled)
 
 
 def _resolved(
-    source: ScannedSource,
-    gathered: Gathered,
-    options: RepairOptions,
-    selection: EpisodeSelection,
-    to: str,
+    source: ScannedSource, options: RepairOptions, selection: EpisodeSelection, to: str
 ) -> SourceScan:
     """Run the checks that need all files, and decide about repairs."""
-    dataset, episodes = source.dataset, _as_long_as_files(source.episodes, gathered.remarks)
+    source = _as_long_as_files(source)
+    dataset, episodes, tasks, gathered, remarks, _ = source
     root, declared = dataset.root, dataset.stored_features
-    tasks, remarks = source.tasks, source.remarks
     remarks += beyond_target(declared, to)
     takes_tasks = options.tasks_from is not None
     computes_stats = computes_all_stats(options, has_episode_stats=dataset.has_episode_stats)
     cameras = dataset.camera_keys
     has_all = len(gathered.slices) == 1 + len(cameras) and not selection.takes_some
-    survey = _survey(dataset, episodes, num_known=gathered.num_files if has_all else None)
+    survey = _survey(source, num_known=gathered.num_files if has_all else None)
     survey.cameras.update(
         camera
         for camera in cameras
         if camera in options.drop_features and has_first_clip(dataset, camera)
     )
     computed = [name for name, flag in COMPUTED_BY.items() if flag in options.flags()]
-    columns = common_columns(
-        dataset, episodes, gathered.slices[0], options.drop_features, computed, remarks
-    )
+    columns = common_columns(source, options.drop_features, computed)
     stored = [] if columns.schema is None else columns.schema.names
     check_dropped_features(options.drop_features, [*declared, *stored])
     modality = read_modality(root)
     indices = task_columns(modality, columns.schema)
     check_renamed_features(options.renames, [*declared, *stored], indices)
-    remarks += _whole_remarks(
-        dataset, episodes, tasks, survey, gathered, columns, options.drop_features
-    )
+    remarks += whole_remarks(source, survey, columns, options.drop_features)
     remarks += check_modality(
         root,
         {**{name: {} for name in stored}, **declared},
@@ -213,26 +199,25 @@ def _resolved(
     )
     unlisted = NOTHING
     if not selection.takes_some:
-        unlisted, found = unlisted_episodes(dataset.stored_info, episodes, survey, remarks)
+        unlisted, found = unlisted_episodes(source, survey, remarks)
         remarks += found
-    remarks = wrong_rate(dataset.fps, remarks, episodes, gathered)
-    remarks = lost_instructions(remarks, episodes, gathered)
+    remarks = lost_instructions(source, wrong_rate(source, remarks))
     remarks += dropped_phantoms(cameras, options.drop_features, survey)
     if "frame_index" in columns.floating:  # values that do not count may have fractions
         remarks = [
             replace(remark, is_acceptable=False) if remark.code == "frame-index" else remark
             for remark in remarks
         ]
-    declarations, refused = declare_columns(declared, columns, dataset, gathered.slices[0])
+    declarations, refused = declare_columns(source, columns)
     remarks = [_undeclared_remark(remark, declarations, refused) for remark in remarks]
     corrected = {} if columns.schema is None else declared_as_stored(declared, columns)
     if columns.schema is not None:
         remarks += check_images(declared, columns.schema)
     unsound = _computable(gathered, remarks) if source.reads_stats else None
     if not computes_stats and unsound is not None:
-        remarks = [_stale_remark(remark, gathered.stale_stats, unsound) for remark in remarks]
+        remarks = [_stale_remark(remark, gathered.log.stale_stats, unsound) for remark in remarks]
         anew = redeclared(declared, corrected)
-        needed = {name: set(found) for name, found in gathered.missing_stats.items()}
+        needed = {name: set(found) for name, found in gathered.log.missing_stats.items()}
         remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
     features = {**declared, **corrected}
     remarks += check_names(features)
@@ -286,7 +271,7 @@ def _resolved(
     )
     settled = resolve_repairs(remarks, options, facts)
     repairs = _with_right_declarations(settled.repairs, declared, columns)
-    repairs = _with_right_cameras(repairs, settled.kept, dataset, gathered)
+    repairs = _with_right_cameras(repairs, settled.kept, source)
     settled = replace(settled, repairs=_with_new_names(repairs, options.renames))
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
@@ -297,25 +282,26 @@ def _resolved(
     length = episodes.length.copy()
     for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
         length[np.searchsorted(episodes.index, episode)] = stop - first
-    episodes = replace(episodes, length=length)
+    source = source._replace(episodes=replace(episodes, length=length))
     schema = _result_schema(declared, columns, settled.repairs, TARGETS[to].list_entry)
     streams = [settled_slices(slices, settled.kept) for slices in cut]
     if schema:
-        streams[0] = _with_row_misfits(streams[0], dataset, episodes, gathered, schema, settled)
-    return _scan(dataset, episodes, streams, survey, schema, settled)
+        streams[0] = _with_row_misfits(streams[0], source, schema, settled)
+    return _scan(source, streams, survey, schema, settled)
 
 
-def _as_long_as_files(episodes: EpisodeTable, remarks: Sequence[Observation]) -> EpisodeTable:
+def _as_long_as_files(source: ScannedSource) -> ScannedSource:
     """Return the episodes with the frames of their files if all files have more than declared."""
-    length = episodes.length.copy()
-    for episode, frames in whole_frames_of(remarks).items():
+    episodes, length = source.episodes, source.episodes.length.copy()
+    for episode, frames in whole_frames_of(source.gathered.log.remarks).items():
         at = np.searchsorted(episodes.index, episode)
         length[at] = max(length[at], frames)
-    return replace(episodes, length=length)
+    return source._replace(episodes=replace(episodes, length=length))
 
 
-def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) -> SourceFiles:
+def _survey(source: ScannedSource, *, num_known: int | None) -> SourceFiles:
     """Look at the source's folder, given the number of known files of episodes."""
+    dataset, episodes = source.dataset, source.episodes
     if isinstance(dataset, v2.Dataset):
         paths, passed_over = dataset.paths, tuple[str, ...]()
         if num_known is not None and paths.are_usual:
@@ -395,79 +381,19 @@ def _quantile_bounds(
 
 
 def _with_row_misfits(
-    data: StreamScan,
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    gathered: Gathered,
-    data_schema: bytes,
-    settled: ResolvedRepairs,
+    data: StreamScan, source: ScannedSource, data_schema: bytes, settled: ResolvedRepairs
 ) -> StreamScan:
     """Return the slices of tables with all reasons why their files cannot be taken unchanged."""
     kept, schema = settled.kept, tables.deserialize_schema(data_schema)
     misfit = data_misfits(
         data.misfit,
-        has_other_columns=with_other_columns(dataset, gathered.slices[0], schema)[kept],
-        first_index=gathered.first_index[kept],
-        episode_index=episodes.index[kept],
-        length=episodes.length[kept],
+        has_other_columns=with_other_columns(source, schema)[kept],
+        first_index=source.gathered.first_index[kept],
+        episode_index=source.episodes.index[kept],
+        length=source.episodes.length[kept],
         repairs=settled.repairs,
     )
     return replace(data, misfit=misfit)
-
-
-def _whole_remarks(
-    dataset: Dataset,
-    episodes: EpisodeTable,
-    tasks: TaskTable,
-    survey: SourceFiles,
-    gathered: Gathered,
-    columns: DataColumns,
-    left_out: Sequence[str],
-) -> list[Observation]:
-    """Return the observations about single files, and those that need all files."""
-    declared = dataset.stored_features
-    absent = absent_features(declared, columns.schema, gathered.slices)
-    remarks = [
-        remark
-        for remark in gathered.sightings.remarks()
-        if not (remark.code == "missing-stats" and remark.feature in absent)
-    ]
-    one_text = dict(zip(episodes.index.tolist(), episodes.has_one_text.tolist(), strict=True))
-    remarks += [
-        replace(remark, helps=tasks_helps(remark.code, one_text[remark.episode]))
-        if remark.code == "task-index" and remark.episode is not None
-        else remark
-        for remark in gathered.remarks
-        # A column without numbers has no statistics to compute.
-        if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
-    ]
-    about_files = list(check_files(dataset, episodes, gathered.slices, survey))
-    remarks += about_files
-    # If a template misses every file, all of them are strays.
-    missed = {
-        "data" if remark.stream == DATA_STREAM else "videos"
-        for remark in about_files
-        if remark.code == "path-template"
-    }
-    remarks += survey.remarks(missed)
-    if columns.schema is not None:
-        num_tasks = len(tasks.of_text) if tasks.is_there else 0
-        remarks += check_columns(
-            declared,
-            columns,
-            num_tasks=num_tasks,
-            one_text_each=bool(episodes.has_one_text.all()),
-            left_out=left_out,
-        )
-    remarks += check_global_index(episodes, gathered, columns)
-    remarks += copied_tables(dataset, episodes, gathered)
-    remarks += check_tasks(dataset, episodes, tasks, gathered)
-    remarks += codec_changes(gathered.slices)
-    # A selection of episodes does not know the totals of the source.
-    if len(episodes.index) == len(episodes.listed):
-        totals = expected_totals(dataset, episodes, tasks, gathered.slices, survey)
-        remarks += check_totals(dataset.stored_info, totals)
-    return remarks
 
 
 def _undeclared_remark(
@@ -491,8 +417,8 @@ def _computable(gathered: Gathered, remarks: Sequence[Observation]) -> dict[str,
         for remark in remarks
         if remark.code == "uncomputable-stats"
     }
-    unsound = {name: list(episodes) for name, episodes in gathered.missing_stats.items()}
-    for name, episodes in gathered.stale_stats.items():
+    unsound = {name: list(episodes) for name, episodes in gathered.log.missing_stats.items()}
+    for name, episodes in gathered.log.stale_stats.items():
         if (name, None) not in never:
             found = [episode for episode in episodes if (name, episode) not in never]
             unsound[name] = sorted([*unsound.get(name, ()), *found])
@@ -528,14 +454,13 @@ def _with_right_declarations(
     computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
     if columns.schema is None or not computed:
         return repairs
-    changed = {*computed, *repairs.unwrapped_columns}
-    stored = replace(
-        columns,
-        schema=tables.repaired_schema(columns.schema, repairs),
-        lengths={name: found for name, found in columns.lengths.items() if name not in changed},
-        wrapped=columns.wrapped - changed,
-        floating=columns.floating - computed,
-    )
+    kept = columns.by_name.keys() - computed - set(repairs.unwrapped_columns)
+    schema = tables.repaired_schema(columns.schema, repairs)
+    own = {
+        field.name: columns.by_name[field.name] if field.name in kept else StoredColumn.of(field)
+        for field in schema
+    }
+    stored = replace(columns, schema=schema, by_name=own)
     added = repairs.declared_features.keys() - source.keys()
     features = {**source, **{name: repairs.declared_features[name] for name in added}}
     corrected = declared_as_stored(features, stored)
@@ -547,10 +472,9 @@ def _with_right_declarations(
     return replace(repairs, declared_features=dict(sorted(declared.items())))
 
 
-def _with_right_cameras(
-    repairs: Repairs, kept: BoolArray, dataset: Dataset, gathered: Gathered
-) -> Repairs:
+def _with_right_cameras(repairs: Repairs, kept: BoolArray, source: ScannedSource) -> Repairs:
     """Return repairs with the right declarations of cameras: those of most of their clips."""
+    dataset, gathered = source.dataset, source.gathered
     declared = dict(repairs.declared_features)
     for slices in gathered.slices[1:]:
         camera = str(camera_of(slices.stream))
@@ -577,14 +501,14 @@ def _result_schema(
 
 
 def _scan(
-    dataset: Dataset,
-    episodes: EpisodeTable,
+    scanned: ScannedSource,
     streams: list[StreamScan],
     survey: SourceFiles,
     data_schema: bytes,
     settled: ResolvedRepairs,
 ) -> SourceScan:
     """Return the scan, with the stream names of the result."""
+    dataset, episodes = scanned.dataset, scanned.episodes
     renames = settled.repairs.renamed_features
     source = Source(
         root=str(dataset.root),
@@ -604,10 +528,3 @@ def _scan(
         features=settled.repairs.features(dataset.stored_features),
         robot_type=dataset.stored_info.get("robot_type"),
     )
-
-
-def _nothing(stream: str, episode_index: IntArray) -> StreamScan:
-    """Return the scan of a stream with files that no template names."""
-    none = np.zeros_like(episode_index)
-    files = FileTable(episode_index, none, none, none)
-    return StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)

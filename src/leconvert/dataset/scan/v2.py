@@ -24,24 +24,7 @@ from leconvert.dataset.findings import (
     RepeatedObservations,
     check_dropped_features,
 )
-from leconvert.dataset.formats import StatsBlock, frame_rate
-from leconvert.dataset.formats.v2 import (
-    EPISODES_PATH,
-    INFO_PATH,
-    STATS_PATH,
-    TASKS_PATH,
-    Dataset,
-    DatasetInfo,
-    EpisodeLines,
-    PathTemplateError,
-    SourcePaths,
-    episode_length,
-    is_pointer,
-    load_tasks,
-    parse_line,
-    read_lines,
-    refuse_pointers,
-)
+from leconvert.dataset.formats import StatsBlock, frame_rate, v2
 from leconvert.dataset.scan.changes import facts_of_opened, survey_folder
 from leconvert.dataset.scan.dataset_checks import check_declarations, located_remarks
 from leconvert.dataset.scan.file_checks import (
@@ -56,6 +39,7 @@ from leconvert.dataset.scan.gathering import (
     NO_TASK,
     SLICE_NUMBERS,
     EpisodeTable,
+    Gathered,
     Look,
     ScannedSource,
     Scanner,
@@ -103,12 +87,11 @@ def read_v2_source(
     spread: Spread | None,
 ) -> ScannedSource:
     """Read the tables of a v2.x dataset, and look at all files that its templates name."""
-    dataset = Dataset(root, options.reading)
+    dataset = v2.Dataset(root, options.reading)
     info = dataset.declared
-    refuse_pointers(root)
+    v2.refuse_pointers(root)
     remarks = [
-        *_version_remarks(info),
-        *_rate_remarks(info),
+        *_info_remarks(info),
         *check_declarations(info.features),
     ]
     tasks = read_task_table(root, remarks)
@@ -125,26 +108,28 @@ def read_v2_source(
     ]
     try:
         paths = dataset.paths
-    except PathTemplateError as error:
+    except v2.PathTemplateError as error:
         check_dropped_features(options.drop_features, list(info.features))
         survey = survey_folder(root, lambda _: None, lambda _: True, ())
         near = survey.stray_near(DATA_STREAM)
         said = error.message.removesuffix(".")
         said += f"; the disk has {shown(near)}." if near else "; the disk has no table."
-        remarks.append(Observation("path-template", said, path=INFO_PATH, helps=()))
-        return ScannedSource(dataset, episodes, tasks, None, remarks, reads_stats=False)
+        remarks.append(Observation("path-template", said, path=v2.INFO_PATH, helps=()))
+        return ScannedSource(
+            dataset, episodes, tasks, Gathered.nothing(), remarks, reads_stats=False
+        )
     if options.locate_files:
         located = _located(root, paths, episodes, info, options.drop_features)
-        dataset = Dataset(root, replace(options.reading, located_files=located))
+        dataset = v2.Dataset(root, replace(options.reading, located_files=located))
         info, paths = dataset.declared, dataset.paths
         remarks += located_remarks(info, paths)
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
         said = (
-            f"{INFO_PATH} has path templates with {names}. LeRobot uses other names, but "
+            f"{v2.INFO_PATH} has path templates with {names}. LeRobot uses other names, but "
             "leconvert can read these path templates."
         )
-        remarks.append(Observation("template-names", said, path=INFO_PATH))
+        remarks.append(Observation("template-names", said, path=v2.INFO_PATH))
     look = EpisodeScanner(
         paths,
         info.fps,
@@ -174,9 +159,9 @@ def read_v2_source(
 
 def _located(
     root: Path,
-    paths: SourcePaths,
+    paths: v2.SourcePaths,
     episodes: EpisodeTable,
-    info: DatasetInfo,
+    info: v2.DatasetInfo,
     left_out: Sequence[str],
 ) -> tuple[LocatedFile, ...]:
     """Return the places of files that are elsewhere than stated, if only one file fits each."""
@@ -198,8 +183,8 @@ def _located(
 
 def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
     """Read ``tasks.jsonl``."""
-    exists = (root / TASKS_PATH).exists()
-    listed = load_tasks(root) if exists else []
+    exists = (root / v2.TASKS_PATH).exists()
+    listed = v2.load_tasks(root) if exists else []
     first_index: dict[int, int] = {}
     of_text: dict[str, int] = {}
     texts: dict[int, str] = {}
@@ -213,18 +198,18 @@ def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
         first_index.setdefault(index, of_text.setdefault(text, index))
     if not listed:
         what = "lists no task" if exists else "is missing"
-        said = f"{TASKS_PATH} {what}, so the task indices of rows have no text."
-        remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
+        said = f"{v2.TASKS_PATH} {what}, so the task indices of rows have no text."
+        remarks.append(Observation("missing-tasks", said, path=v2.TASKS_PATH))
     if conflicts:
-        said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
-        remarks.append(Observation("task-conflict", said, path=TASKS_PATH))
+        said = f"{v2.TASKS_PATH} has different texts for task {_few(conflicts)}."
+        remarks.append(Observation("task-conflict", said, path=v2.TASKS_PATH))
     if duplicates:
-        said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
-        remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
+        said = f"{v2.TASKS_PATH} lists a text again as task {_few(duplicates)}."
+        remarks.append(Observation("task-duplicate", said, path=v2.TASKS_PATH))
     if list(texts) != list(range(len(texts))):
-        said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
+        said = f"{v2.TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
         said += "readers of v3.0 find a task by its row number."
-        remarks.append(Observation("task-gap", said, path=TASKS_PATH))
+        remarks.append(Observation("task-gap", said, path=v2.TASKS_PATH))
     return TaskTable(listed, first_index, of_text, bool(listed))
 
 
@@ -236,7 +221,7 @@ def read_episode_table(
 ) -> EpisodeTable:
     """Read the lines of selected episodes in ``episodes.jsonl``."""
     # Every line is parsed below. Here, a line that begins with its index need not be.
-    lines = EpisodeLines(root / EPISODES_PATH, validated=True)
+    lines = v2.EpisodeLines(root / v2.EPISODES_PATH, validated=True)
     if not len(lines):
         raise SourceError(
             f"{lines.path} lists no episodes.",
@@ -261,10 +246,10 @@ def read_episode_table(
                 path=str(lines.path),
                 next_step="Rename the key in every line, or take it out.",
             )
-        frames = episode_length(lines.path, record, may_be_empty=True)
+        frames = v2.episode_length(lines.path, record, may_be_empty=True)
         if not frames:
-            said = f"{EPISODES_PATH} gives episode {episode} the length 0."
-            remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
+            said = f"{v2.EPISODES_PATH} gives episode {episode} the length 0."
+            remarks.append(Observation("empty-episode", said, episode, path=v2.EPISODES_PATH))
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(
                 f"{lines.path} gives episode {episode} tasks that are not a list of texts.",
@@ -281,14 +266,13 @@ def read_episode_table(
         only_texts.update(texts if len(texts) == 1 else ())
         if len(texts) > 1:
             said = f"Episode {episode} has {len(texts)} tasks."
-            sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
+            sightings.add(Observation("several-tasks", said, path=v2.EPISODES_PATH))
         if len(known) < len(texts) and tasks.is_there:
             unknown = next(text for text in texts if text not in tasks.of_text)
-            said = (
-                f"Episode {episode} lists the task {shown(unknown)}, which is not in {TASKS_PATH}."
-            )
+            said = f"Episode {episode} lists the task {shown(unknown)}, which is not in "
+            said += f"{v2.TASKS_PATH}."
             helps = tasks_helps("task-mismatch", len(texts) == 1)
-            sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
+            sightings.add(Observation("task-mismatch", said, path=v2.EPISODES_PATH, helps=helps))
     remarks.extend(sightings.remarks())
     every = lines.episode_index
     table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
@@ -296,9 +280,11 @@ def read_episode_table(
     if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
-        said = f"{EPISODES_PATH} has no episode {gap}, but its {count(len(lines), 'episode')} end "
+        said = (
+            f"{v2.EPISODES_PATH} has no episode {gap}, but its {count(len(lines), 'episode')} end "
+        )
         said += f"with {int(lines.episode_index[-1])}."
-        remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
+        remarks.append(Observation("episode-gap", said, path=v2.EPISODES_PATH))
     return table
 
 
@@ -313,22 +299,20 @@ def _few(numbers: Sequence[int]) -> str:
     return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
 
 
-def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
+def _info_remarks(info: v2.DatasetInfo) -> Iterator[Observation]:
+    """Report what is assumed in place of the version and the frame rate of ``info.json``."""
     stated = info.raw.get("codebase_version")
     if stated != info.codebase_version:
         said = (
-            f"{INFO_PATH} {said_version(stated)}, but the files are those of "
+            f"{v2.INFO_PATH} {said_version(stated)}, but the files are those of "
             f"{info.codebase_version}."
         )
         helps = (f"--assume-version {info.codebase_version}",)
-        yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
-
-
-def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
+        yield Observation("codebase-version", said, path=v2.INFO_PATH, helps=helps)
     stated = info.raw.get("fps")
     if frame_rate(stated) != info.fps:
-        said = f"{INFO_PATH} has fps {shown(stated)}, but {float(info.fps):g} is assumed."
-        yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
+        said = f"{v2.INFO_PATH} has fps {shown(stated)}, but {float(info.fps):g} is assumed."
+        yield Observation("frame-rate", said, path=v2.INFO_PATH, severity="repaired")
 
 
 def _blocks(num_episodes: int) -> list[tuple[int, int]]:
@@ -341,30 +325,32 @@ def _blocks(num_episodes: int) -> list[tuple[int, int]]:
 
 
 def _stats_lines(
-    root: Path, dataset: Dataset, episodes: EpisodeTable, remarks: list[Observation]
+    root: Path, dataset: v2.Dataset, episodes: EpisodeTable, remarks: list[Observation]
 ) -> tuple[Path, IntArray] | None:
     """Return the place of each episode's statistics; None in v2.0, which has none."""
-    path = root / STATS_PATH
+    path = root / v2.STATS_PATH
     if not dataset.has_episode_stats:
         said = "v2.0 has no statistics of episodes. The conversion computes them from the data."
         remarks.append(Observation("computed-stats", said))
         return None
     if not path.exists():
-        remarks.append(Observation("missing-stats", f"{STATS_PATH} is missing.", path=STATS_PATH))
+        remarks.append(
+            Observation("missing-stats", f"{v2.STATS_PATH} is missing.", path=v2.STATS_PATH)
+        )
         return None
     # Each line is parsed when its episode is looked at.
     try:
-        lines = EpisodeLines(path, validated=True)
+        lines = v2.EpisodeLines(path, validated=True)
     except SourceError as error:
         if isinstance(error.__cause__, OSError):
             raise  # the table may be sound
         said = f"{shown(error.message[:-1])}: no statistics are read."
-        remarks.append(Observation("missing-stats", said, path=STATS_PATH))
+        remarks.append(Observation("missing-stats", said, path=v2.STATS_PATH))
         return None
     strange = len(lines) - int(np.isin(lines.episode_index, episodes.listed).sum())
     if strange:
-        said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
-        remarks.append(Observation("stray-stats", said, path=STATS_PATH))
+        said = f"{v2.STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
+        remarks.append(Observation("stray-stats", said, path=v2.STATS_PATH))
     return path, lines.offsets_of(episodes.index)
 
 
@@ -412,7 +398,7 @@ class EpisodeScanner(Scanner):
         checks_steps: Whether the distances of timestamps are checked as in LeRobot 0.3.3.
     """
 
-    paths: SourcePaths
+    paths: v2.SourcePaths
     fps: Fraction
     features: Mapping[str, Mapping[str, Any]]
     streams: Sequence[str]
@@ -435,26 +421,24 @@ class EpisodeScanner(Scanner):
 
     def __call__(self, first: int, stop: int) -> Look:
         """Look at the episodes at positions ``first`` to ``stop``."""
-        look = Look((stop - first) * len(self.streams))
-        notes = ObservationLog(
-            look.remarks, look.sightings, folder_length=len(f"{self.paths.root}/")
-        )
+        num_files = (stop - first) * len(self.streams)
+        look = Look(num_files=num_files, folder_length=len(f"{self.paths.root}/"))
         indices = self.episode_index[first:stop].tolist()
         lengths = self.length[first:stop].tolist()
         seen: list[list[_Facts]] = []
         for stream in self.streams:
-            notes.stream = stream
+            look.stream = stream
             paths = list(self.paths.absolute(stream, indices))
             forget_old_names(paths)
             if stream == DATA_STREAM:
-                facts = self._look_at_tables(paths, indices, lengths, first, notes, look)
+                facts = self._look_at_tables(paths, indices, lengths, first, look)
             else:
-                facts = self._look_at_clips(paths, indices, lengths, notes, look.clips)
+                facts = self._look_at_clips(paths, indices, lengths, look)
             seen.append(facts)
             numbers = np.array([fact.numbers for fact in facts], SLICE_NUMBERS)
             kinds = [fact.kind for fact in facts]
             look.slices.append(SeenSlices(stream, np.arange(first, stop), numbers, kinds))
-        self._compare_lengths(seen, indices, lengths, notes)
+        self._compare_lengths(seen, indices, lengths, look)
         return look
 
     def _look_at_tables(
@@ -463,31 +447,32 @@ class EpisodeScanner(Scanner):
         indices: Sequence[int],
         lengths: Sequence[int],
         first: int,
-        notes: ObservationLog,
         look: Look,
     ) -> list[_Facts]:
         found: list[_Facts] = []
         seen: list[tuple[int, Extremes]] = []
         for path, index, length in zip(paths, indices, lengths, strict=True):
-            notes.episode, notes.file = index, path
+            look.episode, look.file = index, path
             row_facts = RowFacts()
             extremes: Extremes = {}
             try:
                 with self._opened_table(path) as table:
-                    facts = self._table_facts(table, path)
+                    file = facts_of_opened(path, table.table.status, self.fleeting_inodes)
+                    kind, rows = self._kind_of(table), table.rows
+                    facts = _Facts(*file, rows, table.uncompressed_bytes, kind=kind, in_place=rows)
                     # Some rows of a table with a wrong number of rows may be kept.
                     if facts.frames and length:
                         extremes = table.extremes
-                        row_facts = self._check_table(table, extremes, notes)
+                        row_facts = self._check_table(table, extremes, look)
                     if facts.frames != length:  # statistics that do not fit are no surprise
                         extremes = {}
             except (OSError, UnreadableSourceError) as error:
-                facts = _unread(error, notes)
+                facts = _unread(error, look)
             found.append(facts)
             look.rows.append(row_facts)
             seen.append((length, extremes))
         if self.stats is not None:
-            self._look_at_stats(*self.stats, first, indices, seen, notes, look)
+            self._look_at_stats(*self.stats, first, indices, seen, look)
         return found
 
     def _look_at_stats(
@@ -497,35 +482,31 @@ class EpisodeScanner(Scanner):
         first: int,
         indices: Sequence[int],
         seen: Sequence[tuple[int, Extremes]],
-        notes: ObservationLog,
         look: Look,
     ) -> None:
         """Check the lines of statistics of a block of episodes, given the rows of each."""
         rows, among = [], []
-        lines = read_lines(path, offsets[first : first + len(indices)].tolist())
+        lines = v2.read_lines(path, offsets[first : first + len(indices)].tolist())
         for place, line in enumerate(lines):
             if not seen[place][0]:
                 continue  # nobody expects statistics of an episode without frames
             what = "no statistics" if line is None else "a line without statistics"
-            said = f"{STATS_PATH} has {what} of episode {indices[place]}."
+            said = f"{v2.STATS_PATH} has {what} of episode {indices[place]}."
             try:
-                stats = None if line is None else parse_line(path, line).get("stats")
+                stats = None if line is None else v2.parse_line(path, line).get("stats")
             except UnreadableSourceError as error:
                 stats, said = None, shown(error.message)
             if isinstance(stats, dict):
                 rows.append(stats)
                 among.append(place)
                 continue
-            notes.episode = indices[place]
-            notes.sight("missing-stats", said, path=STATS_PATH)
+            look.episode = indices[place]
+            look.sight("missing-stats", said, path=v2.STATS_PATH)
             for name in self._check_stats.features:
                 look.missing_stats.setdefault(name, []).append(indices[place])
         if rows:
             episodes, known = [indices[n] for n in among], [seen[n] for n in among]
-            missing, stale = self._check_stats(StatsBlock(rows), episodes, notes, known)
-            for names, all_of_it in (missing, look.missing_stats), (stale, look.stale_stats):
-                for name, of_name in names.items():
-                    all_of_it.setdefault(name, []).extend(of_name)
+            self._check_stats(StatsBlock(rows), episodes, look, known)
 
     def _opened_table(self, path: str) -> tables.DataFile:
         try:
@@ -535,30 +516,24 @@ class EpisodeScanner(Scanner):
             facts_of_opened(path, status_now(path), self.fleeting_inodes)
             raise
 
-    def _table_facts(self, table: tables.DataFile, path: str) -> _Facts:
-        file = facts_of_opened(path, table.table.status, self.fleeting_inodes)
-        kind = self._kind_of(table)
-        return _Facts(*file, table.rows, table.uncompressed_bytes, kind=kind, in_place=table.rows)
-
     def _look_at_clips(
         self,
         paths: Sequence[str],
         indices: Sequence[int],
         lengths: Sequence[int],
-        notes: ObservationLog,
-        kinds: dict[str, ClipFacts],
+        look: Look,
     ) -> list[_Facts]:
         found: list[_Facts] = []
         clips = media.read_clips(paths)
         for path, index, length, (stored, clip) in zip(paths, indices, lengths, clips, strict=True):
-            notes.episode, notes.file = index, path
+            look.episode, look.file = index, path
             try:
                 # A file that cannot be read gives the reason when its status is read.
                 status = status_now(path) if stored is None else stored.status
                 file = facts_of_opened(path, status, self.fleeting_inodes)
-                found.append(self._clip_facts(clip, file, length, notes, kinds))
+                found.append(self._clip_facts(clip, file, length, look))
             except (OSError, UnreadableSourceError) as error:
-                found.append(_unread(error, notes))
+                found.append(_unread(error, look))
         return found
 
     def _clip_facts(
@@ -566,35 +541,38 @@ class EpisodeScanner(Scanner):
         clip: media.ClipIndex | UnreadableSourceError,
         file: tuple[int, int, int],
         length: int,
-        notes: ObservationLog,
-        kinds: dict[str, ClipFacts],
+        look: Look,
     ) -> _Facts:
         cut_off = clip if isinstance(clip, media.TruncatedClipError) else None
         if cut_off is None:
-            clip, seconds = usable_clip(clip, self.fps, notes)
+            clip, seconds = usable_clip(clip, self.fps, look)
         else:
             clip, seconds = cut_off.index, None
         frames = len(clip.sizes)
         in_place = frames
         if length and frames:
-            late = _frames_off_their_place(clip, seconds, self.fps)
+            if seconds is None:
+                late = clip.frames_off_their_place(self.fps)
+            else:  # as it was before the remux
+                off = np.abs(seconds * float(self.fps) - np.arange(len(seconds)))
+                late = np.flatnonzero(off >= 0.5)
             if len(late):  # frames may be lost before it
                 in_place = int(late[0])
             if not clip.keyframes[0]:
-                notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
+                look.say("no-keyframe", f"{shown(look.path)} does not begin with a keyframe.")
             elif len(late) and frames == length:
-                notes.sight(
+                look.sight(
                     "frame-times",
-                    f"{shown(notes.path)}: the times of {len(late)} of {length} frames differ from "
+                    f"{shown(look.path)}: the times of {len(late)} of {length} frames differ from "
                     "frame / fps by at least half of 1 / fps. The result places the frames by "
                     "their order.",
                 )
         if cut_off is not None:
             in_place = min(in_place, cut_off.whole_frames)
-            notes.say("unreadable-file", shown(cut_off.message), whole_frames=in_place)
-        self._check_clip[notes.stream](clip, notes)
-        if clip.config_key not in kinds:
-            kinds[clip.config_key] = ClipFacts.of(clip)
+            look.say("unreadable-file", shown(cut_off.message), whole_frames=in_place)
+        self._check_clip[look.stream](clip, look)
+        if clip.config_key not in look.clips:
+            look.clips[clip.config_key] = ClipFacts.of(clip)
         misfit = clip.misfit(self.fps) if seconds is None else Misfit.REMUXED
         kind, is_cut_off = clip.config_key, cut_off is not None
         return _Facts(*file, frames, file[0], misfit, kind, in_place, is_cut_off)
@@ -604,7 +582,7 @@ class EpisodeScanner(Scanner):
         seen: Sequence[Sequence[_Facts]],
         indices: Sequence[int],
         lengths: Sequence[int],
-        notes: ObservationLog,
+        look: Look,
     ) -> None:
         """Compare the frames of each episode's slices with its length."""
         wrong = {
@@ -616,28 +594,32 @@ class EpisodeScanner(Scanner):
         for place in sorted(wrong):
             index, length = indices[place], lengths[place]
             table, *clips = [facts[place] for facts in seen]
-            notes.episode = index
+            look.episode = index
             frames = sorted({clip.frames for clip in clips if clip.kind})
             # Nothing is in place in a file that cannot be read.
             whole = min(fact.in_place for fact in (table, *clips))
             if not length or {fact.frames for fact in (table, *clips)} != {whole}:
                 # If all files agree, only the length is wrong.
                 whole = min(length, whole)
-            says = f"{EPISODES_PATH} says {length}"
+            says = f"{v2.EPISODES_PATH} says {length}"
             for stream, facts in zip(self.streams, (table, *clips), strict=True):
                 if not facts.kind or facts.frames == length or facts.is_cut_off:
                     continue
-                notes.stream, notes.file = stream, next(self.paths.absolute(stream, [index]))
+                look.stream, look.file = stream, next(self.paths.absolute(stream, [index]))
                 if facts is table:
-                    videos = f", its videos have {_joined(frames)} frames" if frames else ""
+                    videos = (
+                        f", its videos have {' and '.join(map(str, frames))} frames"
+                        if frames
+                        else ""
+                    )
                     has = count(facts.frames, "row")
-                    said = f"{shown(notes.path)} has {has}, {says}{videos}."
-                    notes.say("row-count", said, whole_frames=whole)
+                    said = f"{shown(look.path)} has {has}, {says}{videos}."
+                    look.say("row-count", said, whole_frames=whole)
                 else:
                     rows = f", its table has {table.frames} rows" if table.kind else ""
                     has = count(facts.frames, "frame")
-                    said = f"{shown(notes.path)} has {has}, {says}{rows}."
-                    notes.say("frame-count", said, whole_frames=whole)
+                    said = f"{shown(look.path)} has {has}, {says}{rows}."
+                    look.say("frame-count", said, whole_frames=whole)
 
 
 class TableKinds:
@@ -683,8 +665,8 @@ def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) ->
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return True
     _refuse_if_the_file_may_be_sound(error, notes)
-    if is_pointer(notes.file):
-        refuse_pointers(Path(notes.file[: notes.folder_length]), met_one=True)
+    if v2.is_pointer(notes.file):
+        v2.refuse_pointers(Path(notes.file[: notes.folder_length]), met_one=True)
     if isinstance(error, UnreadableSourceError):
         said = shown(error.message)
     else:
@@ -708,15 +690,6 @@ def _refuse_if_the_file_may_be_sound(
         raise UnreadableSourceError(message, path=notes.file, next_step=next_step) from cause
     with suppress(OSError), storage_errors(notes.file):
         raise cause
-
-
-def _frames_off_their_place(
-    clip: media.ClipIndex, seconds: FloatArray | None, fps: Fraction
-) -> IntArray:
-    """Return frames half a frame or more from rank / ``fps``, before any remux."""
-    if seconds is None:
-        return clip.frames_off_their_place(fps)
-    return np.flatnonzero(np.abs(seconds * float(fps) - np.arange(len(seconds))) >= 0.5)
 
 
 def usable_clip(
@@ -758,7 +731,3 @@ def index_of_remuxed(path: str, fps: Fraction) -> tuple[media.ClipIndex, FloatAr
         return media.read_clip_index(plain), seconds
     finally:
         shutil.rmtree(folder)
-
-
-def _joined(numbers: Sequence[int]) -> str:
-    return " and ".join(map(str, numbers))

@@ -199,9 +199,11 @@ def _look_at_files(
         num_files=len(wanted),
     )
     # A file also has episodes that are not selected.
-    about_kept = [each for each in gathered.remarks if each.episode is None or kept[each.episode]]
+    log = gathered.log
+    log.remarks = [each for each in log.remarks if each.episode is None or kept[each.episode]]
+    log.missing_stats = missing_stats
     if may_locate:
-        located, seen = _locate_files(root, declared, table, wanted, about_kept)
+        located, seen = _locate_files(root, declared, table, wanted, log.remarks)
         if located:  # what else is wrong is told of the right files
             reading = located.reading(dataset.reading, declared, table)
             right = v3.Dataset(root, reading, info=dataset.stored_info)
@@ -214,7 +216,7 @@ def _look_at_files(
         dataset,
         _episodes(table, kept, remarks),
         tasks,
-        replace(gathered, remarks=about_kept, missing_stats=missing_stats),
+        gathered,
         remarks,
         reads_stats=True,
     )
@@ -339,15 +341,13 @@ def _check_stats(
     """Return which features lack statistics, with the wanted episodes concerned."""
     check = StatsCheck(features, v3.EPISODES_DIR)
     log = ObservationLog(stream="episodes", file=v3.EPISODES_DIR)
-    missing: dict[str, list[int]] = {}
     row = 0
     for block in dataset.episodes_reader.blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
         stats = v3.stats_of_rows(block)
         chosen = wanted[row : row + len(stats)]
         episodes = (row + np.flatnonzero(chosen)).tolist()
         if episodes:
-            for name, found in check(stats[chosen], episodes, log)[0].items():
-                missing.setdefault(name, []).extend(found)
+            check(stats[chosen], episodes, log)
         row += len(stats)
     if not row:  # no column at all
         said = f"{v3.EPISODES_DIR} has no statistics of episodes."
@@ -355,7 +355,7 @@ def _check_stats(
         episodes = np.flatnonzero(wanted).tolist()
         return {name: list(episodes) for name in check.features}
     remarks += log.sightings.remarks()
-    return missing
+    return log.missing_stats
 
 
 @dataclass(eq=False)
@@ -391,29 +391,27 @@ class FileScanner(Scanner):
         """Look at one of the files."""
         routed = self.routes[number]
         lengths = self.table.length[routed.episodes]
-        look, kind = Look(num_files=1), ""
-        numbers = np.zeros(len(lengths), SLICE_NUMBERS)
-        file = f"{self.root}/{routed.path}"
-        notes = ObservationLog(
-            look.remarks,
-            look.sightings,
-            int(routed.episodes[0]),
-            routed.stream,
-            file,
-            len(file) - len(routed.path),
+        kind, file = "", f"{self.root}/{routed.path}"
+        look = Look(
+            num_files=1,
+            episode=int(routed.episodes[0]),
+            stream=routed.stream,
+            file=file,
+            folder_length=len(file) - len(routed.path),
         )
+        numbers = np.zeros(len(lengths), SLICE_NUMBERS)
         forget_old_names([file])
         try:
             facts = facts_of_opened(file, status_now(file), self.fleeting_inodes)
             numbers["file_bytes"], numbers["mtime_ns"], numbers["inode"] = facts
             if routed.stream == DATA_STREAM:
-                kind = self._look_at_table(routed, lengths, numbers, look, notes)
+                kind = self._look_at_table(routed, lengths, numbers, look)
             else:
-                kind = self._look_at_video(routed, lengths, numbers, look, notes)
+                kind = self._look_at_video(routed, lengths, numbers, look)
         except (OSError, UnreadableSourceError) as error:
             look.rows = [RowFacts()] * len(lengths)
             look.remarks.clear()
-            if say_unread(error, notes):
+            if say_unread(error, look):
                 numbers = np.zeros_like(numbers)
                 numbers["file_bytes"] = NO_FILE
             look.remarks[:] = [
@@ -431,25 +429,24 @@ class FileScanner(Scanner):
         lengths: IntArray,
         numbers: npt.NDArray[np.void],
         look: Look,
-        notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a table's slices, and return its kind."""
-        with tables.DataFile(notes.file) as table:
+        with tables.DataFile(look.file) as table:
             kind = self._kinds(table)
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
             values = [name for name in v3.columns_of_values(self.declared) if name in table.columns]
             with_empty = [name for name in values if table.null_count(name) != 0]
-        with pq.ParquetFile(notes.file) as file:
+        with pq.ParquetFile(look.file) as file:
             placed = v3.place_rows(file, routed, lengths)
             there = np.where(placed.first >= 0, np.minimum(placed.rows, lengths), 0)
             whole = dict(zip(routed.episodes.tolist(), there.tolist(), strict=True))
             for code, episode, said in placed.wrong:
                 if episode is None:
-                    notes.sight(code, f"{said} They are left behind.")
+                    look.sight(code, f"{said} They are left behind.")
                 else:
-                    notes.episode = episode
-                    notes.say(code, said, whole_frames=whole[episode])
-            look.rows = self._check_rows(file, with_empty, routed, placed.first, there, notes)
+                    look.episode = episode
+                    look.say(code, said, whole_frames=whole[episode])
+            look.rows = self._check_rows(file, with_empty, routed, placed.first, there, look)
         if lengths.tolist() != [rows]:
             numbers["misfit"] = Misfit.SHARED
         frames = placed.rows
@@ -468,7 +465,7 @@ class FileScanner(Scanner):
         routed: v3.RoutedFile,
         first: IntArray,
         rows: IntArray,
-        notes: ObservationLog,
+        look: ObservationLog,
     ) -> list[RowFacts]:
         """Compare the rows that were found for each episode, side by side."""
         is_there = rows > 0
@@ -480,10 +477,10 @@ class FileScanner(Scanner):
             check.read(file, with_empty)
         disordered = set(check.disordered)
         for episode in sorted(disordered):
-            notes.episode = episode
-            notes.say(
+            look.episode = episode
+            look.say(
                 "row-order",
-                f"{shown(notes.path)}: the rows of episode {episode} are in another order than "
+                f"{shown(look.path)}: the rows of episode {episode} are in another order than "
                 "their times or numbers.",
                 severity="" if self._check_clip else "warning",
             )
@@ -494,19 +491,19 @@ class FileScanner(Scanner):
             for episode, said in check.wrong_in(column).items():
                 if episode in disordered:
                     continue
-                notes.episode = episode
-                notes.say(
+                look.episode = episode
+                look.say(
                     code,
-                    f"{shown(notes.path)}: {column} is wrong, first in {said}.",
+                    f"{shown(look.path)}: {column} is wrong, first in {said}.",
                     severity="warning" if mild else "",
                 )
         for column, wrong in check.with_empty.items():
-            said = said_of_empty(column, f"{count(wrong.count, 'row')} of {shown(notes.path)}")
+            said = said_of_empty(column, f"{count(wrong.count, 'row')} of {shown(look.path)}")
             for episode in sorted(wrong.episodes):
-                notes.episode = episode
-                notes.say("empty-values", said, feature=column)
+                look.episode = episode
+                look.say("empty-values", said, feature=column)
         if self.is_for_v21 and "timestamp" in file.schema_arrow.names:
-            self._check_steps(file, among, first, first + rows, notes)
+            self._check_steps(file, among, first, first + rows, look)
         unplaced = check.wrong_in("index").keys() - disordered
         untasked = check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
@@ -530,7 +527,7 @@ class FileScanner(Scanner):
         among: v3.RoutedFile,
         first: IntArray,
         stop: IntArray,
-        notes: ObservationLog,
+        look: ObservationLog,
     ) -> None:
         """Check the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
 
@@ -545,8 +542,8 @@ class FileScanner(Scanner):
                 return  # another finding reports that there are none
             held = np.concatenate([held, times])
             while spans and spans[0][2] <= begin + len(held):
-                notes.episode, *rows = spans.popleft()
-                steps_are_even(held[rows[0] - begin : rows[1] - begin], self.declared.fps, notes)
+                look.episode, *rows = spans.popleft()
+                steps_are_even(held[rows[0] - begin : rows[1] - begin], self.declared.fps, look)
             if not spans:
                 return
             passed = min(max(0, spans[0][1] - begin), len(held))
@@ -558,15 +555,14 @@ class FileScanner(Scanner):
         lengths: IntArray,
         numbers: npt.NDArray[np.void],
         look: Look,
-        notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a video's slices, and return its decoder configuration."""
         fps = self.declared.fps
         try:
-            found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(notes.file)
+            found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(look.file)
         except media.UnsupportedClipError as error:
             found = error
-        clip, stored = usable_clip(found, fps, notes)
+        clip, stored = usable_clip(found, fps, look)
         misfit = Misfit(0) if stored is None else Misfit.REMUXED
         if lengths.tolist() != [clip.num_samples]:
             misfit |= Misfit.SHARED
@@ -574,37 +570,32 @@ class FileScanner(Scanner):
             misfit |= clip.misfit(fps)
         numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
-        self._check_clip[routed.stream](clip, notes)
-        begin_seconds = self.table.placed[routed.stream].begin_seconds[routed.episodes]
-        end_seconds = self.table.placed[routed.stream].end_seconds[routed.episodes]
-        first, is_counted = _frames_begin(clip, begin_seconds, lengths, fps, notes)
-        own = lengths
-        if not is_counted:
-            own = v3.own_frames(clip.num_samples, first, lengths, begin_seconds, end_seconds, fps)
-        stop = first + own
+        self._check_clip[routed.stream](clip, look)
+        placed = v3.place_frames(clip.num_samples, routed, self.table, fps)
         seconds = np.sort(clip.presentation_times) / clip.timescale
-        wrong = _not_there(clip, seconds, first, own, lengths, begin_seconds, fps)
+        _say_places(placed, clip.num_samples, fps, look)
+        wrong, whole = _not_there(placed, seconds, fps), _whole_frames(placed, seconds, fps)
+        first, own = placed.first, placed.frames
+        stop = first + own
         sound = (wrong == "") & (lengths > 0)
-        whole = _whole_frames(seconds, first, own, begin_seconds, fps)
         usable = sound | ((own < lengths) & (whole > 0))
         begins, ends = v3.with_leads(clip, np.where(usable, first, 0), np.where(usable, stop, 0))
         for place, episode in enumerate(routed.episodes.tolist()):
-            notes.episode = episode
+            look.episode = episode
             if wrong[place]:
                 code = "shared-frames" if wrong[place] == _SHARES_FRAMES else "frame-count"
                 kept = int(whole[place]) if usable[place] and begins[place] >= 0 else 0
-                said = f"{shown(notes.path)}: episode {episode} {wrong[place]}."
-                notes.say(code, said, whole_frames=kept)
+                said = f"{shown(look.path)}: episode {episode} {wrong[place]}."
+                look.say(code, said, whole_frames=kept)
             elif sound[place] and begins[place] < 0:
-                notes.say(
+                look.say(
                     "no-keyframe",
-                    f"{shown(notes.path)}: episode {episode} cannot be cut out without "
+                    f"{shown(look.path)}: episode {episode} cannot be cut out without "
                     "encoding, since it does not begin with a keyframe or needs frames "
                     "of its neighbours.",
                 )
-        placed = sound & (np.rint(begin_seconds * float(fps)) == first)
-        seconds = seconds if stored is None else stored
-        _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
+        timed = sound & (np.rint(placed.begin_seconds * float(fps)) == first)
+        _say_drift(placed, timed, seconds if stored is None else stored, fps, look)
         sound = usable & (begins >= 0)
         begins, ends = np.where(sound, begins, 0), np.where(sound, ends, 0)
         at = np.concatenate(([0], np.cumsum(clip.sizes)))
@@ -614,43 +605,32 @@ class FileScanner(Scanner):
         return clip.config_key
 
 
-def _frames_begin(
-    clip: media.ClipIndex,
-    begin_seconds: FloatArray,
-    lengths: IntArray,
-    fps: Fraction,
-    notes: ObservationLog,
-) -> tuple[IntArray, bool]:
-    """Return the first frame of each episode, and whether it is counted: `v3.first_frames`."""
-    first, is_counted = v3.first_frames(clip.num_samples, begin_seconds, lengths, fps)
-    if not is_counted:
-        frames = int(lengths.sum())
-        said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, but its episodes have "
-        said += f"{frames}." if frames != clip.num_samples else "these in no certain order."
+def _say_places(
+    placed: v3.PlacedFrames, num_frames: int, fps: Fraction, notes: ObservationLog
+) -> None:
+    """Report how the frames of episodes are found, if their times do not say the same."""
+    if not placed.is_counted:
+        frames = int(placed.length.sum())
+        said = f"{shown(notes.path)} has {count(num_frames, 'frame')}, but its episodes have "
+        said += f"{frames}." if frames != num_frames else "these in no certain order."
         said += " The frames of each episode are found by from_timestamp."
         notes.sight("frames-by-time", said)
-        return first, is_counted
-    off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != first)
+        return
+    off = np.flatnonzero(np.rint(placed.begin_seconds * float(fps)) != placed.first)
     if len(off):
         place = int(off[0])
         said = f"{shown(notes.path)}: from_timestamp of {count(len(off), 'episode')} is wrong, "
-        said += f"the first is {begin_seconds[place]:.6f}, but counting frames gives "
-        said += f"{first[place] / float(fps):.6f}. The result uses the number of frames."
+        said += f"the first is {placed.begin_seconds[place]:.6f}, but counting frames gives "
+        said += f"{placed.first[place] / float(fps):.6f}. The result uses the number of frames."
         notes.sight("from-timestamp", said)
-    return first, is_counted
 
 
-def _whole_frames(
-    seconds: FloatArray,
-    first: IntArray,
-    own: IntArray,
-    begin_seconds: FloatArray,
-    fps: Fraction,
-) -> IntArray:
+def _whole_frames(placed: v3.PlacedFrames, seconds: FloatArray, fps: Fraction) -> IntArray:
     """Return how many frames of each episode come before one that is not shown at its time.
 
     Frames may be lost before that one.
     """
+    first, own, _, _, begin_seconds = placed
     whole = own.copy()
     for place in np.flatnonzero(own > 0).tolist():
         shown_at = seconds[first[place] : first[place] + own[place]] - begin_seconds[place]
@@ -660,28 +640,23 @@ def _whole_frames(
 
 
 def _not_there(
-    clip: media.ClipIndex,
-    seconds: FloatArray,
-    first: IntArray,
-    own: IntArray,
-    lengths: IntArray,
-    begin_seconds: FloatArray,
-    fps: Fraction,
+    placed: v3.PlacedFrames, seconds: FloatArray, fps: Fraction
 ) -> npt.NDArray[np.object_]:
     """Return why each episode's frames are not in the file; "" if they are."""
-    wrong = np.full(len(first), "", dtype=object)
+    first, own, _, lengths, begin_seconds = placed
+    num_frames, wrong = len(seconds), np.full(len(first), "", dtype=object)
     stop = first + own
     beyond = own < lengths
     for place in np.flatnonzero(beyond).tolist():
-        wrong[place] = f"ends beyond the last of its {count(clip.num_samples, 'frame')}"
-        if first[place] >= 0 and first[place] + own[place] < clip.num_samples:
+        wrong[place] = f"ends beyond the last of its {count(num_frames, 'frame')}"
+        if first[place] >= 0 and first[place] + own[place] < num_frames:
             wrong[place] = f"has {own[place]} of its {lengths[place]} frames before the next begins"
     order = np.lexsort((stop, first))
     order = order[own[order] > 0]
     shared = np.flatnonzero(first[order[1:]] < np.maximum.accumulate(stop[order])[:-1])
     for place in {*order[shared].tolist(), *order[shared + 1].tolist()}:
         wrong[place] = _SHARES_FRAMES
-    if int(lengths.sum()) != clip.num_samples:
+    if int(lengths.sum()) != num_frames:
         for place in np.flatnonzero((own > 0) & (wrong == "")).tolist():
             if abs(seconds[first[place]] - begin_seconds[place]) >= 0.5 / float(fps):
                 wrong[place] = f"begins at {begin_seconds[place]:.6f} s, where no frame is shown"
@@ -689,24 +664,23 @@ def _not_there(
 
 
 def _say_drift(
+    placed: v3.PlacedFrames,
+    among: BoolArray,
     seconds: FloatArray,
-    first: IntArray,
-    lengths: IntArray,
-    begin_seconds: FloatArray,
     fps: Fraction,
     notes: ObservationLog,
 ) -> None:
     """Report how many frames LeRobot refuses for their times. A join makes the times exact."""
     off, worst = 0, 0.0
-    for begin, length, from_seconds in zip(
-        first.tolist(), lengths.tolist(), begin_seconds.tolist(), strict=True
-    ):
-        wanted = from_seconds + np.arange(length) / float(fps)
+    for place in np.flatnonzero(among).tolist():
+        begin, length = int(placed.first[place]), int(placed.length[place])
+        wanted = placed.begin_seconds[place] + np.arange(length) / float(fps)
         distance = np.abs(seconds[begin : begin + length] - wanted)
         far = distance >= LEROBOT_TOLERANCE_SECONDS
         off += int(np.count_nonzero(far))
         worst = max(worst, float(distance.max(initial=0.0)))
     if off:
-        said = f"{shown(notes.path)}: {off:,} of {int(lengths.sum()):,} frames lie 0.1 ms or more "
-        said += f"from their time, by up to {worst:.6f} s. In the result all times are exact."
+        frames = int(placed.length[among].sum())
+        said = f"{shown(notes.path)}: {off:,} of {frames:,} frames lie 0.1 ms or more from their "
+        said += f"time, by up to {worst:.6f} s. In the result all times are exact."
         notes.sight("drifted-times", said)

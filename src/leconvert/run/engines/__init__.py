@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert.support.errors import EngineError, LeconvertError, StorageError, UsageError
-from leconvert.support.lazy import lazy_names
+from leconvert.support.extras import lazy_names
 from leconvert.workdir.records import RunPaths
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def note_job(paths: RunPaths, engine: str, job_id: str, role: str, tasks: int) -
     token = new_token(f"{engine}-{job_id}", os.getpid())
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(StorageError):
-        write_job(paths, paths.root.name, JobRecord(token, engine, job_id, role, tasks, now))
+        write_job(paths, JobRecord(token, engine, job_id, role, tasks, now))
 
 
 # Engines of other packages.

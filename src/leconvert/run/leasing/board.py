@@ -11,7 +11,7 @@ import hashlib
 from typing import NamedTuple
 
 from leconvert.run.leasing.leases import Lease, LeaseStore, list_batches
-from leconvert.run.leasing.state import BatchState, LeaseLog, Outcome, Wait, derive_state
+from leconvert.run.leasing.state import BatchState, Wait, derive_state
 
 _STRETCHES = 16
 _LOOKS_PER_LEASE = 4
@@ -209,6 +209,7 @@ class Board:
         state = derive_state(done=False, failed=batch_id in self._failed, log=seen.log)
         latest = seen.log.latest
         holder = store.log.holder(batch_id, latest.number) if latest else {}
+        error = (store.log.last_error(batch_id, seen.log) or {}).get("error")
         age = None
         if state is BatchState.LEASED and seen.observation is not None:
             age = max(0.0, seen.seen_at - seen.observation.first_seen_monotonic)
@@ -222,13 +223,5 @@ class Board:
             heartbeat_age_seconds=age,
             errors=seen.log.errors,
             losses=seen.log.losses,
-            message=self._last_error(batch_id, seen.log),
+            message=str(error.get("message")) if isinstance(error, dict) else None,
         )
-
-    def _last_error(self, batch_id: int, log: LeaseLog) -> str | None:
-        for entry in reversed(log.generations):
-            if entry.outcome is Outcome.ERROR:
-                record = self._store.log.end_record(batch_id, entry.number) or {}
-                error = record.get("error")
-                return str(error.get("message")) if isinstance(error, dict) else None
-        return None

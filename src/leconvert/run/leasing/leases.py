@@ -45,6 +45,7 @@ from leconvert.workdir.fs import (
     AlreadyPublishedError,
     FileSystem,
     OutcomeUnknownError,
+    names_in,
     publish_exclusively,
     remove_tree,
     replace_record,
@@ -56,8 +57,6 @@ from leconvert.workdir.records import (
     DamagedRecordError,
     RunPaths,
     decode_record,
-    encode_record,
-    read_record,
 )
 
 LEASE_VERSION = 1
@@ -85,16 +84,14 @@ def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
     }
 
 
-def read_done(
-    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
-) -> dict[str, Any]:
+def read_done(run: RunPaths, batch_id: int) -> dict[str, Any]:
     """Return the record that made a batch done.
 
     Raises:
         DamagedRecordError: The record is torn, was edited, or names no attempt at this batch.
     """
     path = run.done(batch_id)
-    record = read_record(path, "done", version=DONE_VERSION, run_id=run_id, fs=fs)
+    record = run.read(path, "done", DONE_VERSION)
     attempt = record.get("attempt")
     folder = run.attempts_of(batch_id).relative_to(run.root).as_posix()
     if not isinstance(attempt, str) or not re.fullmatch(rf"{folder}/{_ATTEMPT}", attempt):
@@ -106,11 +103,9 @@ def read_done(
     return record
 
 
-def read_failed(
-    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
-) -> dict[str, Any]:
+def read_failed(run: RunPaths, batch_id: int) -> dict[str, Any]:
     """Return the record that set a batch aside."""
-    return read_record(run.failed(batch_id), "failed", version=FAILED_VERSION, run_id=run_id, fs=fs)
+    return run.read(run.failed(batch_id), "failed", FAILED_VERSION)
 
 
 class LeaseLogFiles:
@@ -120,20 +115,15 @@ class LeaseLogFiles:
     once it is written (a void follows only a claim without an end).
     """
 
-    def __init__(self, run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, run: RunPaths) -> None:
         self.run = run
-        self.run_id = run_id
-        self.fs = fs
+        self.fs = run.fs
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._holders: dict[tuple[int, int], Mapping[str, Any]] = {}
 
     def read(self, batch_id: int) -> LeaseLog:
         """Return a batch's log; an unreadable end does not count."""
-        try:
-            with storage_errors(self.run.lease_dir(batch_id)):
-                names = self.fs.list_names(self.run.lease_dir(batch_id))
-        except FileNotFoundError:
-            return LeaseLog()
+        names = names_in(self.run.lease_dir(batch_id), fs=self.fs)
         numbers = sorted(int(found[1]) for name in names if (found := _CLAIM.match(name)))
         ended = {int(found[1]) for name in names if (found := _END.match(name))}
         resets = [int(found[1]) for name in names if (found := _RESET.match(name))]
@@ -167,9 +157,7 @@ class LeaseLogFiles:
         if key not in self._holders:
             path = self.run.lease(batch_id, generation)
             try:
-                self._holders[key] = read_record(
-                    path, "lease", version=LEASE_VERSION, run_id=self.run_id, fs=self.fs
-                )
+                self._holders[key] = self.run.read(path, "lease", LEASE_VERSION)
             except (OSError, StorageError, WorkDirError):
                 return {}  # only for display and as a hint; the name itself is the claim
         return self._holders[key]
@@ -186,10 +174,17 @@ class LeaseLogFiles:
                 raise
         try:
             return decode_record(
-                raw, "lease-end", version=LEASE_VERSION, path=path, run_id=self.run_id
+                raw, "lease-end", version=LEASE_VERSION, path=path, run_id=self.run.run_id
             )
         except WorkDirError:
             return None
+
+    def last_error(self, batch_id: int, log: LeaseLog) -> dict[str, Any] | None:
+        """Return the end of the last attempt with an error, empty if unreadable; else None."""
+        for entry in reversed(log.generations):
+            if entry.outcome is Outcome.ERROR:
+                return self.end_record(batch_id, entry.number) or {}
+        return None
 
     def write_end(
         self, batch_id: int, generation: int, outcome: Outcome, fields: Mapping[str, Any]
@@ -197,9 +192,7 @@ class LeaseLogFiles:
         """Record how a generation ended; survives a power loss."""
         write_durably(
             self.run.lease_end(batch_id, generation),
-            encode_record(
-                "lease-end", LEASE_VERSION, self.run_id, {"outcome": outcome.value, **fields}
-            ),
+            self.run.encode("lease-end", LEASE_VERSION, {"outcome": outcome.value, **fields}),
             fs=self.fs,
         )
 
@@ -211,12 +204,8 @@ class LeaseLogFiles:
         Returns:
             Whether this record was published.
         """
-        record = encode_record(
-            "failed",
-            FAILED_VERSION,
-            self.run_id,
-            {"batch_id": batch_id, **worker.as_fields(), **fields},
-        )
+        said = {"batch_id": batch_id, **worker.as_fields(), **fields}
+        record = self.run.encode("failed", FAILED_VERSION, said)
         source = self.run.failed_source(batch_id, worker.token)
         write_durably(source, record, fs=self.fs)
         try:
@@ -241,12 +230,10 @@ class LeaseLogFiles:
 
 def void_done(
     run: RunPaths,
-    run_id: str,
     batch_id: int,
     reason: str,
     *,
     judged: Mapping[str, Any] | None = None,
-    fs: FileSystem = LOCAL,
 ) -> bool:
     """Take back a batch's ``done`` because it is torn, or its shards are missing or wrong.
 
@@ -270,33 +257,29 @@ def void_done(
 
     Args:
         run: The run.
-        run_id: Its id.
         batch_id: The batch.
         reason: Why the record is wrong.
         judged: The record that was found wrong, empty if it is damaged; None voids any record.
-        fs: The file operations.
 
     Returns:
         Whether this ``done`` existed and was voided.
     """
     try:
-        record = read_done(run, run_id, batch_id, fs=fs)
+        record = read_done(run, batch_id)
     except FileNotFoundError:
         return False
     except DamagedRecordError:
         record = {}
     if judged is not None and record != judged:
         return False
-    log = LeaseLogFiles(run, run_id, fs=fs)
+    log = LeaseLogFiles(run)
     generation = record.get("generation")
     if type(generation) is int and 0 < generation <= log.newest_claim(batch_id):
         log.write_end(batch_id, generation, Outcome.VOID, {"reason": reason})
-    return _move_aside(run.done(batch_id), run.voided, batch_id, fs)
+    return _move_aside(run.done(batch_id), run.voided, batch_id, run.fs)
 
 
-def release_failed(
-    run: RunPaths, run_id: str, batch_id: int, reason: str, *, fs: FileSystem = LOCAL
-) -> bool:
+def release_failed(run: RunPaths, batch_id: int, reason: str) -> bool:
     """Release a batch that was set aside; its attempts so far no longer count.
 
     Write order: the reset in the lease log, then the rename. A crash in between leaves the batch
@@ -305,15 +288,15 @@ def release_failed(
     Returns:
         Whether it was set aside.
     """
-    if batch_id not in list_batches(run.failed_dir, fs=fs):
+    if batch_id not in list_batches(run.failed_dir, fs=run.fs):
         return False
-    newest = LeaseLogFiles(run, run_id, fs=fs).newest_claim(batch_id)
+    newest = LeaseLogFiles(run).newest_claim(batch_id)
     write_durably(
         run.lease_reset(batch_id, newest),
-        encode_record("lease-reset", LEASE_VERSION, run_id, {"reason": reason}),
-        fs=fs,
+        run.encode("lease-reset", LEASE_VERSION, {"reason": reason}),
+        fs=run.fs,
     )
-    return _move_aside(run.failed(batch_id), run.released, batch_id, fs)
+    return _move_aside(run.failed(batch_id), run.released, batch_id, run.fs)
 
 
 def _move_aside(
@@ -338,36 +321,6 @@ def _move_aside(
 def utc_now() -> datetime:
     """Return this host's wall clock, in UTC."""
     return datetime.now(UTC)
-
-
-class AttemptTimes:
-    """The times of one attempt: moments on its host's wall clock, the duration on a monotonic one.
-
-    Wall clocks of hosts disagree and jump. So moments are only for display, and a duration is never
-    computed from two of them.
-    """
-
-    def __init__(
-        self,
-        now: Callable[[], datetime] = utc_now,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._now = now
-        self._monotonic = monotonic
-        self._began = now()
-        self._mark = monotonic()
-
-    def of_end(self) -> dict[str, Any]:
-        """Return the fields for a record of the end: ``began``, ``ended`` and ``seconds``."""
-        return {
-            "began": _text(self._began),
-            "ended": _text(self._now()),
-            "seconds": round(self._monotonic() - self._mark, 3),
-        }
-
-    def of_beat(self) -> dict[str, Any]:
-        """Return the fields for a heartbeat: ``began``, and ``beat``, the time of the beat."""
-        return {"began": _text(self._began), "beat": _text(self._now())}
 
 
 def _text(moment: datetime) -> str:
@@ -402,26 +355,17 @@ class Lease:
         lease_seconds: Others may take over after this time without a heartbeat.
     """
 
-    def __init__(
-        self,
-        log: LeaseLogFiles,
-        batch_id: int,
-        generation: int,
-        *,
-        worker: WorkerIdentity,
-        limits: Limits,
-        randomness: Callable[[int], bytes],
-        now: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._times = AttemptTimes(now)
+    def __init__(self, store: LeaseStore, batch_id: int, generation: int) -> None:
         self.batch_id = batch_id
         self.generation = generation
-        self.attempt_dir = log.run.attempt(batch_id, generation, worker.token)
-        self.lease_seconds = limits.lease_seconds
-        self._log = log
-        self._worker = worker
-        self._limits = limits
-        self._randomness = randomness
+        self.attempt_dir = store.run.attempt(batch_id, generation, store.worker.token)
+        self.lease_seconds = store.limits.lease_seconds
+        self._store = store
+        self._log = store.log
+        # Wall clocks of hosts disagree and jump. So moments are only for display, and the duration
+        # comes from a monotonic clock.
+        self._began = _text(store.now())
+        self._mark = store.clock()
         self._publish_tried = False
         self._ended = False
 
@@ -445,15 +389,14 @@ class Lease:
                 path=str(self._log.run.lease(self.batch_id, newest)),
                 next_step="There is nothing to do: the other worker does the batch.",
             )
-        nonce = encode_record(
-            "heartbeat",
-            LEASE_VERSION,
-            self._log.run_id,
-            {"nonce": self._randomness(8).hex(), **self._times.of_beat()},
-        )
-        replace_record(
-            self._log.run.heartbeat(self.batch_id, self.generation), nonce, fs=self._log.fs
-        )
+        fields = {
+            "nonce": self._store.randomness(8).hex(),
+            "began": self._began,
+            "beat": _text(self._store.now()),
+        }
+        record = self._log.run.encode("heartbeat", LEASE_VERSION, fields)
+        path = self._log.run.heartbeat(self.batch_id, self.generation)
+        replace_record(path, record, fs=self._log.fs)
 
     def hand_back(self, reason: str) -> None:
         """Hand the batch back, without a failure; others may claim it at once.
@@ -463,12 +406,7 @@ class Lease:
         """
         if self._ended:
             return
-        self._log.write_end(
-            self.batch_id,
-            self.generation,
-            Outcome.HANDED_BACK,
-            {"reason": reason, **self._times.of_end()},
-        )
+        self._write_end(Outcome.HANDED_BACK, {"reason": reason})
         self._ended = True
         self._drop_attempt()
 
@@ -482,15 +420,13 @@ class Lease:
             return False
         self._ended = True
         details = {"error": error.as_record(), "traceback": traceback_text}
-        self._log.write_end(
-            self.batch_id, self.generation, Outcome.ERROR, {**details, **self._times.of_end()}
-        )
+        self._write_end(Outcome.ERROR, details)
         self._drop_attempt()
         log = self._log.read(self.batch_id)
-        if log.errors < self._limits.max_attempts:
+        if log.errors < self._store.limits.max_attempts:
             return False
         counts = {"generation": self.generation, "errors": log.errors, "losses": log.losses}
-        self._log.publish_failed(self.batch_id, self._worker, {**counts, **details})
+        self._log.publish_failed(self.batch_id, self._store.worker, {**counts, **details})
         return True
 
     def publish_done(self, fields: Mapping[str, Any]) -> Literal["won", "lost"]:
@@ -508,24 +444,18 @@ class Lease:
         """
         if taken := sorted(_RESERVED.intersection(fields)):
             raise ValueError(f"fields of a done record may not be called {', '.join(taken)}")
-        run, fs = self._log.run, self._log.fs
-        attempt = self.attempt_dir.relative_to(run.root).as_posix()
-        record = encode_record(
-            "done",
-            DONE_VERSION,
-            self._log.run_id,
-            {
-                "batch_id": self.batch_id,
-                "generation": self.generation,
-                "attempt": attempt,
-                "token": self._worker.token,
-                "host": self._worker.host,
-                "pid": self._worker.pid,
-                **self._times.of_end(),
-                **fields,
-            },
-        )
-        source = run.attempt_record(self.batch_id, self.generation, self._worker.token, "done")
+        run, fs, worker = self._log.run, self._log.fs, self._store.worker
+        whose = {
+            "batch_id": self.batch_id,
+            "generation": self.generation,
+            "attempt": self.attempt_dir.relative_to(run.root).as_posix(),
+            "token": worker.token,
+            "host": worker.host,
+            "pid": worker.pid,
+            **self._times(),
+        }
+        record = run.encode("done", DONE_VERSION, {**whose, **fields})
+        source = run.attempt_record(self.batch_id, self.generation, worker.token, "done")
         write_durably(source, record, fs=fs)
         for folder in (self.attempt_dir.parent, run.attempts_dir):
             sync_dir(folder, fs=fs)
@@ -566,18 +496,25 @@ class Lease:
         with storage_errors(run.done_dir):
             fs.list_names(run.done_dir)
         try:
-            winner = read_done(run, self._log.run_id, self.batch_id, fs=fs)
+            winner = read_done(run, self.batch_id)
         except FileNotFoundError:
             return "none"  # it was voided just now
         except WorkDirError:
             return "lost"  # damaged: the packer will void it, and this attempt stays for now
-        if (winner.get("token"), winner.get("generation")) == (
-            self._worker.token,
-            self.generation,
-        ):
+        ours = self._store.worker.token, self.generation
+        if (winner.get("token"), winner.get("generation")) == ours:
             return "won"
         self._remove_attempt()
         return "lost"
+
+    def _times(self) -> dict[str, Any]:
+        """Return the fields for a record of the end: ``began``, ``ended`` and ``seconds``."""
+        seconds = round(self._store.clock() - self._mark, 3)
+        return {"began": self._began, "ended": _text(self._store.now()), "seconds": seconds}
+
+    def _write_end(self, outcome: Outcome, fields: Mapping[str, Any]) -> None:
+        record = {**fields, **self._times()}
+        self._log.write_end(self.batch_id, self.generation, outcome, record)
 
     def _drop_attempt(self) -> None:
         if not self._publish_tried:
@@ -613,14 +550,12 @@ class LeaseStore:
 
     Args:
         run: The run.
-        run_id: Its id.
         worker: The identity of the claiming worker: of one thread, if threads lease separately.
         lease_seconds: A heartbeat that is unchanged for this long has stopped.
         max_attempts: Number of errors after which a batch is set aside.
         max_losses: Number of silent losses after which a batch is set aside.
         clock: A monotonic clock in seconds.
         randomness: Returns random bytes for nonces.
-        fs: The file operations.
         process_gone: Returns from a claim's fields whether its process has certainly ended.
         now: The wall clock, with its zone; records contain it only for display.
     """
@@ -628,7 +563,6 @@ class LeaseStore:
     def __init__(
         self,
         run: RunPaths,
-        run_id: str,
         worker: WorkerIdentity,
         *,
         lease_seconds: float = 60.0,
@@ -636,20 +570,18 @@ class LeaseStore:
         max_losses: int = 10,
         clock: Callable[[], float] = time.monotonic,
         randomness: Callable[[int], bytes] = os.urandom,
-        fs: FileSystem = LOCAL,
         process_gone: Callable[[Mapping[str, Any]], bool] = process_is_gone,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.run = run
-        self.run_id = run_id
         self.worker = worker
         self.limits = Limits(lease_seconds, max_attempts, max_losses)
-        self.log = LeaseLogFiles(run, run_id, fs=fs)
+        self.log = LeaseLogFiles(run)
         self.clock = clock
-        self.fs = fs
-        self._randomness = randomness
+        self.fs = run.fs
+        self.randomness = randomness
+        self.now = now
         self._process_gone = process_gone
-        self._now = now
         self._claim_source_written = False
         self._observations: dict[int, LeaseObservation] = {}
 
@@ -733,15 +665,7 @@ class LeaseStore:
                 publish_exclusively(source, target, sync=False, fs=self.fs)
         except AlreadyPublishedError:
             return None
-        lease = Lease(
-            self.log,
-            batch_id,
-            generation,
-            worker=self.worker,
-            limits=self.limits,
-            randomness=self._randomness,
-            now=self._now,
-        )
+        lease = Lease(self, batch_id, generation)
         try:
             with storage_errors(lease.attempt_dir):
                 for folder in (lease.attempt_dir.parent, lease.attempt_dir):
@@ -754,23 +678,19 @@ class LeaseStore:
         return lease
 
     def _write_claim_source(self) -> None:
-        record = encode_record("lease", LEASE_VERSION, self.run_id, self.worker.as_fields())
+        record = self.run.encode("lease", LEASE_VERSION, self.worker.as_fields())
         write_durably(self.run.claim_source(self.worker.token), record, fs=self.fs)
         self._claim_source_written = True
 
     def _give_up(self, batch_id: int, log: LeaseLog, given_up: GiveUp) -> None:
-        fields: dict[str, Any] = {
+        end = self.log.last_error(batch_id, log)
+        fields = {
             "generation": log.generations[-1].number,
             "errors": given_up.errors,
             "losses": given_up.losses,
-            "error": None,
-            "traceback": "",
+            "error": None if end is None else end.get("error"),
+            "traceback": "" if end is None else end.get("traceback"),
         }
-        for entry in reversed(log.generations):
-            if entry.outcome is Outcome.ERROR:
-                record = self.log.end_record(batch_id, entry.number) or {}
-                fields |= {name: record.get(name) for name in ("error", "traceback")}
-                break
         self.log.publish_failed(batch_id, self.worker, fields)
 
 

@@ -303,7 +303,7 @@ class Assembly:
     def __init__(self, run: OpenedRun, tree: Path) -> None:
         self._run = run
         self._tree = tree
-        self._path = _target_of(run, open_sources(run.manifest.sources)).path
+        self._path = _target_of(run, open_sources(run.manifest.sources)).names.path
         self.counts = {"linked": 0, "copied": 0, "joined": 0}
 
     def add_file(self, file: OutputFile, shards: list[tuple[Shard, str]]) -> None:
@@ -442,7 +442,7 @@ def _parts(
 def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
     """Yield the files that a result takes unchanged from its only source, with both paths."""
     (source,) = sources = open_sources(run.manifest.sources)
-    path = _target_of(run, sources).path
+    path = _target_of(run, sources).names.path
     for batch in run.batches:
         for shard in batch.shards:
             if shard.keep:
@@ -476,7 +476,7 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
         for batch_id in board.failed()[:_FAILURES_SHOWN]:
             error: dict[str, Any] = {}
             with suppress(DamagedRecordError):  # the name alone sets a batch aside
-                error = read_failed(run.paths, run.manifest.run_id, batch_id).get("error") or {}
+                error = read_failed(run.paths, batch_id).get("error") or {}
             said = f"batch {batch_id}: {error.get('message', 'no message')}"
             # The remedy of one batch differs from the remedy of the run.
             helps = error.get("next_step")
@@ -548,17 +548,17 @@ class Collector:
         voided: list[str] = []
         for batch_id in batch_ids:
             batch = self._run.batches.read(batch_id)
-            paths, run_id = self._run.paths, self._run.manifest.run_id
+            paths = self._run.paths
             record, entries, problem = {}, {}, None
             try:
-                record = read_done(paths, run_id, batch_id)
+                record = read_done(paths, batch_id)
                 attempt = paths.root / record["attempt"]
                 entries = _entries(record, batch.shards, paths.done(batch_id))
                 problem = _damage(attempt, batch.shards, entries)
             except DamagedRecordError as error:
                 problem = error.message
             if problem is not None:
-                void_done(paths, run_id, batch_id, problem, judged=record)
+                void_done(paths, batch_id, problem, judged=record)
                 voided.append(f"batch {batch_id}: {problem}")
                 continue
             folder = f"{attempt}/"

@@ -386,11 +386,10 @@ def _packing(
     run: OpenedRun, options: ProofOptions, stop: threading.Event, progress: Progress
 ) -> Iterator[Packing]:
     """Hold the packer's lock of a run, under a new generation."""
-    run_id = run.manifest.run_id
     options.check_source(is_outline=run.manifest.outline is not None)
     lock_wait = LockWait(options.max_wait_seconds, progress.say, stop.wait)
-    with packer_lock(run.paths, run_id, wait=lock_wait, beats=True):
-        journal = Journal(run.paths, run_id, fs=run.fs)
+    with packer_lock(run.paths, wait=lock_wait, beats=True):
+        journal = Journal(run.paths)
         journal.begin()
         yield Packing(run, journal, options, lock_wait, stop, progress)
 
@@ -446,7 +445,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
             source, target, manifest.to, manifest.layout, appends=appends, run_id=manifest.run_id
         )
         if old == former_dir(target, manifest.run_id):
-            write_former(target, tree, manifest.run_id, tree_facts(target), fs=run.fs)
+            write_former(target, tree, manifest.run_id, tree_facts(target), fs=journal.fs)
         swap_into_place(
             SwapPlan(exchanged, tree, old),
             journal,
@@ -769,7 +768,7 @@ def _reason_to_keep(run: OpenedRun, target: Path, kept: Path) -> str | None:
 
 def swap_has_begun(run: OpenedRun) -> bool:
     """Return whether the run's swap has begun, so the source may no longer be at its place."""
-    state = Journal(run.paths, run.manifest.run_id).read()
+    state = Journal(run.paths).read()
     if state.swap is not None or state.step is not PackStep.PACKING:
         return True
     # A packer that lost its lock may have noted the swap in a journal that is no longer read.
@@ -785,7 +784,7 @@ def _check_stop(stop: threading.Event) -> None:
 
 
 def _board(run: OpenedRun) -> Board:
-    store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process())
+    store = LeaseStore(run.paths, WorkerIdentity.of_this_process())
     board = Board(store, run.manifest.num_batches)
     board.refresh()
     return board

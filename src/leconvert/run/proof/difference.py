@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,18 @@ class VerificationReport:
     def ok(self) -> bool:
         """Whether nothing differs."""
         return not self.differences
+
+
+type Said = Iterable[tuple[str, object, object]]
+"""A property that differs, its expected value and the found one; the caller knows the file."""
+
+
+def differences_of(
+    said: Said, path: str, episode: int | None = None, stream: str | None = None
+) -> Iterator[Difference]:
+    """Yield the differences of a file, or of one episode in it."""
+    for what, expected, found in said:
+        yield Difference(what, path, str(expected), str(found), episode, stream)
 
 
 # Two of these fit together into the cache of a core.
@@ -178,14 +190,11 @@ def _equal_bytes(one: bytes, other: bytes) -> int:
     return low
 
 
-def differing_bytes(
-    source: OpenFile, result: OpenFile, path: str, episode: int, stream: str
-) -> Iterator[Difference]:
+def differing_bytes(source: OpenFile, result: OpenFile) -> Said:
     """Yield a difference if a file of the result is not byte for byte the source's."""
     place = first_difference(source, result)
     if place is not None:
-        what, said = "bytes of the file", f"other bytes from byte {place} on"
-        yield Difference(what, path, "the source's", said, episode, stream)
+        yield "bytes of the file", "the source's", f"other bytes from byte {place} on"
 
 
 def is_as_long(path: str, size_bytes: int) -> bool:

@@ -149,70 +149,6 @@ def _task(task: tuple[int, str] | None) -> str:
     return "no such row" if task is None else f"task {task[0]}, {task[1]!r}"
 
 
-# More chunks would be more files than any file system has.
-_CHUNKS_STOP = 10**12
-
-
-def unusable_columns(
-    table: v3.EpisodesReader, streams: Sequence[str], target: Target
-) -> Iterator[Difference]:
-    """Yield columns that prevent any comparison: missing, incomplete, or of another type."""
-    placing = v3.placing_columns(streams)
-    found: dict[str, Difference] = {}
-    for path in table.paths:
-        schema = table.schema(path)
-        for name in [*placing, *LOCATION_COLUMNS, "tasks"]:
-            at = schema.get_field_index(name)
-            kind = None if at < 0 else schema.field(at).type
-            wanted = pa.float64() if name.endswith("_timestamp") else pa.int64()
-            if kind is None:
-                said = "one such column", "none or several"
-            elif name == "tasks" and not pa.types.is_list(kind):
-                said = "lists", str(kind)
-            elif name != "tasks" and kind != wanted:
-                said = str(wanted), str(kind)
-            else:
-                continue
-            found.setdefault(name, Difference(f"column {name!r}", EPISODES_DIR, *said))
-    if not found:
-        yield from _unusable_values(table, [*placing, *LOCATION_COLUMNS], target)
-    yield from found.values()
-
-
-def _unusable_values(
-    table: v3.EpisodesReader, names: Sequence[str], target: Target
-) -> Iterator[Difference]:
-    """Yield columns with missing values, or with values that are no file numbers.
-
-    Two wrong numbers together could give a right one.
-    """
-    missing: Counter[str] = Counter()
-    impossible: dict[str, Difference] = {}
-    row = 0
-    for block in table.blocks(names.__contains__):
-        for name in names:
-            column = block.column(name)
-            missing[name] += column.null_count
-            if column.null_count or not name.endswith(("/chunk_index", "/file_index")):
-                continue
-            counts_on = name not in LOCATION_COLUMNS and target != TARGETS[V3_VERSION]
-            is_file = name.endswith("/file_index") and not counts_on
-            stop = FILES_PER_CHUNK if is_file else _CHUNKS_STOP
-            values = int64_values(column)
-            wrong = np.flatnonzero((values < 0) | (values >= stop))
-            if len(wrong):
-                what = f"column {name!r}, row {row + wrong[0]}"
-                said = f"a number from 0 to {stop - 1}", str(values[wrong[0]])
-                impossible.setdefault(name, Difference(what, EPISODES_DIR, *said))
-        row += block.num_rows
-    for name in names:
-        if missing[name]:
-            wanted = "a value for each episode"
-            yield Difference(f"column {name!r}", EPISODES_DIR, wanted, f"{missing[name]} missing")
-        elif name in impossible:
-            yield impossible[name]
-
-
 def compare_own_values(
     lines: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Any]], known: Sequence[str]
 ) -> Iterator[Difference]:
@@ -243,33 +179,6 @@ def _same(expected: object, found: object) -> bool:
     if isinstance(found, float) and isinstance(expected, int | float):
         return float(expected) == found or (found != found and expected != expected)  # noqa: PLR0124
     return type(expected) is type(found) and expected == found
-
-
-def compare_location(table: v3.EpisodesReader) -> Iterator[Difference]:
-    """Compare the positions and types that files of ``meta/episodes`` declare."""
-    for number, path in enumerate(table.paths):
-        if path != episodes_path(number):
-            continue  # the comparison of files reports unexpected names
-        schema = table.schema(path)
-        values: dict[str, set[int]] = {name: set() for name in LOCATION_COLUMNS}
-        for block in table.blocks(values.__contains__, path):
-            for name, seen in values.items():
-                seen.update(np.unique(int64_values(block.column(name))).tolist())
-        places = divmod(number, FILES_PER_CHUNK)
-        for (name, seen), place in zip(values.items(), places, strict=True):
-            if seen != {place}:
-                yield Difference(name, path, str(place), ", ".join(map(str, sorted(seen))))
-        yield from _compare_description(schema, path)
-
-
-def _compare_description(schema: pa.Schema, path: str) -> Iterator[Difference]:
-    """Compare the description of columns for `datasets` with the columns' types."""
-    told = stored_entries(schema)
-    for field in schema:
-        expected = feature_of_type(field.type)
-        if told.get(field.name) != expected:
-            what = f"`huggingface` entry of column {field.name!r}"
-            yield Difference(what, path, str(expected), str(told.get(field.name)))
 
 
 def compare_repairs(
@@ -430,6 +339,8 @@ _SIZE_LIMITS = {
     "video_file_size_in_mb": "video_files_size_in_mb",
 }
 _TASK_COLUMNS = ["task", "task_index"]
+# More chunks would be more files than any file system has.
+_CHUNKS_STOP = 10**12
 
 
 class Routes(NamedTuple):
@@ -494,12 +405,77 @@ class V3Tables:
             yield Difference("type of column 'task_index'", TASKS_PATH, "int64", str(kind))
 
     def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:
-        """Yield columns that prevent any comparison."""
-        yield from unusable_columns(self._episodes, streams, self.target)
+        """Yield columns that prevent any comparison: missing, incomplete, or of another type."""
+        names = [*v3.placing_columns(streams), *LOCATION_COLUMNS]
+        found: dict[str, Difference] = {}
+        for path in self._episodes.paths:
+            schema = self._episodes.schema(path)
+            for name in [*names, "tasks"]:
+                at = schema.get_field_index(name)
+                kind = None if at < 0 else schema.field(at).type
+                wanted = pa.float64() if name.endswith("_timestamp") else pa.int64()
+                if kind is None:
+                    said = "one such column", "none or several"
+                elif name == "tasks" and not pa.types.is_list(kind):
+                    said = "lists", str(kind)
+                elif name != "tasks" and kind != wanted:
+                    said = str(wanted), str(kind)
+                else:
+                    continue
+                found.setdefault(name, Difference(f"column {name!r}", EPISODES_DIR, *said))
+        yield from found.values() if found else self._unusable_values(names)
+
+    def _unusable_values(self, names: Sequence[str]) -> Iterator[Difference]:
+        """Yield columns with missing values, or with values that are no file numbers.
+
+        Two wrong numbers together could give a right one.
+        """
+        missing: Counter[str] = Counter()
+        impossible: dict[str, Difference] = {}
+        row = 0
+        for block in self._episodes.blocks(names.__contains__):
+            for name in names:
+                column = block.column(name)
+                missing[name] += column.null_count
+                if column.null_count or not name.endswith(("/chunk_index", "/file_index")):
+                    continue
+                counts_on = name not in LOCATION_COLUMNS and self.target != TARGETS[V3_VERSION]
+                is_file = name.endswith("/file_index") and not counts_on
+                stop = FILES_PER_CHUNK if is_file else _CHUNKS_STOP
+                values = int64_values(column)
+                wrong = np.flatnonzero((values < 0) | (values >= stop))
+                if len(wrong):
+                    what = f"column {name!r}, row {row + wrong[0]}"
+                    said = f"a number from 0 to {stop - 1}", str(values[wrong[0]])
+                    impossible.setdefault(name, Difference(what, EPISODES_DIR, *said))
+            row += block.num_rows
+        for name in names:
+            if missing[name]:
+                said = "a value for each episode", f"{missing[name]} missing"
+                yield Difference(f"column {name!r}", EPISODES_DIR, *said)
+            elif name in impossible:
+                yield impossible[name]
 
     def compare_form(self) -> Iterator[Difference]:
         """Compare the positions and types that files of ``meta/episodes`` declare."""
-        yield from compare_location(self._episodes)
+        for number, path in enumerate(self._episodes.paths):
+            if path != episodes_path(number):
+                continue  # the comparison of files reports unexpected names
+            values: dict[str, set[int]] = {name: set() for name in LOCATION_COLUMNS}
+            for block in self._episodes.blocks(values.__contains__, path):
+                for name, seen in values.items():
+                    seen.update(np.unique(int64_values(block.column(name))).tolist())
+            places = divmod(number, FILES_PER_CHUNK)
+            for (name, seen), place in zip(values.items(), places, strict=True):
+                if seen != {place}:
+                    yield Difference(name, path, str(place), ", ".join(map(str, sorted(seen))))
+            schema = self._episodes.schema(path)
+            told = stored_entries(schema)  # the description of columns for `datasets`
+            for field in schema:
+                expected = feature_of_type(field.type)
+                if told.get(field.name) != expected:
+                    what = f"`huggingface` entry of column {field.name!r}"
+                    yield Difference(what, path, str(expected), str(told.get(field.name)))
 
     def routes(self, streams: Sequence[str]) -> Routes:
         """Return the files of the episodes; the columns must be usable."""
@@ -510,7 +486,7 @@ class V3Tables:
             return Routes(dict.fromkeys(streams, np.empty(0, np.int64)), each, each)
         return Routes(
             {
-                s: self.target.numbers(placed.chunk, placed.file)
+                s: self.target.names.numbers(placed.chunk, placed.file)
                 for s, placed in table.placed.items()
             },
             {s: placed.begin_seconds for s, placed in table.placed.items()},
@@ -683,7 +659,7 @@ type ResultTables = V3Tables | V21Tables
 
 def _data_files(result: ResultTables) -> list[str]:
     numbers = np.unique(result.routes([DATA_STREAM]).file_number[DATA_STREAM]).tolist()
-    return [str(result.root / result.target.path(DATA_STREAM, number)) for number in numbers]
+    return [str(result.root / result.target.names.path(DATA_STREAM, number)) for number in numbers]
 
 
 def _listed_rows(rows: pa.Table) -> list[Mapping[str, Any]]:

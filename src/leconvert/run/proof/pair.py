@@ -34,7 +34,12 @@ from leconvert.dataset.formats import (
 from leconvert.dataset.scan.file_checks import ClipFacts
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, FloatArray, IntArray
-from leconvert.run.proof.difference import Difference, VerificationReport, is_as_long
+from leconvert.run.proof.difference import (
+    Difference,
+    VerificationReport,
+    differences_of,
+    is_as_long,
+)
 from leconvert.run.proof.expected import Expected, declared_repairs, file_runs, in_order
 from leconvert.run.proof.files import compare_metadata, was_repaired
 from leconvert.run.proof.metadata import (
@@ -212,7 +217,7 @@ def verify_pair(
             for root, own in zip(roots, told or declared_repairs(tree, len(roots)), strict=True)
         )
         for original in sources:
-            original.dataset.check()
+            original.dataset.slices(DATA_STREAM)  # raises if its tables do not say where files are
         if sampling.deep:
             _check_deep(tables)
         reads_bytes = depth == "bytes"
@@ -340,7 +345,7 @@ def _files(tables: ResultTables, routes: Routes) -> tuple[set[str], list[Differe
     found: list[Difference] = []
     for stream, numbers in routes.file_number.items():
         for first, _ in file_runs(numbers):
-            path = tables.target.path(stream, int(numbers[first]))
+            path = tables.target.names.path(stream, int(numbers[first]))
             if path in files:
                 found.append(Difference("episodes of a file", path, "one run", "several"))
             files.add(path)
@@ -566,7 +571,7 @@ class Comparer:
 
     def path_of(self, stream: str, position: int) -> str:
         """Return the output file of an episode, relative to the result."""
-        return self.tables.target.path(stream, int(self.routes.file_number[stream][position]))
+        return self.tables.target.names.path(stream, int(self.routes.file_number[stream][position]))
 
     def files(self, stream: str) -> _Files:
         """Return the files of a stream."""
@@ -683,9 +688,10 @@ class Comparer:
         if kept is not None:
             with kept:
                 for span in file.spans:
-                    found = kept.compare_rows(path, span, rules, read_bytes=read_rows)
-                    compared.differences += found
-                compared.of_files += kept.compare_columns(path, self._schemas, file.first)
+                    said = kept.compare_rows(span, rules, read_bytes=read_rows)
+                    compared.differences += differences_of(said, path, span.episode, piece.stream)
+                said = kept.compare_columns(self._schemas, file.first)
+                compared.of_files += differences_of(said, path, stream=piece.stream)
             return
         try:
             table = opened.table(name)
@@ -703,9 +709,9 @@ class Comparer:
                 path, table, file.spans, rules, opened.rows, read_rows=read_rows
             )
         elif file.begins:
-            what, has = "row groups (one for each episode)", str(len(table.rows))
-            said = Difference(what, path, str(episodes), has, None, piece.stream)
-            compared.differences.append(said)
+            what = "row groups (one for each episode)"
+            said = [(what, episodes, len(table.rows))]
+            compared.differences += differences_of(said, path, stream=piece.stream)
         if file.begins:
             compared.of_files += compare_footer(path, table, self._schemas, file.first, file.stop)
 
@@ -744,31 +750,28 @@ class Comparer:
             compared.facts.append((ClipFacts.of(index), file.stop - file.first))
         if source is not None and is_kept_clip(index, source):
             for span in file.spans:
-                compared.differences += compare_kept_clip(
-                    path, stream, index, span, fps, read_bytes=read_bytes
-                )
+                said = compare_kept_clip(index, span, fps, read_bytes=read_bytes)
+                compared.differences += differences_of(said, path, span.episode, stream)
             return
         found, frames = list[Difference](), self._num_samples(stream, file)
         if file.begins:
-            found += check_video(path, stream, index, frames, fps)
+            found += differences_of(check_video(index, frames, fps), path, stream=stream)
         if index.num_samples == frames:
             found += compare_clips(
                 path, stream, index, file.spans, fps, clips, read_bytes=read_bytes
             )
         compared.differences += found
         if file.begins and not found:
-            first = self._first_source(stream, file)
-            compared.of_files += compare_header(
-                path,
-                stream,
+            said = compare_header(
                 index,
                 np.diff(self.files(stream).ends[file.first : file.stop + 1]).tolist(),
-                first,
+                self._first_source(stream, file),
                 fps,
                 clips,
                 head=head,
                 may_be_free=self._may_be_free,
             )
+            compared.of_files += differences_of(said, path, stream=stream)
 
     def _say_unreadable(
         self, file: _File[Any], error: Exception, stream: str, compared: Compared
@@ -776,8 +779,8 @@ class Comparer:
         raise_storage_trouble(error, self.result / file.path)
         if file.begins:
             what, wanted = ("parquet", "a footer") if stream == DATA_STREAM else ("MP4", "an index")
-            said = Difference(f"readable {what}", file.path, wanted, str(error), None, stream)
-            compared.differences.append(said)
+            said = [(f"readable {what}", wanted, error)]
+            compared.differences += differences_of(said, file.path, stream=stream)
 
     def _row_spans(
         self, positions: IntArray, row_groups: IntArray, _: IntArray
@@ -826,22 +829,7 @@ def _seconds(
     return itertools.repeat(None) if found is None else found[positions].tolist()
 
 
-class _Seconds(NamedTuple):
-    """The cost of comparing a table or a video, in seconds.
-
-    Attributes:
-        a_slice: The cost of an episode, without its bytes.
-        a_file: The cost of a file.
-        an_episode: The cost of each episode in the footer or header of a file.
-    """
-
-    a_slice: float
-    a_file: float
-    an_episode: float
-
-
-_ROWS = _Seconds(0.000_004, 0.000_09, 0.000_023)
-_CLIPS = _Seconds(0.000_009, 0.000_03, 0.000_008)
+_SECONDS_AN_EPISODE = 0.000_03
 _BYTES_A_SECOND = 1e9  # for both sides together
 
 
@@ -850,22 +838,18 @@ def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
     sizes: dict[str, int] = {}
     seconds = []
     for piece in pieces:
-        starts = compare.files(piece.stream).starts
-        begin, end = np.searchsorted(starts, (piece.file_first, piece.file_stop))
-        files, episodes = starts[begin:end].tolist(), compare.num_compared(piece)
-        costs = _ROWS if piece.stream == DATA_STREAM else _CLIPS
-        needed = episodes * costs.a_slice
+        episodes = compare.num_compared(piece)
+        needed = episodes * _SECONDS_AN_EPISODE
         if compare.read_bytes:
-            for first in files:
+            share = episodes / (piece.file_stop - piece.file_first)
+            starts = compare.files(piece.stream).starts
+            begin, end = np.searchsorted(starts, (piece.file_first, piece.file_stop))
+            for first in starts[begin:end].tolist():
                 path = compare.path_of(piece.stream, first)
                 if path not in sizes:
                     sizes[path] = 0
                     with suppress(OSError):
                         sizes[path] = (compare.result / path).stat().st_size
-                share = episodes / (piece.file_stop - piece.file_first)
                 needed += sizes[path] * share / _BYTES_A_SECOND
-        if piece.first == piece.file_first:
-            needed += len(files) * costs.a_file
-            needed += (piece.file_stop - piece.file_first) * costs.an_episode
         seconds.append(needed)
     return seconds

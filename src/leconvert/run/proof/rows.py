@@ -12,10 +12,9 @@ rows skip row groups by the least and greatest value in the footer.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from fractions import Fraction
 from typing import Any, NamedTuple, Self
@@ -32,6 +31,8 @@ from leconvert.model.values import DATA_STREAM, IntArray
 from leconvert.run.proof.difference import (
     Difference,
     OpenFile,
+    Said,
+    differences_of,
     differing_bytes,
     first_difference,
     first_differing_row,
@@ -68,7 +69,7 @@ class DataSchemas:
         self._features = expected.sources.features
         self.expected = expected
         self._lock = threading.Lock()
-        self._known: list[pa.Schema] = []
+        self._known: list[_Columns] = []
         self._is_complete = False
         # The source's file that was read last. Many consecutive episodes may be in it, and mostly
         # the next file has the same columns.
@@ -95,13 +96,13 @@ class DataSchemas:
         ):
             return last[2]
         source = tables.repaired_schema(stored, repairs)
-        given = _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
+        given = tables.output_schema(source, self._features, list_entry=self._list_entry)
         self._last = stored, repairs, given
         return given
 
     def differences(
-        self, path: str, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool
-    ) -> list[Difference]:
+        self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool
+    ) -> list[tuple[str, object, object]]:
         """Return the differences of a file's columns, given the schema of its first episode.
 
         Columns of the last right file are not compared again. A kept file may hold its columns in
@@ -115,21 +116,22 @@ class DataSchemas:
             and (found is last[0] or bool(found.equals(last[0], check_metadata=True)))
         ):
             return []
-        if is_kept:
-            said = [] if tables.holds_columns_of(found, wanted) else [_columns(wanted, found)]
-        else:
-            plain = _plain(found)
-            is_right = _same(plain, wanted) or self._allow(plain)
-            said = [] if is_right else list(_schema_differences(wanted, plain))
-        differences = [
-            Difference(what, path, theirs, ours, stream=DATA_STREAM) for what, theirs, ours in said
-        ]
-        differences += self._unreadable(found, path)
+        differences: list[tuple[str, object, object]] = []
+        if is_kept and not tables.holds_columns_of(found, wanted):
+            theirs, ours = (
+                [f"{each.name}: {each.type}" for each in schema] for schema in (wanted, found)
+            )
+            differences.append(("columns", theirs, ours))
+        elif not is_kept:
+            have, demanded = _columns_of(found), _columns_of(wanted)
+            if not (_same(have, demanded) or self._allow(have)):
+                differences += _schema_differences(demanded, have)
+        differences += self._unreadable(found)
         if not differences:
             self._right = found, wanted, is_kept
         return differences
 
-    def _unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
+    def _unreadable(self, found: pa.Schema) -> Said:
         """Yield columns that LeRobot would not read as the result's ``info.json`` declares them."""
         for name, feature in self._features.items():
             if feature["dtype"] == "video":
@@ -137,42 +139,39 @@ class DataSchemas:
             what = f"column {name!r} that LeRobot reads"
             wanted = f"{feature['dtype']} of shape {feature.get('shape')}"
             if name not in found.names:
-                yield Difference(what, path, wanted, "none", stream=DATA_STREAM)
+                yield what, wanted, "none"
                 continue
             kind = found.field(name).type
             if tables.read_by_lerobot(name, feature, kind).verdict == "refused":
-                yield Difference(what, path, wanted, str(kind), stream=DATA_STREAM)
+                yield what, wanted, kind
         for name in found.names:
             if name not in self._features or self._features[name]["dtype"] == "video":
-                what = f"column {name!r}"
-                yield Difference(
-                    what, path, "only declared columns", "this column", stream=DATA_STREAM
-                )
+                yield f"column {name!r}", "only declared columns", "this column"
 
-    def _allow(self, found: pa.Schema) -> bool:
-        """Return whether episodes of the source give a schema, each column by any of them.
+    def _allow(self, found: _Columns) -> bool:
+        """Return whether episodes of the source give a file's columns, each by any of them.
 
         If files of the source hold a column in two types, the result has the wider type.
         """
         with self._lock:
             if not self._is_complete:
                 for position in range(len(self.expected)):
-                    schema = self.of(position)
-                    if not any(_same(schema, known) for known in self._known):
-                        self._known.append(schema)
+                    columns = _columns_of(self.of(position))
+                    if not any(_same(columns, known) for known in self._known):
+                        self._known.append(columns)
                 self._is_complete = True
-        alike = [known for known in self._known if _same_but_types(found, known)]
+        alike = [known for known in self._known if _same(found, known, but_types=True)]
         return bool(alike) and all(
-            any(_same_column(found, known, name) for known in alike) for name in found.names
+            any(
+                (each.kinds[name], each.told.get(name)) == (kind, found.told.get(name))
+                for each in alike
+            )
+            for name, kind in found.kinds.items()
         )
 
 
 def compare_footer(
-    path: str,
-    file: tables.StoredGroups,
-    schemas: DataSchemas,
-    first: int,
-    stop: int,
+    path: str, file: tables.StoredGroups, schemas: DataSchemas, first: int, stop: int
 ) -> Iterator[Difference]:
     """Yield differences in a data file's columns and types, and in the positions of its row groups.
 
@@ -180,7 +179,8 @@ def compare_footer(
 
     A file whose row groups are not its episodes passes here: `compare_rows` reports it.
     """
-    yield from schemas.differences(path, file.schema, schemas.of(first), is_kept=False)
+    of_columns = schemas.differences(file.schema, schemas.of(first), is_kept=False)
+    yield from differences_of(of_columns, path, stream=DATA_STREAM)
     episodes = schemas.expected
     lengths, begins = episodes.length[first:stop].tolist(), episodes.begins[first:stop].tolist()
     if file.rows != lengths:
@@ -197,9 +197,7 @@ def compare_footer(
                 yield Difference(what, path, str(values), have, episode, DATA_STREAM)
 
 
-def wrong_extremes(
-    group: pq.RowGroupMetaData, rows: pa.Table
-) -> Iterator[tuple[str, object, object]]:
+def wrong_extremes(group: pq.RowGroupMetaData, rows: pa.Table) -> Said:
     """Yield column, actual and stated extremes if a row group's footer is too narrow."""
     import pyarrow.compute as pc  # takes 50 ms, which conversions without rows need not spend
 
@@ -229,73 +227,56 @@ def _stated(column: str) -> str:
     return f"least and greatest {column!r} by the footer"
 
 
-def _columns(expected: pa.Schema, found: pa.Schema) -> tuple[str, str, str]:
-    wanted, have = (str([f"{f.name}: {f.type}" for f in each]) for each in (expected, found))
-    return "columns", wanted, have
+class _Columns(NamedTuple):
+    """The columns of a schema, without the names of list elements and Parquet's own numbers.
+
+    Attributes:
+        names: The columns, in order.
+        kinds: The type of each column, whether it may be null, and its metadata.
+        told: The entries for `datasets`.
+        others: Further metadata.
+    """
+
+    names: Sequence[str]
+    kinds: Mapping[str, tuple[pa.DataType, bool, Mapping[bytes, bytes]]]
+    told: Mapping[str, Any]
+    others: Mapping[bytes, bytes]
 
 
-def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple[str, str, str]]:
+def _columns_of(schema: pa.Schema) -> _Columns:
+    kinds = {}
+    for field in schema:
+        metadata = {key: value for key, value in (field.metadata or {}).items() if key != _FIELD_ID}
+        kinds[field.name] = field.type, field.nullable, metadata
+    others = {
+        key: value for key, value in (schema.metadata or {}).items() if key != HUGGINGFACE_KEY
+    }
+    return _Columns(schema.names, kinds, stored_entries(schema), others)
+
+
+def _same(left: _Columns, right: _Columns, *, but_types: bool = False) -> bool:
+    if left.names != right.names or left.others != right.others:
+        return False
+    return left.told.keys() == right.told.keys() if but_types else left == right
+
+
+def _schema_differences(expected: _Columns, found: _Columns) -> Said:
     if expected.names != found.names:
-        yield "columns", str(expected.names), str(found.names)
+        yield "columns", expected.names, found.names
         return
-    for wanted, have in zip(expected, found, strict=True):
-        if not _same_field(wanted, have):
-            yield f"type of column {have.name!r}", _described(wanted), _described(have)
-    told, tells = stored_entries(expected), stored_entries(found)
+    for name, wanted in expected.kinds.items():
+        if wanted != found.kinds[name]:
+            yield f"type of column {name!r}", _described(*wanted), _described(*found.kinds[name])
+    told, tells = expected.told, found.told
     for name in [name for name in {**told, **tells} if told.get(name) != tells.get(name)]:
-        yield f"`huggingface` entry of column {name!r}", str(told.get(name)), str(tells.get(name))
-    if _other_metadata(expected) != _other_metadata(found):
-        yield "schema metadata", str(_other_metadata(expected)), str(_other_metadata(found))
+        yield f"`huggingface` entry of column {name!r}", told.get(name), tells.get(name)
+    if expected.others != found.others:
+        yield "schema metadata", expected.others, found.others
 
 
-def _same_field(left: pa.Field, right: pa.Field) -> bool:
-    """Return whether two columns are equal, apart from the names of list elements."""
-    return bool(left.equals(right) and (left.metadata or {}) == (right.metadata or {}))
-
-
-def _described(field: pa.Field) -> str:
-    text = str(field.type) if field.nullable else f"{field.type} not null"
-    return f"{text} {field.metadata}" if field.metadata else text
-
-
-def _same(left: pa.Schema, right: pa.Schema) -> bool:
-    return bool(
-        left.equals(right)
-        and all(map(_same_field, left, right))
-        and stored_entries(left) == stored_entries(right)
-        and _other_metadata(left) == _other_metadata(right)
-    )
-
-
-def _same_but_types(left: pa.Schema, right: pa.Schema) -> bool:
-    told, tells = stored_entries(left), stored_entries(right)
-    return (
-        left.names == right.names
-        and told.keys() == tells.keys()
-        and _other_metadata(left) == _other_metadata(right)
-    )
-
-
-def _same_column(left: pa.Schema, right: pa.Schema, name: str) -> bool:
-    told, tells = stored_entries(left), stored_entries(right)
-    is_told = told.get(name) == tells.get(name)
-    return is_told and _same_field(left.field(name), right.field(name))
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    fields = [
-        field.with_metadata(
-            {key: value for key, value in field.metadata.items() if key != _FIELD_ID}
-        )
-        if field.metadata
-        else field
-        for field in schema
-    ]
-    return pa.schema(fields, metadata=schema.metadata)
-
-
-def _other_metadata(schema: pa.Schema) -> dict[bytes, bytes]:
-    return {key: value for key, value in (schema.metadata or {}).items() if key != HUGGINGFACE_KEY}
+def _described(kind: pa.DataType, nullable: bool, metadata: Mapping[bytes, bytes]) -> str:
+    text = str(kind) if nullable else f"{kind} not null"
+    return f"{text} {metadata}" if metadata else text
 
 
 class RowSpan(NamedTuple):
@@ -403,18 +384,14 @@ class KeptTable:
         self._ours.table.close()
         self._theirs.close()
 
-    def compare_rows(
-        self, path: str, span: RowSpan, rules: RowRules, *, read_bytes: bool
-    ) -> Iterator[Difference]:
+    def compare_rows(self, span: RowSpan, rules: RowRules, *, read_bytes: bool) -> Said:
         """Yield differences in the numbers of rows, and in bytes that should be unchanged."""
-        file, episode, stream = self._ours, span.episode, DATA_STREAM
+        file = self._ours
         if read_bytes:
             theirs = OpenFile(self._theirs.descriptor, self._theirs.path)
-            ours = OpenFile(file.table.descriptor, file.path)
-            yield from differing_bytes(theirs, ours, path, episode, stream)
+            yield from differing_bytes(theirs, OpenFile(file.table.descriptor, file.path))
         if file.rows != span.length:
-            has = str(file.rows)
-            yield Difference("rows", path, str(span.length), has, episode, stream)
+            yield "rows", span.length, file.rows
             return
         try:
             wanted = {
@@ -428,18 +405,17 @@ class KeptTable:
             ]
             if columns:
                 for column, found in zip(columns, file.numbers(*columns), strict=True):
-                    yield from _same_numbers(column, wanted[column], found, path, episode)
+                    yield from _other_numbers(column, wanted[column], found)
             table = None
-            if rules.computes(episode):
+            if rules.computes(span.episode):
                 with closing(tables.open_parquet(file.path)) as rows:
                     table = rows.read_all(use_threads=False)
         except (OSError, UnreadableSourceError, pa.ArrowException) as error:
             raise_storage_trouble(error, getattr(error, "path", None) or file.path)
-            yield Difference("readable rows", path, "rows", str(error), episode, stream)
+            yield "readable rows", "rows", error
             return
         if table is not None:
-            for what, expected, have in compare_computed_stats(span, table, rules):
-                yield Difference(what, path, str(expected), str(have), episode, stream)
+            yield from compare_computed_stats(span, table, rules)
 
     def _has_range(self, column: str, wanted: IntArray) -> bool:
         """Return whether a column is the source's, with the right extremes in the footer."""
@@ -451,24 +427,20 @@ class KeptTable:
             and file.is_column_of(column, self._theirs)
         )
 
-    def compare_columns(self, path: str, schemas: DataSchemas, position: int) -> list[Difference]:
-        """Return differences if the file's columns are not valid for the result."""
+    def compare_columns(self, schemas: DataSchemas, position: int) -> Said:
+        """Yield differences if the file's columns are not valid for the result."""
         found = self._ours.schema()
-        return schemas.differences(path, found, schemas.given(found, position), is_kept=True)
+        yield from schemas.differences(found, schemas.given(found, position), is_kept=True)
 
 
-def _same_numbers(
-    column: str, wanted: IntArray, found: npt.NDArray[Any], path: str, episode: int
-) -> Iterator[Difference]:
+def _other_numbers(column: str, wanted: IntArray, found: npt.NDArray[Any]) -> Said:
     if len(found) != len(wanted):
-        what, demanded, has = f"rows of column {column!r}", str(len(wanted)), str(len(found))
-        yield Difference(what, path, demanded, has, episode, DATA_STREAM)
+        yield f"rows of column {column!r}", len(wanted), len(found)
         return
     wrong = np.flatnonzero(found != wanted)
     if len(wrong):
         row = int(wrong[0])
-        what, demanded, has = f"column {column!r}, row {row}", str(wanted[row]), str(found[row])
-        yield Difference(what, path, demanded, has, episode, DATA_STREAM)
+        yield f"column {column!r}, row {row}", wanted[row], found[row]
 
 
 def compare_rows(
@@ -487,10 +459,18 @@ def compare_rows(
     bytes prove. A row group that should be a copy and is not differs even if its values are equal,
     because another reader may see other values.
     """
+    for span, said in _differing_rows(table, spans, rules, source, read_rows=read_rows):
+        yield from differences_of(said, path, span.episode, DATA_STREAM)
 
-    def differs(what: str, expected: object, found: object, span: RowSpan) -> Difference:
-        return Difference(what, path, str(expected), str(found), span.episode, "data")
 
+def _differing_rows(
+    table: tables.StoredGroups,
+    spans: Iterable[RowSpan],
+    rules: RowRules,
+    source: SourceRows,
+    *,
+    read_rows: bool,
+) -> Iterator[tuple[RowSpan, list[tuple[str, object, object]]]]:
     file: pq.ParquetFile | None = None
     copier: tables.TableCopier | None = None
     with ExitStack() as opened:
@@ -498,7 +478,7 @@ def compare_rows(
         for span in spans:
             rows = table.rows[span.row_group]
             if rows != span.length:
-                yield differs("rows", span.length, rows, span)
+                yield span, [("rows", span.length, rows)]
                 continue
             if stored is None or (not rules.decodes and _is_copy(table, span, stored)):
                 continue
@@ -507,18 +487,15 @@ def compare_rows(
                 found = file.read_row_group(span.row_group, use_threads=False)
             except (OSError, pa.ArrowException) as error:
                 raise_storage_trouble(error, table.path)
-                yield differs("readable row group", "rows", error, span)
+                yield span, [("readable row group", "rows", error)]
                 continue
-            is_same = True
-            for what, expected, seen in itertools.chain(
-                _compare_columns(span, found, rules, source),
-                compare_computed_stats(span, found, rules),
-                wrong_extremes(file.metadata.row_group(span.row_group), found),
-            ):
-                is_same = False
-                yield differs(what, expected, seen, span)
+            said = [
+                *_compare_columns(span, found, rules, source),
+                *compare_computed_stats(span, found, rules),
+                *wrong_extremes(file.metadata.row_group(span.row_group), found),
+            ]
             if (
-                is_same
+                not said
                 and not rules.decodes
                 and span.source_first is None
                 # Another version may have decided otherwise.
@@ -527,7 +504,8 @@ def compare_rows(
                 copier = copier or tables.TableCopier(file.schema_arrow)
                 if copier.reason_against(span.source, span.length) is None:
                     what = "stored form of the row group"
-                    yield differs(what, "the source's bytes", "other bytes of equal values", span)
+                    said.append((what, "the source's bytes", "other bytes of equal values"))
+            yield span, said
 
 
 def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: tables.OpenedTable) -> bool:
@@ -542,9 +520,7 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: tables.OpenedTab
         return first_difference(*files, *ranges) is None
 
 
-def _compare_columns(
-    span: RowSpan, found: pa.Table, rules: RowRules, rows: SourceRows
-) -> Iterator[tuple[str, object, object]]:
+def _compare_columns(span: RowSpan, found: pa.Table, rules: RowRules, rows: SourceRows) -> Said:
     expected = expected_rows(span, rules, rows)
     if sorted(expected.column_names) != sorted(found.column_names):
         yield "columns", expected.column_names, found.column_names
@@ -733,9 +709,7 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
     return pa.table(columns)
 
 
-def compare_computed_stats(
-    span: RowSpan, found: pa.Table, rules: RowRules
-) -> Iterator[tuple[str, object, object]]:
+def compare_computed_stats(span: RowSpan, found: pa.Table, rules: RowRules) -> Said:
     """Compute the conversion's statistics of these rows again, and yield differences."""
     computes = rules.repairs.computes_stats
     names = [name for name in rules.computed_features if computes(name, span.episode)]

@@ -10,7 +10,7 @@ index. Then the header of a joined file is compared with the one that its sample
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from itertools import groupby, zip_longest
@@ -26,6 +26,8 @@ from leconvert.model.values import Misfit
 from leconvert.run.proof.difference import (
     Difference,
     OpenFile,
+    Said,
+    differences_of,
     differing_bytes,
     first_difference,
     naming,
@@ -98,40 +100,31 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def compare_kept_clip(
-    path: str, stream: str, index: media.ClipIndex, span: Span, fps: Fraction, *, read_bytes: bool
-) -> Iterator[Difference]:
+    index: media.ClipIndex, span: Span, fps: Fraction, *, read_bytes: bool
+) -> Said:
     """Yield reasons why LeRobot would miss frames in a kept video file, and different bytes."""
     if read_bytes:
         with open_file(span.source) as theirs, open_file(index.path) as ours:
-            yield from differing_bytes(theirs, ours, path, span.episode, stream)
+            yield from differing_bytes(theirs, ours)
     misfit = index.misfit(fps)
     for reason in Misfit:
         if reason in misfit:
             what, wanted = "a file that LeRobot reads as it is", "even frames from time 0 on"
-            said = f"it {MISFIT_SAID[reason]}"
-            yield Difference(what, path, wanted, said, span.episode, stream)
+            yield what, wanted, f"it {MISFIT_SAID[reason]}"
     if index.num_samples != span.length:
-        frames = str(index.num_samples)
-        yield Difference("number of frames", path, str(span.length), frames, span.episode, stream)
-    for name, expected, have in _other_times(span, 0, fps):
-        yield Difference(name, path, str(expected), str(have), span.episode, stream)
+        yield "number of frames", span.length, index.num_samples
+    yield from _other_times(span, 0, fps)
 
 
-def check_video(
-    path: str, stream: str, index: media.ClipIndex, num_frames: int, fps: Fraction
-) -> Iterator[Difference]:
+def check_video(index: media.ClipIndex, num_frames: int, fps: Fraction) -> Said:
     """Yield differences of an output file as a whole, whatever its episodes are."""
-
-    def differs(what: str, expected: object, found: object) -> Difference:
-        return Difference(what, path, str(expected), str(found), stream=stream)
-
     if index.num_samples != num_frames:
-        yield differs("number of frames", num_frames, index.num_samples)
+        yield "number of frames", num_frames, index.num_samples
         return
     timescale, _ = media.frame_ticks(fps)
     if index.timescale != timescale:
-        yield differs("timescale", timescale, index.timescale)
-    yield from _stray_bytes(index, differs)
+        yield "timescale", timescale, index.timescale
+    yield from _stray_bytes(index)
 
 
 class ClipReader:
@@ -200,17 +193,13 @@ def compare_clips(
                 found += _against_source(index, part, lead, clip, theirs)
                 if result is not None and theirs.stop - theirs.start == span.num_samples:
                     found += _same_packets(index, part, clip, theirs, result)
-            for what, expected, have in found:
-                yield Difference(what, path, str(expected), str(have), span.episode, stream)
-
-
-type _Found = Iterator[tuple[str, object, object]]
+            yield from differences_of(found, path, span.episode, stream)
 
 
 type _Lead = npt.NDArray[np.int32] | None
 
 
-def _placed(index: media.ClipIndex, part: slice, lead: _Lead, span: Span, fps: Fraction) -> _Found:
+def _placed(index: media.ClipIndex, part: slice, lead: _Lead, span: Span, fps: Fraction) -> Said:
     """Compare the properties that an episode must have whatever its source is."""
     start, (timescale, frame_ticks) = part.start, media.frame_ticks(fps)
     yield from _other_times(span, start + span.lead, fps)
@@ -224,7 +213,7 @@ def _placed(index: media.ClipIndex, part: slice, lead: _Lead, span: Span, fps: F
             yield "packet sizes, keyframes or order (digest)", span.order_digest, digest
 
 
-def _other_times(span: Span, begin: int, fps: Fraction) -> _Found:
+def _other_times(span: Span, begin: int, fps: Fraction) -> Said:
     """Compare the times in the tables with the times of the episode's first frame and end."""
     timescale, frame_ticks = media.frame_ticks(fps)
     for name, have, frames in (
@@ -239,7 +228,7 @@ def _other_times(span: Span, begin: int, fps: Fraction) -> _Found:
 
 def _exact_times(
     shown: npt.NDArray[np.int64] | range, start: int, lead: _Lead, frame_ticks: int
-) -> _Found:
+) -> Said:
     stop = start + len(shown)
     if (
         lead is None
@@ -269,7 +258,7 @@ def _part_of(clip: media.ClipIndex, span: Span) -> slice:
 
 def _against_source(
     index: media.ClipIndex, part: slice, lead: _Lead, clip: media.ClipIndex, theirs: slice
-) -> _Found:
+) -> Said:
     frames, length = theirs.stop - theirs.start, part.stop - part.start
     if frames != length:
         yield "frames of its clip", frames, length
@@ -287,7 +276,7 @@ def _against_source(
 
 def _same_packets(
     index: media.ClipIndex, part: slice, clip: media.ClipIndex, theirs: slice, result: OpenFile
-) -> _Found:
+) -> Said:
     runs = clip.byte_runs(theirs.start, theirs.stop), index.byte_runs(part.start, part.stop)
     with open_file(clip.path) as source:
         place = first_difference(source, result, *runs)
@@ -313,9 +302,7 @@ def _digest(values: npt.NDArray[Any]) -> str:
     return f"[{shown}{', ...' if len(values) > 4 else ''}] ({len(values)} values)"
 
 
-def _stray_bytes(
-    index: media.ClipIndex, differs: Callable[..., Difference]
-) -> Iterator[Difference]:
+def _stray_bytes(index: media.ClipIndex) -> Said:
     """Yield bytes between samples that are not zero; a file without gaps costs nothing."""
     holes = [(begin, end) for begin, end in _holes(index) if begin != end]
     if not holes:
@@ -324,14 +311,14 @@ def _stray_bytes(
     with open(index.path, "rb", buffering=0) as file, naming(index.path):  # noqa: PTH123
         for begin, end in holes:
             if begin > end:
-                yield differs("samples", "no overlap", f"an overlap before byte {begin}")
+                yield "samples", "no overlap", f"an overlap before byte {begin}"
                 return
             file.seek(begin)
             left = end - begin
             while left:
                 block = file.read(min(left, 1 << 20))
                 if block.strip(b"\0") or not block:
-                    yield differs("padding", "zeros", f"other bytes after byte {begin}")
+                    yield "padding", "zeros", f"other bytes after byte {begin}"
                     return
                 left -= len(block)
 
@@ -355,8 +342,6 @@ def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
 
 
 def compare_header(
-    path: str,
-    stream: str,
     index: media.ClipIndex,
     lengths: Sequence[int],
     first_clip: str,
@@ -365,7 +350,7 @@ def compare_header(
     *,
     head: bytes = b"",
     may_be_free: bool = False,
-) -> Iterator[Difference]:
+) -> Said:
     """Yield differences between a video file's header and the one that samples and source demand.
 
     ``ftyp`` and ``moov`` hold everything else that decoders use (decoder configuration, dimensions,
@@ -374,8 +359,6 @@ def compare_header(
     samples passes here: `check_video` and `compare_clips` report it.
 
     Args:
-        path: The file, relative to the result.
-        stream: The stream.
         index: The file's index.
         lengths: Number of samples of each episode.
         first_clip: The source's file of the first episode.
@@ -419,13 +402,7 @@ def compare_header(
             block_align=_WHERE_THEY_ARE,
         )
     if index.file_size_bytes != expected.size_bytes:
-        yield Difference(
-            "size of the file in bytes",
-            path,
-            str(expected.size_bytes),
-            str(index.file_size_bytes),
-            stream=stream,
-        )
+        yield "size of the file in bytes", expected.size_bytes, index.file_size_bytes
     del samples, begins  # of a file with many episodes, these and the header are large
     size = len(expected.content)
     # Up to the first sample; no alignment needs more than this.
@@ -436,9 +413,9 @@ def compare_header(
     if may_be_free and _without_room(head[:first_byte]) == _without_room(expected.content):
         return
     if not head.startswith(expected.content):
-        yield _first_difference(path, stream, expected.content, head[:size])
+        yield _first_difference(expected.content, head[:size])
     elif head[size:stop].strip(b"\0"):
-        yield Difference("padding", path, "zeros", f"other bytes after byte {size}", stream=stream)
+        yield "padding", "zeros", f"other bytes after byte {size}"
 
 
 def _without_room(header: bytes) -> list[tuple[str, bytes]]:
@@ -450,28 +427,20 @@ def _without_room(header: bytes) -> list[tuple[str, bytes]]:
     ]
 
 
-def _first_difference(path: str, stream: str, expected: bytes, found: bytes) -> Difference:
+def _first_difference(expected: bytes, found: bytes) -> tuple[str, object, object]:
     """Return a difference for the first box that differs; a longer box shifts all others."""
     wanted, have = _boxes(expected), _boxes(found)
     for (name, content), (other, there) in zip_longest(wanted, have, fillvalue=("", b"")):
         if name != other:
-            return Difference(
-                f"header, box {name or other}", path, name or "no such box", other or "none",
-                stream=stream,
-            )  # fmt: skip
+            return f"header, box {name or other}", name or "no such box", other or "none"
         if content != there:
             pairs = enumerate(zip(content, there, strict=False))
             shorter = min(len(content), len(there))
             at = next((at for at, (left, right) in pairs if left != right), shorter)
             shown = slice(at, at + _SHOWN_BYTES)
-            return Difference(
-                f"header, box {name}, byte {at}",
-                path,
-                content[shown].hex(" ") or "its end",
-                there[shown].hex(" ") or "its end",
-                stream=stream,
-            )
-    return Difference("header", path, f"{len(wanted)} boxes", "the same in another form")
+            ours, theirs = (each[shown].hex(" ") or "its end" for each in (there, content))
+            return f"header, box {name}, byte {at}", theirs, ours
+    return "header", f"{len(wanted)} boxes", "the same in another form"
 
 
 def _boxes(header: bytes) -> list[tuple[str, bytes]]:

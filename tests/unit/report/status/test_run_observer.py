@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_attempts_are_counted_and_the_reason_of_a_failure_is_shown_until_it_is_r
     [failure] = status.failures
     assert (failure.batch_id, failure.errors, failure.host) == (1, 2, "far")
     assert (failure.message, failure.next_step) == ("clip 7 is torn.", "Repair it.")
-    release_failed(planned.paths, planned.manifest.run_id, 1, "mended")
+    release_failed(planned.paths, 1, "mended")
     status = observer.look()
     assert (status.failed, status.pending, status.failures) == (0, 5, [])
 
@@ -118,7 +119,7 @@ def test_a_batch_that_killed_its_workers_says_so(
 ) -> None:
     identity = WorkerIdentity("x-1-00000000", "far", 1)
     store = LeaseStore(
-        planned.paths, planned.manifest.run_id, identity, max_losses=1, clock=clock,
+        planned.paths, identity, max_losses=1, clock=clock,
         process_gone=lambda _fields: True,
     )  # fmt: skip
     assert store.claim(1) is not None
@@ -131,7 +132,7 @@ def test_a_voided_batch_takes_its_bytes_along(planned: OpenedRun, clock: Any) ->
     run_worker(planned.work_dir.root)
     observer = observe(planned, clock)
     before = observer.look().video
-    void_done(planned.paths, planned.manifest.run_id, 4, "its shards are gone")
+    void_done(planned.paths, 4, "its shards are gone")
     after = observer.look()
     assert (after.done, after.pending) == (4, 1)
     assert after.video.batches_read == 4
@@ -143,7 +144,7 @@ def test_rates_are_what_the_observer_saw_on_its_own_clock(
 ) -> None:
     store = worker_on("far")
     assert store.claim(0) is not None
-    reporter = WorkerReporter(planned.paths, planned.manifest.run_id, store.worker, clock=clock)
+    reporter = WorkerReporter(planned.paths, store.worker, clock=clock)
     reporter.update(batch_id=0)
     observer = observe(planned, clock)
     observer.look()
@@ -171,9 +172,9 @@ def test_time_left_counts_bytes_that_are_decoded_as_the_progress_of_convert_does
     costs, sizes = batch_costs(run), [batch.source_bytes for batch in run.batches]
     assert sum(costs) > 2 * sum(sizes)
     identity = WorkerIdentity("far-1-00000001", "far", 1)
-    store = LeaseStore(run.paths, run.manifest.run_id, identity, clock=clock)
+    store = LeaseStore(run.paths, identity, clock=clock)
     assert store.claim(0) is not None
-    reporter = WorkerReporter(run.paths, run.manifest.run_id, identity, clock=clock)
+    reporter = WorkerReporter(run.paths, identity, clock=clock)
     reporter.update(batch_id=0)
     observer = observe(run, clock)
     observer.look()
@@ -187,9 +188,8 @@ def test_time_left_counts_bytes_that_are_decoded_as_the_progress_of_convert_does
 def test_a_waiting_worker_is_listed_and_one_that_said_good_bye_is_counted(
     planned: OpenedRun, worker_on: WorkerOn, clock: Any
 ) -> None:
-    run_id = planned.manifest.run_id
-    waiting = WorkerReporter(planned.paths, run_id, worker_on("a").worker, clock=clock)
-    ended = WorkerReporter(planned.paths, run_id, worker_on("b").worker, clock=clock)
+    waiting = WorkerReporter(planned.paths, worker_on("a").worker, clock=clock)
+    ended = WorkerReporter(planned.paths, worker_on("b").worker, clock=clock)
     waiting.wait()
     ended.end()
     observer = observe(planned, clock)
@@ -270,10 +270,10 @@ def test_a_worker_record_whose_handle_goes_stale_is_read_at_the_next_look(
     import errno
 
     store = worker_on("far")
-    WorkerReporter(planned.paths, planned.manifest.run_id, store.worker, clock=clock).wait()
+    WorkerReporter(planned.paths, store.worker, clock=clock).wait()
     fs = FaultyFileSystem()
     fs.fail("read_bytes", errno.ESTALE, match="far-7")
-    observer = observe(planned, clock, fs=fs)
+    observer = observe(replace(planned, paths=planned.paths.using(fs)), clock)
     assert observer.look().workers == []
     assert len(observer.look().workers) == 1
 
@@ -284,7 +284,7 @@ def test_a_folder_that_cannot_be_listed_is_a_sentence(planned: OpenedRun, clock:
     fs = FaultyFileSystem()
     fs.fail("list_names", errno.EIO, match="leases")
     with pytest.raises(StorageError, match="input/output error"):
-        observe(planned, clock, fs=fs).look()
+        observe(replace(planned, paths=planned.paths.using(fs)), clock).look()
 
 
 def edit(path: Path, **changes: object) -> None:
@@ -322,7 +322,7 @@ def test_a_worker_record_that_was_edited_is_passed_over(
     planned: OpenedRun, worker_on: WorkerOn, clock: Any, changes: dict[str, object]
 ) -> None:
     store = worker_on("far")
-    WorkerReporter(planned.paths, planned.manifest.run_id, store.worker, clock=clock).wait()
+    WorkerReporter(planned.paths, store.worker, clock=clock).wait()
     path = planned.paths.worker(store.worker.token)
     assert len(run_status(planned.work_dir.root).workers) == 1
     edit(path, **changes)
@@ -368,7 +368,7 @@ def test_a_worker_of_this_host_that_died_without_a_word_is_counted(
     holder = worker_on("far").log.holder(0, 1)
     facts = {name: holder[name] for name in ("host", "pid", "lock")}
     identity = WorkerIdentity("beside-it", **facts)
-    WorkerReporter(planned.paths, planned.manifest.run_id, identity, clock=clock).wait()
+    WorkerReporter(planned.paths, identity, clock=clock).wait()
     observer = observe(planned, clock)
     assert len(observer.look().workers) == 2  # it, and the one that holds a batch
     holder_here.kill()

@@ -42,7 +42,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
 
 def submit(run: OpenedRun, job_id: str, *, engine: str = "slurm", role: str = "workers") -> None:
     record = JobRecord(f"{engine}-{job_id}", engine, job_id, role, 3, f"2026-01-01T00:00:{job_id}Z")
-    write_job(run.paths, run.manifest.run_id, record)
+    write_job(run.paths, record)
 
 
 def test_elements_of_an_array_are_counted_by_state_and_one_says_why_it_waits(

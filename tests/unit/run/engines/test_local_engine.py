@@ -65,7 +65,7 @@ def test_a_worker_that_crashes_does_not_end_the_run(
     assert re.fullmatch(r"worker \d+ was killed by signal 9: about to die", failure)
     # One batch was claimed twice: by the worker that died, and by the one that took over.
     run = open_run(tmp_path / "work")
-    log = LeaseLogFiles(run.paths, run.manifest.run_id)
+    log = LeaseLogFiles(run.paths)
     claims = sorted(log.newest_claim(batch_id) for batch_id in range(run.manifest.num_batches))
     assert claims == [1, 1, 1, 1, 2]
 

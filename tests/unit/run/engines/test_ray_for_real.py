@@ -133,7 +133,7 @@ def test_workers_hand_back_when_they_are_stopped(
     seen = RunObserver(planned).look()
     assert (seen.leased, seen.pending, seen.done) == (0, 5, 0)
     assert [(row.errors, row.losses) for row in seen.unsettled] == [(0, 0)]  # one was touched
-    (job,) = read_jobs(planned.paths, planned.manifest.run_id)
+    (job,) = read_jobs(planned.paths)
     assert (job.engine, job.role, job.tasks) == ("ray", "workers", 1)
 
 

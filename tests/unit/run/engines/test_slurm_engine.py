@@ -116,7 +116,7 @@ def test_a_refused_submission_is_an_error_and_leaves_no_record(
     slurm.flag("full")
     with pytest.raises(EngineError):
         begin(engine, planned)
-    assert read_jobs(planned.paths, planned.manifest.run_id) == []
+    assert read_jobs(planned.paths) == []
     assert engine.running() == 0
 
 
@@ -125,5 +125,5 @@ def test_records_of_jobs_that_cannot_be_read_are_left_out(
 ) -> None:
     begin(engine, planned)
     planned.paths.job("slurm-1-torn").write_bytes(b'{"format": "leconvert/jo')
-    (record,) = read_jobs(planned.paths, planned.manifest.run_id)
+    (record,) = read_jobs(planned.paths)
     assert record.job_id == "41"

@@ -28,13 +28,11 @@ def run(tmp_path: Path) -> RunPaths:
 def make_store(run: RunPaths, clock: FakeClock) -> MakeStore:
     def make(name: str, *, fs: FileSystem = LOCAL, max_attempts: int = 3) -> LeaseStore:
         return LeaseStore(
-            run,
-            "r1",
+            run.using(fs),
             WorkerIdentity(f"{name}-1-00000000", name, 1),
             lease_seconds=60.0,
             max_attempts=max_attempts,
             clock=clock,
-            fs=fs,
         )
 
     return make

@@ -143,7 +143,7 @@ def test_a_voided_batch_is_found_again(make_store: MakeStore, run: RunPaths) -> 
     for _ in range(2):
         finish(board.next_lease())
     assert board.next_lease() is None
-    void_done(run, "r1", 1, "short")
+    void_done(run, 1, "short")
     board.refresh()
     assert not board.all_settled()
     assert finish(Board(make_store("b"), 2).next_lease()) == 1

@@ -78,7 +78,7 @@ def test_ends_say_how_and_why(make_store: MakeStore, run: RunPaths) -> None:
     claim(store, 1).hand_back("SIGTERM")
     claim(store, 2).fail(LeconvertError("clip 3 is torn."))
     claim(store, 3).publish_done({})
-    assert void_done(run, "r1", 3, "a shard is missing")
+    assert void_done(run, 3, "a shard is missing")
     keys, record = keys_and_values(run.lease_end(1, 1))
     assert keys == [*HEADER, "outcome", "reason", *TIMES]
     assert (record["outcome"], record["reason"]) == ("handed-back", "SIGTERM")
@@ -107,7 +107,7 @@ def test_a_failed_record_counts_attempts_and_a_reset_says_why(
     assert [record[name] for name in ("batch_id", "token", *counts)] == [
         7, "a-1-00000000", 1, 1, 0,
     ]  # fmt: skip
-    assert release_failed(run, "r1", 7, "the disk has room again")
+    assert release_failed(run, 7, "the disk has room again")
     keys, record = keys_and_values(run.lease_reset(7, 1))
     assert (keys, record["format"]) == ([*HEADER, "reason"], "leconvert/lease-reset")
     assert record["reason"] == "the disk has room again"
@@ -136,7 +136,7 @@ def test_an_error_is_recorded_before_the_batch_is_set_aside(
         ("link", source), ("sync_dir", "failed"), ("remove_file", source),
     ]  # fmt: skip
     del fs.operations[:]
-    assert release_failed(run, "r1", 7, "mended", fs=fs)
+    assert release_failed(run.using(fs), 7, "mended")
     assert fs.operations[0] == ("list_names", run.failed_dir)
     assert ("list_names", run.lease_dir(7)) in fs.operations
     assert short(changes(fs)) == [
@@ -150,7 +150,7 @@ def test_a_void_is_recorded_before_the_record_is_moved(
 ) -> None:
     fs = FaultyFileSystem()
     claim(make_store("a")).publish_done({})
-    assert void_done(run, "r1", 7, "short", fs=fs)
+    assert void_done(run.using(fs), 7, "short")
     assert ("read_bytes", run.done(7)) in fs.operations
     assert ("list_names", run.lease_dir(7)) in fs.operations
     assert short(changes(fs)) == [*END_ORDER, ("replace", "000007.json"), ("sync_dir", "done")]
@@ -163,7 +163,7 @@ def test_a_done_that_names_no_claim_is_voided_without_an_end(
     claim(make_store("a")).publish_done({})
     record = json.loads(run.done(7).read_bytes())
     run.done(7).write_text(json.dumps(record | {"generation": generation}))
-    assert void_done(run, "r1", 7, "foreign")
+    assert void_done(run, 7, "foreign")
     assert sorted(path.name for path in run.lease_dir(7).iterdir()) == ["0001"]
 
 
@@ -175,7 +175,7 @@ def test_a_done_of_another_run_is_voided_as_a_torn_one_is(
     run.done(7).write_text(json.dumps(record))
     assert lease.publish_done({}) == "lost"
     assert lease.attempt_dir.is_dir(), "the other run's record names no attempt of this one"
-    assert void_done(run, "r1", 7, "foreign")
+    assert void_done(run, 7, "foreign")
     assert not run.lease_end(7, 1).exists()
 
 
@@ -288,8 +288,8 @@ def test_folders_that_cannot_be_listed_are_named(make_store: MakeStore, run: Run
     lease = claim(make_store("a"))
     looks: list[tuple[Path, Callable[[FaultyFileSystem], object]]] = [
         (run.leases_dir, lambda fs: list_batches(run.leases_dir, fs=fs)),
-        (run.lease_dir(7), lambda fs: LeaseLogFiles(run, "r1", fs=fs).read(7)),
-        (run.lease_dir(7), lambda fs: LeaseLogFiles(run, "r1", fs=fs).newest_claim(7)),
+        (run.lease_dir(7), lambda fs: LeaseLogFiles(run.using(fs)).read(7)),
+        (run.lease_dir(7), lambda fs: LeaseLogFiles(run.using(fs)).newest_claim(7)),
     ]
     for folder, look in looks:
         fs = FaultyFileSystem()
@@ -300,13 +300,13 @@ def test_folders_that_cannot_be_listed_are_named(make_store: MakeStore, run: Run
     fs = FaultyFileSystem()
     fs.fail("read_bytes", errno.EIO)
     with pytest.raises(StorageError) as caught:
-        read_failed(run, "r1", 7, fs=fs)
+        read_failed(run.using(fs), 7)
     assert caught.value.path == str(run.failed(7))
     won(lease)
     fs = FaultyFileSystem()
     fs.fail("replace", errno.EROFS, match=".void-1")
     with pytest.raises(StorageError) as caught:
-        void_done(run, "r1", 7, "short", fs=fs)
+        void_done(run.using(fs), 7, "short")
     assert caught.value.path == str(run.done(7))
 
 
@@ -315,19 +315,20 @@ def test_one_log_tells_batches_and_generations_apart(make_store: MakeStore, run:
     claim(a, 1).hand_back("SIGTERM")
     claim(b, 1)
     claim(b, 2).fail(LeconvertError("broken."))
-    log = LeaseLogFiles(run, "r1")
+    log = LeaseLogFiles(run)
     for _ in range(2):  # from the disk, and from what is remembered
         assert log.read(1).generations == (Generation(1, Outcome.HANDED_BACK), Generation(2))
         assert log.read(2).generations == (Generation(1, Outcome.ERROR),)
         assert [log.holder(1, number)["host"] for number in (1, 2)] == ["a", "b"]
         assert log.holder(2, 1)["host"] == "b"
     assert log.read(3).generations == ()
-    assert LeaseLogFiles(run, "r2").holder(1, 1) == {}, "another run's"
-    assert LeaseLogFiles(run, "r2").read(1).generations == (Generation(1), Generation(2))
+    another = LeaseLogFiles(RunPaths(run.root.rename(run.root.with_name("r2"))))
+    assert another.holder(1, 1) == {}, "another run's"
+    assert another.read(1).generations == (Generation(1), Generation(2))
 
 
 def test_what_is_not_there_is_nothing_and_not_an_error(run: RunPaths) -> None:
-    log = LeaseLogFiles(run, "r1")
+    log = LeaseLogFiles(run)
     run.lease_dir(7).mkdir()
     assert log.newest_claim(7) == 0
     assert log.read_nonce(7, 1) == b""
@@ -337,7 +338,7 @@ def test_what_is_not_there_is_nothing_and_not_an_error(run: RunPaths) -> None:
 
 def test_of_those_that_set_a_batch_aside_one_is_told_that_it_did(run: RunPaths) -> None:
     fs = FaultyFileSystem()
-    log = LeaseLogFiles(run, "r1", fs=fs)
+    log = LeaseLogFiles(run.using(fs))
     workers = [WorkerIdentity(f"{name}-1-00000000", name, 1) for name in "ab"]
     fs.fail("remove_file", errno.EIO)  # what is left there has a dot before its name
     assert [log.publish_failed(7, worker, {}) for worker in workers] == [True, False]
@@ -379,7 +380,7 @@ def test_a_crash_while_a_batch_is_opened_again_is_put_right_by_repeating_it(
 ) -> None:
     def open_again(batch_id: int, fs: FaultyFileSystem) -> bool:
         act = release_failed if released else void_done
-        return act(run, "r1", batch_id, "mended", fs=fs)
+        return act(run.using(fs), batch_id, "mended")
 
     for point in range(100):
         lease = claim(make_store(f"a{point}", max_attempts=1), point)

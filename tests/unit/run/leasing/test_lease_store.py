@@ -119,7 +119,7 @@ def test_a_zombie_that_publishes_after_its_lease_expired_can_win_but_only_once(
     (successor.attempt_dir / "shard").write_bytes(b"successor's")
     assert zombie.publish_done({"shards": ["shard"]}) == "won"
     assert successor.publish_done({"shards": ["shard"]}) == "lost"
-    record = read_done(run, "r1", 7)
+    record = read_done(run, 7)
     assert (record["generation"], record["token"]) == (1, "a-1-00000000")
     assert (run.root / record["attempt"] / "shard").read_bytes() == b"zombie's"
     assert not successor.attempt_dir.exists(), "the loser's folder is removed"
@@ -149,7 +149,7 @@ def test_publishing_in_the_middle_of_another_publish_has_one_winner(
     fs.before("link", lambda: results.append(successor.publish_done({})), match="done")
     results.append(zombie.publish_done({}))
     assert results == ["won", "lost"]
-    assert read_done(run, "r1", 7)["generation"] == 2
+    assert read_done(run, 7)["generation"] == 2
 
 
 @pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ESTALE])
@@ -160,7 +160,7 @@ def test_a_publish_whose_answer_was_lost_is_won(
     lease = claim(make_store("a", fs=fs))
     fs.fail("link", code, match="done", happens=True)
     assert lease.publish_done({"size_bytes": 5}) == "won"
-    assert read_done(run, "r1", 7)["size_bytes"] == 5
+    assert read_done(run, 7)["size_bytes"] == 5
     assert lease.attempt_dir.is_dir()
 
 
@@ -214,7 +214,7 @@ def test_a_crash_at_any_point_of_a_batch_leaves_it_done_or_open(
             successor = other.claim(batch_id)
         if successor is not None:
             assert successor.publish_done({}) == "won"
-        winner = read_done(run, "r1", batch_id)
+        winner = read_done(run, batch_id)
         assert (run.root / winner["attempt"]).is_dir()
     else:
         pytest.fail("the worker never came to its end")
@@ -237,7 +237,7 @@ def test_errors_use_up_attempts_and_then_the_batch_is_set_aside(
     assert claim(store).fail(error, "Traceback") is False
     assert claim(store).fail(error, "Traceback") is True
     assert store.claim(7) is None
-    record = read_failed(run, "r1", 7)
+    record = read_failed(run, 7)
     assert (record["errors"], record["host"]) == (2, "a")
     assert record["error"]["message"] == "clip 3 is torn."
     assert record["traceback"] == "Traceback"
@@ -252,7 +252,7 @@ def test_a_worker_that_died_before_setting_its_batch_aside_is_helped_by_the_next
         claim(make_store("a", fs=fs, max_attempts=1)).fail(LeconvertError("broken."))
     assert list_batches(run.failed_dir) == set()
     assert make_store("b", max_attempts=1).claim(7) is None
-    record = read_failed(run, "r1", 7)
+    record = read_failed(run, 7)
     assert record["error"]["message"] == "broken."
     assert [path.name for path in run.failed_dir.iterdir()] == ["000007.json"]
 
@@ -260,12 +260,12 @@ def test_a_worker_that_died_before_setting_its_batch_aside_is_helped_by_the_next
 def test_a_released_batch_gets_all_its_attempts_again(make_store: MakeStore, run: RunPaths) -> None:
     store = make_store("a", max_attempts=1)
     claim(store).fail(LeconvertError("disk full."))
-    assert release_failed(run, "r1", 7, "the disk has room again")
-    assert not release_failed(run, "r1", 7, "again")
+    assert release_failed(run, 7, "the disk has room again")
+    assert not release_failed(run, 7, "again")
     again = claim(store)
     assert again.generation == 2
     assert again.fail(LeconvertError("disk full.")) is True
-    assert release_failed(run, "r1", 7, "once more")
+    assert release_failed(run, 7, "once more")
     assert sorted(path.name for path in run.failed_dir.iterdir()) == [
         "000007.released-1",
         "000007.released-2",
@@ -277,12 +277,12 @@ def test_a_done_without_its_shards_is_voided_and_the_batch_opens_at_once(
 ) -> None:
     store = make_store("a")
     assert claim(store).publish_done({"round": 1}) == "won"
-    assert void_done(run, "r1", 7, "a shard is missing")
-    assert not void_done(run, "r1", 7, "a shard is missing")
+    assert void_done(run, 7, "a shard is missing")
+    assert not void_done(run, 7, "a shard is missing")
     second = claim(make_store("b"))
     assert second.generation == 2
     assert second.publish_done({"round": 2}) == "won"
-    assert void_done(run, "r1", 7, "again")
+    assert void_done(run, 7, "again")
     assert sorted(path.name for path in run.done_dir.iterdir()) == [
         "000007.void-1",
         "000007.void-2",
@@ -292,7 +292,7 @@ def test_a_done_without_its_shards_is_voided_and_the_batch_opens_at_once(
 
 def test_a_torn_done_record_can_be_voided(make_store: MakeStore, run: RunPaths) -> None:
     run.done(7).write_bytes(b'{"format": "leconv')
-    assert void_done(run, "r1", 7, "torn")
+    assert void_done(run, 7, "torn")
     assert claim(make_store("a")).generation == 1
 
 
@@ -304,9 +304,9 @@ def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
     lease = claim(a)
     assert taken_over(b, clock).publish_done({}) == "won"
     # Voided between the link that found it and the look at whose it is.
-    fs.before("list_names", lambda: void_done(run, "r1", 7, "short"), match="done")
+    fs.before("list_names", lambda: void_done(run, 7, "short"), match="done")
     assert lease.publish_done({}) == "won"
-    assert read_done(run, "r1", 7)["generation"] == 1
+    assert read_done(run, 7)["generation"] == 1
 
 
 def test_a_name_that_comes_and_goes_three_times_is_an_unknown_outcome(
@@ -372,7 +372,7 @@ def test_a_batch_that_two_set_aside_at_once_is_set_aside_once(
     slow = FaultyFileSystem()
     slow.before("link", lambda: make_store("c", max_attempts=1).claim(7), match="failed")
     assert make_store("b", fs=slow, max_attempts=1).claim(7) is None
-    assert read_failed(run, "r1", 7)["token"] == "c-1-00000000"
+    assert read_failed(run, 7)["token"] == "c-1-00000000"
     assert [path.name for path in run.failed_dir.iterdir()] == ["000007.json"]
 
 
@@ -380,10 +380,8 @@ def test_of_two_who_release_a_batch_one_does(make_store: MakeStore, run: RunPath
     claim(make_store("a", max_attempts=1)).fail(LeconvertError("disk full."))
     fs = FaultyFileSystem()
     first: list[bool] = []
-    fs.before(
-        "replace", lambda: first.append(release_failed(run, "r1", 7, "one")), match="released"
-    )
-    assert release_failed(run, "r1", 7, "other", fs=fs) is False
+    fs.before("replace", lambda: first.append(release_failed(run, 7, "one")), match="released")
+    assert release_failed(run.using(fs), 7, "other") is False
     assert first == [True]
     assert [path.name for path in run.failed_dir.iterdir()] == ["000007.released-1"]
 
@@ -465,9 +463,7 @@ def test_a_holder_that_died_on_this_host_is_replaced_at_once(
         asked.append(fields["token"])
         return True
 
-    store = LeaseStore(
-        run, "r1", WorkerIdentity("b-1-0", "b", 1), clock=clock, process_gone=is_gone
-    )
+    store = LeaseStore(run, WorkerIdentity("b-1-0", "b", 1), clock=clock, process_gone=is_gone)
     assert claim(store).generation == 2
     assert asked == ["a-1-00000000"]
 
@@ -546,8 +542,8 @@ def test_limits_are_what_was_given_or_sixty_seconds_three_errors_and_ten_losses(
     run: RunPaths,
 ) -> None:
     worker = WorkerIdentity("a-1-00000000", "a", 1)
-    assert LeaseStore(run, "r1", worker).limits == Limits(60.0, 3, 10)
-    given = LeaseStore(run, "r1", worker, lease_seconds=5.0, max_attempts=2, max_losses=4)
+    assert LeaseStore(run, worker).limits == Limits(60.0, 3, 10)
+    given = LeaseStore(run, worker, lease_seconds=5.0, max_attempts=2, max_losses=4)
     assert given.limits == Limits(5.0, 2, 4)
 
 
@@ -607,8 +603,8 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_path(
 def test_a_lease_takes_its_times_from_the_clock_of_its_store(run: RunPaths) -> None:
     noon = datetime(2026, 2, 3, 12, tzinfo=UTC)
     worker = WorkerIdentity("a-1-00000000", "a", 1)
-    assert claim(LeaseStore(run, "r1", worker, now=lambda: noon)).publish_done({}) == "won"
-    assert read_done(run, "r1", 7)["began"].startswith("2026-02-03T12:00:00")
+    assert claim(LeaseStore(run, worker, now=lambda: noon)).publish_done({}) == "won"
+    assert read_done(run, 7)["began"].startswith("2026-02-03T12:00:00")
 
 
 def test_nothing_is_observed_of_a_batch_that_nobody_holds(make_store: MakeStore) -> None:
@@ -633,7 +629,7 @@ def test_a_batch_that_is_set_aside_for_losses_says_how_often_and_the_last_error(
     while not list_batches(run.failed_dir):
         watcher.claim(7)
         clock.advance(60)
-    record = read_failed(run, "r1", 7)
+    record = read_failed(run, 7)
     assert list(record)[3:] == [
         "batch_id", "token", "host", "pid", "lock",
         "generation", "errors", "losses", "error", "traceback",

@@ -54,7 +54,7 @@ def test_a_zombie_and_its_successor_publish_and_exactly_one_counts(
     first, second = (zombie, heir) if zombie_first else (heir, zombie)
     assert first.publish_done({"shards": []}) == "won"
     assert second.publish_done({"shards": []}) == "lost"
-    assert read_done(run, "r1", 0)["generation"] == first.generation
+    assert read_done(run, 0)["generation"] == first.generation
     assert first.attempt_dir.exists()
     assert not second.attempt_dir.exists()
 
@@ -74,4 +74,4 @@ def test_a_zombie_that_comes_back_in_the_middle_of_its_successors_publication_wi
     )
     assert heir.publish_done({"shards": []}) == "lost"
     assert outcome == ["won"]
-    assert read_done(run, "r1", 0)["host"] == "zombie"
+    assert read_done(run, 0)["host"] == "zombie"

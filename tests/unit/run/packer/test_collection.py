@@ -51,7 +51,7 @@ def edit_done(run: OpenedRun, batch_id: int, change: Callable[[dict[str, Any]], 
 
 
 def attempt_of(run: OpenedRun, batch_id: int) -> Path:
-    record = read_done(run.paths, run.manifest.run_id, batch_id)
+    record = read_done(run.paths, batch_id)
     return run.paths.root / record["attempt"]
 
 

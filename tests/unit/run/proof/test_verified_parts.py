@@ -153,8 +153,8 @@ def test_a_header_is_not_judged_where_packets_are_wrong_already(
     def found(lengths: list[int]) -> list[str]:
         fps = Fraction(30)
         index = media.read_clip_index(tmp_path / path)
-        differences = compare_header(path, "videos/top", index, lengths, clip, fps, ClipReader())
-        return [difference.what for difference in differences]
+        differences = compare_header(index, lengths, clip, fps, ClipReader())
+        return [what for what, *_ in differences]
 
     shutil.copyfile(clip, tmp_path / path)
     assert found([11]) == []  # fewer frames than the file has

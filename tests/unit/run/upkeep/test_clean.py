@@ -66,7 +66,7 @@ def kept(report: CleanReport) -> set[Path]:
 
 def begin_packing(run: OpenedRun) -> Path:
     """Let a packer begin, and die with half a tree; return the tree."""
-    journal = Journal(run.paths, run.manifest.run_id)
+    journal = Journal(run.paths)
     journal.begin()
     tree = staging_dir(Path(run.manifest.target), run.manifest.run_id, journal.generation)
     make_tree(tree, run.manifest.run_id)
@@ -145,7 +145,7 @@ def test_a_tree_stays_where_a_packer_began_since_it_was_looked_at(
     older, newer = begin_packing(planned), begin_packing(planned)
 
     def begun_meanwhile(*_: object) -> list[object]:
-        Journal(planned.paths, planned.manifest.run_id).begin()
+        Journal(planned.paths).begin()
         return []
 
     monkeypatch.setattr(upkeep, "_outlines", begun_meanwhile)
@@ -260,7 +260,7 @@ def test_a_run_that_was_interrupted_in_the_middle_of_its_swap_stays_with_its_tre
     planned: OpenedRun, restarted: OpenedRun, small_source: Path
 ) -> None:
     target = Path(planned.manifest.target)
-    journal = Journal(planned.paths, planned.manifest.run_id)
+    journal = Journal(planned.paths)
     journal.begin()
     # The exchange happened, and the old tree bears the new tree's name.
     tree = staging_dir(target, planned.manifest.run_id, journal.generation)
@@ -353,7 +353,7 @@ def test_no_lock_of_a_run_is_held_while_its_folder_goes(
     freed = []
 
     def remove(path: Path, *, inside: Path) -> bool:
-        with packer_lock(RunPaths(path), path.name):
+        with packer_lock(RunPaths(path)):
             freed.append(path)
         return remove_tree(path, inside=inside)
 
@@ -368,7 +368,7 @@ def test_nothing_is_removed_while_somebody_plans_or_packs(
 ) -> None:
     with planner_lock(planned.work_dir), pytest.raises(BusyError):
         clean_work_dir(planned.work_dir.root)
-    with packer_lock(planned.paths, planned.manifest.run_id):
+    with packer_lock(planned.paths):
         report = clean_work_dir(planned.work_dir.root)
     assert report.removed == ()
     assert planned.paths.root.exists()

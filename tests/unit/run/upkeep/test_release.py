@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,6 +17,7 @@ from leconvert.run.leasing import BatchState, LeaseStore, list_batches, read_don
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.upkeep import Holder, ReleaseReport, Verdict, judge, release_batches
 from leconvert.support.errors import UnreadableSourceError, UsageError
+from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.run import OpenedRun
 
 WorkerOn = Callable[..., LeaseStore]
@@ -25,12 +27,18 @@ WorkerOn = Callable[..., LeaseStore]
 def release(planned: OpenedRun, clock: Any) -> Callable[..., ReleaseReport]:
     """Release with a clock that only the pauses move; ``during`` happens in each pause."""
 
-    def call(*batches: int, during: Callable[[], object] = lambda: None, **options: Any) -> Any:
+    def call(
+        *batches: int,
+        during: Callable[[], object] = lambda: None,
+        fs: FileSystem = LOCAL,
+        **options: Any,
+    ) -> Any:
         def pause(seconds: float) -> None:
             during()
             clock.seconds += seconds
 
-        return release_batches(planned, batches, clock=clock, pause=pause, **options)
+        run = replace(planned, paths=planned.paths.using(fs))
+        return release_batches(run, batches, clock=clock, pause=pause, **options)
 
     return call
 
@@ -126,7 +134,7 @@ def test_a_holder_that_was_overruled_may_still_publish_and_only_one_result_count
     successor = worker_on("near").claim(2)
     assert zombie.publish_done({"shards": []}) == "won"
     assert successor.publish_done({"shards": []}) == "lost"
-    assert read_done(planned.paths, planned.manifest.run_id, 2)["host"] == "far"
+    assert read_done(planned.paths, 2)["host"] == "far"
 
 
 def test_a_claim_that_changed_hands_while_it_was_watched_is_alive(

@@ -26,6 +26,7 @@ from leconvert.dataset.findings import named
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import Slices
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
+from leconvert.dataset.formats.v3 import meta
 from leconvert.dataset.formats.v3.derived import (
     NOTHING_DERIVED,
     Derived,
@@ -42,23 +43,10 @@ from leconvert.dataset.formats.v3.episodes import (
     read_episode_table,
     stats_of_rows,
 )
-from leconvert.dataset.formats.v3.meta import (
-    EPISODES_DIR,
-    INFO_PATH,
-    TASKS_PATH,
-    Declared,
-    check_task_table,
-    declaration,
-    read_json_object,
-    read_task_rows,
-    read_task_table,
-    tasks_in,
-)
 from leconvert.dataset.formats.v3.rows import (
     check_ranges,
     files_of,
-    first_frames,
-    own_frames,
+    place_frames,
     routed_files,
     rows_by_column,
     with_leads,
@@ -120,7 +108,7 @@ class Dataset(AnyDataset):
         if info is not None:
             return {**info, **assumed}
         try:
-            info = {**read_json_object(self.root / INFO_PATH, in_any_utf=True), **assumed}
+            info = {**meta.read_json_object(self.root / meta.INFO_PATH, in_any_utf=True), **assumed}
         except (OSError, ValueError) as error:
             raise self._unreadable_info(f"cannot be used: {error}") from error
         if wrong := unreadable(info, self.name):
@@ -128,9 +116,9 @@ class Dataset(AnyDataset):
         return info
 
     @cached_property
-    def declared(self) -> Declared:
+    def declared(self) -> meta.Declared:
         """The content of ``info.json``. Every feature has a dtype, and every stream a path."""
-        declared, findings = declaration(self.stored_info)
+        declared, findings = meta.declaration(self.stored_info)
         if declared is not None:
             features = declared.raw["features"]
             untyped = [key for key, ft in features.items() if not isinstance(_dtype(ft), str)]
@@ -189,19 +177,19 @@ class Dataset(AnyDataset):
     def stored_tasks(self) -> pa.Table:
         """``meta/tasks.parquet``, as it stands or derived."""
         derived = self.derived.task_table()
-        return read_task_table(self.root) if derived is None else derived
+        return meta.read_task_table(self.root) if derived is None else derived
 
     def task_rows(self) -> tuple[list[str] | None, list[Finding]]:
         """Return the texts of the table of tasks by row, and what is wrong: `read_task_rows`."""
         derived = self.derived.task_table()
         if derived is None:
-            return read_task_rows(self.root, self.stored_info)
-        return check_task_table(derived, self.stored_info)
+            return meta.read_task_rows(self.root, self.stored_info)
+        return meta.check_task_table(derived, self.stored_info)
 
     @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
         """Index and text of each task. The index is the row, which readers use."""
-        return list(enumerate(text for _, text in tasks_in(self.stored_tasks, self.root)))
+        return list(enumerate(text for _, text in meta.tasks_in(self.stored_tasks, self.root)))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -246,9 +234,9 @@ class Dataset(AnyDataset):
                 "what is missing. If not: restore the table from another copy of the dataset."
             )
         raise SourceError(
-            f"{self.name}/{EPISODES_DIR} does not say where the episodes are: "
+            f"{self.name}/{meta.EPISODES_DIR} does not say where the episodes are: "
             f"{errors[0] if errors else 'it has no rows.'}",
-            path=f"{self.name}/{EPISODES_DIR}",
+            path=f"{self.name}/{meta.EPISODES_DIR}",
             details=errors[1:],
             next_step=next_step,
         )
@@ -259,7 +247,7 @@ class Dataset(AnyDataset):
 
         Its new recordings have a column for each, and it cannot load tables with different columns.
         """
-        if EPISODES_DIR in self.reading.derived_tables:
+        if meta.EPISODES_DIR in self.reading.derived_tables:
             return False  # without deriving it: derived episodes have no statistics
         reader = self.episodes_reader
         for path in reader.paths:
@@ -276,7 +264,7 @@ class Dataset(AnyDataset):
     def tables(self) -> frozenset[str]:
         """Return the format's own files below ``meta/``, existing or not."""
         episodes = self.episodes_reader.paths
-        return frozenset((INFO_PATH, STATS_PATH, TASKS_PATH, *episodes))
+        return frozenset((meta.INFO_PATH, STATS_PATH, meta.TASKS_PATH, *episodes))
 
     def slice_of(self, path: str) -> tuple[str, int] | None:
         """Return stream and number of a file by its path; None for other paths."""
@@ -303,7 +291,7 @@ class Dataset(AnyDataset):
         return Slices(paths, file, table.from_index - first_of_file[file])
 
     def counted_slices(self, stream: str) -> Slices:
-        """Return the same, from the files: see `first_frames`, `rows_by_column`.
+        """Return the same, from the files: see `place_frames`, `rows_by_column`.
 
         Missing and damaged files have no slices.
         """
@@ -315,15 +303,10 @@ class Dataset(AnyDataset):
             lengths = table.length[episodes]
             with suppress(OSError, UnreadableSourceError):
                 if camera_of(stream) is not None:
-                    begins = table.placed[stream].begin_seconds[episodes]
-                    ends = table.placed[stream].end_seconds[episodes]
                     clip, frames = _index_and_frames(path)
-                    own, is_counted = first_frames(frames, begins, lengths, self.fps)
+                    own, there, *_ = place_frames(frames, routed, table, self.fps)
                     first[episodes] = own
                     if clip is not None:
-                        there = lengths
-                        if not is_counted:
-                            there = own_frames(frames, own, lengths, begins, ends, self.fps)
                         is_there = there > 0
                         cut_from, cut_to = with_leads(
                             clip, np.where(is_there, own, 0), np.where(is_there, own + there, 0)
@@ -370,6 +353,6 @@ class Dataset(AnyDataset):
             yield f"{self.root}/{self.relative(stream, key)}"
 
     def _unreadable_info(self, what: str, *helps: str) -> UnreadableSourceError:
-        name = f"{self.name}/{INFO_PATH}"
+        name = f"{self.name}/{meta.INFO_PATH}"
         advice = named(" ".join(dict.fromkeys(helps)), self.root) or f"{GET_AGAIN}."
         return UnreadableSourceError(f"{name} {what}.", path=name, next_step=advice)

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
+from leconvert.dataset.formats.dataset import Episodes
 from leconvert.dataset.formats.stats import StatsBlock
 from leconvert.dataset.formats.v3.meta import EPISODES_DIR, USUAL_NAMES, FileNames, episodes_path
 from leconvert.model.values import FILES_PER_CHUNK, Finding, FloatArray, IntArray, camera_of
 from leconvert.support.errors import SourceError, UnreadableSourceError
-from leconvert.support.storage_errors import storage_errors
 from leconvert.tables.arrow import (
     MixedKindsError,
     array_of,
@@ -43,7 +43,7 @@ from leconvert.tables.arrow import (
 )
 from leconvert.tables.data_file import open_parquet, row_group_rows, unreadable, with_unique_names
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
-from leconvert.workdir.fs import LOCAL, make_folders_below
+from leconvert.workdir.fs import make_folders_below, names_in
 
 # The rows, a block at a time: tables may be larger than memory.
 
@@ -173,18 +173,10 @@ def _tables_below(root: Path) -> list[str]:
     """Return the files of the table. A glob ignores folders that cannot be listed."""
     return sorted(
         f"{EPISODES_DIR}/{chunk}/{name}"
-        for chunk in _names_in(root / EPISODES_DIR)
-        for name in _names_in(root / EPISODES_DIR / chunk)
+        for chunk in names_in(root / EPISODES_DIR)
+        for name in names_in(root / EPISODES_DIR / chunk)
         if name.endswith(".parquet")
     )
-
-
-def _names_in(folder: Path) -> list[str]:
-    with storage_errors(folder):
-        try:
-            return LOCAL.list_names(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
 
 def _leaves(reader: pq.ParquetReader, wanted: Callable[[str], bool]) -> list[int]:
@@ -243,12 +235,10 @@ class StreamPlaces(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EpisodeTable:
+class EpisodeTable(Episodes):
     """The content of meta/episodes; arrays have shape (E,).
 
     Attributes:
-        episode_index: As stored; readers use the row number.
-        length: Number of frames.
         from_index: First row in the dataset.
         to_index: Row after the last one.
         placed: The places in each stream whose columns can be used.
@@ -256,16 +246,11 @@ class EpisodeTable:
         task_numbers: Rows of tasks.parquet; -1 for a text that is not listed.
     """
 
-    episode_index: IntArray
-    length: IntArray
     from_index: IntArray
     to_index: IntArray
     placed: Mapping[str, StreamPlaces]
     task_ends: IntArray
     task_numbers: IntArray
-
-    def __len__(self) -> int:
-        return len(self.episode_index)
 
     @cached_property
     def start(self) -> IntArray:

@@ -275,8 +275,10 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
             continue
         feature = Feature(key, entry["dtype"], tuple(entry["shape"]), entry)
         features[key] = feature
-        if feature.dtype in VISUAL_DTYPES and not _has_axis_names(entry):
-            wrong("feature-names", f"The feature {key!r} has names {_shown(entry.get('names'))}.")
+        names = entry.get("names")
+        has_axis_names = isinstance(names, list) and len(names) >= 3
+        if feature.dtype in VISUAL_DTYPES and not has_axis_names:
+            wrong("feature-names", f"The feature {key!r} has names {_shown(names)}.")
     for name in DEFAULT_COLUMNS:
         if name not in declared:
             wrong("feature", f"The feature {name!r}, which every dataset has, is not declared.")
@@ -335,11 +337,6 @@ def _feature_problem(key: str, entry: object) -> str | None:
     if math.prod(shape) >= 2**40:
         return f"has the impossible shape {shape}"
     return None
-
-
-def _has_axis_names(entry: Mapping[str, Any]) -> bool:
-    names = entry.get("names")
-    return isinstance(names, list) and len(names) >= 3
 
 
 def template_problem(template: object, stream: str) -> str | None:
@@ -402,6 +399,7 @@ def converted_info(
         if feature.get("dtype") != "video":
             feature["fps"] = rate
     size = info.get("chunks_size")
+    splits = info.get("splits") if totals.splits is None else totals.splits
     converted: dict[str, Any] = {
         "codebase_version": V3_VERSION,
         "fps": rate,
@@ -415,7 +413,8 @@ def converted_info(
         "data_path": names.data_path,
         "video_path": names.video_path if has_videos else None,
         "robot_type": info.get("robot_type"),
-        "splits": _table(info.get("splits") if totals.splits is None else totals.splits),
+        # LeRobot's readers ignore splits, so a value that is not a table is no error.
+        "splits": dict(splits) if isinstance(splits, Mapping) else {},
     }
     if info.get("tools") is not None:
         converted["tools"] = copy.deepcopy(info["tools"])
@@ -423,11 +422,6 @@ def converted_info(
         if key not in converted and key not in _DROPPED_KEYS and key != "tools":
             converted[key] = copy.deepcopy(value)
     return converted
-
-
-def _table(splits: object) -> dict[str, Any]:
-    # LeRobot's readers ignore splits, so a value that is not a table is no error.
-    return dict(splits) if isinstance(splits, Mapping) else {}
 
 
 def kept_splits(splits: object, index: IntArray) -> dict[str, str]:

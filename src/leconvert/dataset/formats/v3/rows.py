@@ -22,7 +22,6 @@ from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.media import ClipIndex
 from leconvert.model.repairs import DEFAULT_COLUMNS, VISUAL_DTYPES
 from leconvert.model.values import (
-    DATA_STREAM,
     LEROBOT_TOLERANCE_SECONDS,
     Finding,
     FloatArray,
@@ -48,6 +47,19 @@ class RoutedFile:
     stream: str
     path: str
     episodes: IntArray
+
+    def wrong(
+        self, code: str, message: str, *, episode: int | None = None, severity: str | None = None
+    ) -> Finding:
+        """Return a finding about this file."""
+        return found(
+            code, message, episode=episode, stream=self.stream, path=self.path, severity=severity
+        )
+
+    def missing(self) -> Finding:
+        """Return the finding that this file does not exist."""
+        said = f"{self.path} is missing; {count(len(self.episodes), 'episode')} should be in it."
+        return self.wrong("missing-file", said, episode=int(self.episodes[0]))
 
 
 def files_of(
@@ -126,31 +138,50 @@ def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[R
 # The first row or frame of each episode in its file.
 
 
-def first_frames(
-    num_frames: int, begin_seconds: FloatArray, lengths: IntArray, fps: Fraction
-) -> tuple[IntArray, bool]:
-    """Return the first frame of each episode of a video file, in presentation order.
+class PlacedFrames(NamedTuple):
+    """The places of episodes' frames in their video file, arrays of shape (K,).
+
+    Attributes:
+        first: First frame of each episode, in presentation order. It may be outside the file.
+        frames: Number of its frames before the next episode. It is less than the episode's length
+            if the video is shorter than its rows. Then it ends with the file, or at its
+            ``to_timestamp`` if another episode begins there.
+        is_counted: Whether the frames were counted. If not, `first` is from ``from_timestamp``.
+        length: Number of frames of each episode by the tables.
+        begin_seconds: ``from_timestamp`` of each episode.
+    """
+
+    first: IntArray
+    frames: IntArray
+    is_counted: bool
+    length: IntArray
+    begin_seconds: FloatArray
+
+
+def place_frames(
+    num_frames: int, routed: RoutedFile, table: EpisodeTable, fps: Fraction
+) -> PlacedFrames:
+    """Find the frames of a video file's episodes.
 
     If the lengths add up to the file's frames and the order of the episodes is certain, the frames
-    are counted. Otherwise, as in trimmed files, ``from_timestamp`` gives them. Whether they are
-    inside the file is not checked.
-
-    Args:
-        num_frames: Number of frames of the file.
-        begin_seconds: ``from_timestamp`` of its episodes, in the order of their numbers.
-        lengths: Number of frames of each episode.
-        fps: Frames a second.
-
-    Returns:
-        The frames, and whether they were counted.
+    are counted. Otherwise, as in trimmed files, ``from_timestamp`` gives them.
     """
+    lengths, placed = table.length[routed.episodes], table.placed[routed.stream]
+    begin_seconds = placed.begin_seconds[routed.episodes]
     adds_up = int(lengths.sum()) == num_frames
     order = order_in_file(begin_seconds, lengths, fps) if adds_up else None
-    if order is None:
-        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
-    counted = np.empty_like(lengths)
-    counted[order] = np.cumsum(lengths[order]) - lengths[order]
-    return counted, True
+    if order is not None:
+        counted = np.empty_like(lengths)
+        counted[order] = np.cumsum(lengths[order]) - lengths[order]
+        return PlacedFrames(counted, lengths, True, lengths, begin_seconds)
+    first = np.rint(begin_seconds * float(fps)).astype(np.int64)
+    stop = first + lengths
+    seconds = np.nan_to_num(placed.end_seconds[routed.episodes] - begin_seconds)
+    told = first + np.rint(seconds * float(fps)).astype(np.int64)
+    has_end = (told < stop) & (told > first) & (np.isin(told, first) | (told == num_frames))
+    own = np.minimum(np.where(has_end, told, stop), num_frames) - first
+    own = np.where(first < 0, 0, np.clip(own, 0, lengths))
+    return PlacedFrames(first, own, False, lengths, begin_seconds)
 
 
 def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
@@ -173,35 +204,6 @@ def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -
     if times == numbers or 2 * max(times, numbers) <= len(lengths):
         return None
     return by_time if times > numbers else by_number
-
-
-def own_frames(
-    num_frames: int,
-    first: IntArray,
-    lengths: IntArray,
-    begin_seconds: FloatArray,
-    end_seconds: FloatArray,
-    fps: Fraction,
-) -> IntArray:
-    """Return how many frames of each episode come before the next episode in a video file.
-
-    All of them, unless its video is shorter than its rows. Then it ends with the file, or at its
-    ``to_timestamp`` if another episode begins there.
-
-    Args:
-        num_frames: Number of frames of the file.
-        first: First frame of each episode, see `first_frames`, shape (n,).
-        lengths: Number of rows of each episode.
-        begin_seconds: ``from_timestamp`` of each episode.
-        end_seconds: ``to_timestamp`` of each episode.
-        fps: Frames a second.
-    """
-    stop = first + lengths
-    seconds = np.nan_to_num(end_seconds - begin_seconds)
-    told = first + np.rint(seconds * float(fps)).astype(np.int64)
-    has_end = (told < stop) & (told > first) & (np.isin(told, first) | (told == num_frames))
-    own = np.minimum(np.where(has_end, told, stop), num_frames) - first
-    return np.where(first < 0, 0, np.clip(own, 0, lengths))
 
 
 def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
@@ -370,13 +372,10 @@ def _with_empty_values(file: pq.ParquetFile, names: Sequence[str]) -> list[str]:
     for leaf in range(metadata.num_columns):
         path = metadata.schema.column(leaf).path
         of = [name for name in names if f"{path}.".startswith(f"{name}.") and name not in found]
-        if of and any(_may_lack_values(group.column(leaf).statistics) for group in groups):
+        told = [group.column(leaf).statistics for group in groups] if of else []
+        if any(each is None or not each.has_null_count or each.null_count for each in told):
             found.update(of)
     return [name for name in names if name in found]
-
-
-def _may_lack_values(statistics: pq.Statistics | None) -> bool:
-    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
 
 
 def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding:
@@ -516,25 +515,21 @@ class RowCheck:
         self.read(file)
         # Without videos, no frame is found by its time.
         if disordered := self.disordered:
-            yield found(
+            yield self._routed.wrong(
                 "row-order",
                 f"{self._routed.path}: the rows of {count(len(disordered), 'episode')}, first "
                 f"episode {disordered[0]}, are in another order than their times or numbers.",
                 episode=disordered[0],
-                stream=DATA_STREAM,
-                path=self._routed.path,
                 severity=None if self._has_video else "warning",
             )
         for name, code in ROW_CODES.items():
             wrong = self._wrong.get(name)
             if wrong is not None and not (disordered and name in _IN_ORDER):
                 mild = name == "timestamp" and not self._has_video
-                finding = found(
+                finding = self._routed.wrong(
                     code,
                     f"{self._routed.path}: {wrong.count:,} rows, first {wrong.said}.",
                     episode=wrong.episode,
-                    stream=DATA_STREAM,
-                    path=self._routed.path,
                     severity="warning" if mild else None,
                 )
                 kind = file.schema_arrow.field(name).type
@@ -542,13 +537,9 @@ class RowCheck:
                     finding = replace(finding, remedy=_WRITE_ANEW.format(_ANEW[name]))
                 yield finding
         for name, wrong in self.with_empty.items():
-            yield found(
-                "empty-values",
-                said_of_empty(name, f"{count(wrong.count, 'row')} of {shown(self._routed.path)}"),
-                episode=wrong.episode,
-                stream=DATA_STREAM,
-                path=self._routed.path,
-            )
+            where = f"{count(wrong.count, 'row')} of {shown(self._routed.path)}"
+            said = said_of_empty(name, where)
+            yield self._routed.wrong("empty-values", said, episode=wrong.episode)
         if self.other_tasks:
             yield episode_tasks_finding(self._routed.path, self.other_tasks)
 

@@ -1,38 +1,45 @@
-"""The sources of a conversion as its result holds them: one dataset, or several in a row.
+"""Both ends of a conversion: its sources, one dataset or several in a row, and its output.
 
 Each source is read with the changes of the conversion. So the parts that write a result and the
-parts that compare one see the same sources.
+parts that compare one see the same sources. A table of the result records them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import compress, zip_longest
+from itertools import compress, islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.dataset.formats import v2, v3
-from leconvert.dataset.formats.dataset import Dataset, Slices
-from leconvert.dataset.formats.stats import StatsBlock, blocks_of_nothing
+from leconvert.dataset.formats.dataset import Dataset, Slices, Totals
+from leconvert.dataset.formats.stats import StatsBlock, blocks_of_nothing, rows_of
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import (
     DATA_STREAM,
+    OVERLAY,
     FileTable,
     IntArray,
     Source,
     camera_of,
 )
 from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import UnreadableSourceError, UsageError
 from leconvert.support.text import aligned, shown
+from leconvert.tables.arrow import array_of, int64_array, int64_values
+from leconvert.workdir.fs import is_there
 from leconvert.workdir.swap import is_converted
 
 
@@ -244,6 +251,276 @@ def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources
         )
         for source in sources
     )
+
+
+# The output: the names of its files, and the writers of its tables.
+
+
+Records = Callable[[], Iterable[v3.EpisodeRecords]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A version to write.
+
+    Attributes:
+        version: Its ``codebase_version``.
+        list_entry: The name of lists in the metadata of data files for `datasets`.
+        names: The names of its files.
+    """
+
+    version: str
+    list_entry: str
+    names: v3.FileNames
+
+    def info(
+        self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return ``info.json``, from the source's and the options of a manifest."""
+        if self.version != V3_VERSION:
+            return v2.converted_info(info, totals)
+        return v3.converted_info(
+            info,
+            totals,
+            data_file_size_in_mb=options["data_file_size_in_mb"],
+            video_file_size_in_mb=options["video_file_size_in_mb"],
+            has_videos=any(ft.get("dtype") == "video" for ft in info["features"].values()),
+            names=self.names,
+        )
+
+    def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
+        """Write the record and statistics of each episode; return the files, in order."""
+        if self.version == V3_VERSION:
+            return v3.write_episodes(root, episodes, fps=fps, names=self.names)
+        blocks = ((each.episode_index, each.length, each.legacy, each.stats) for each in episodes())
+        return v2.write_episodes(root, blocks)
+
+    def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
+        """Write the tasks; return the paths of the files."""
+        if self.version == V3_VERSION:
+            v3.write_tasks(root, tasks)
+            return [v3.TASKS_PATH]
+        v2.write_tasks(root, tasks)
+        return [v2.TASKS_PATH]
+
+
+_V3 = Target(V3_VERSION, "List", v3.USUAL_NAMES)
+# The library of LeRobot 0.3.3 knows no other name of lists.
+_V21 = Target(
+    v2.WRITTEN_VERSION,
+    "Sequence",
+    v3.FileNames(
+        v2.in_v3_words(v2.DATA_PATH_TEMPLATE),
+        v2.in_v3_words(v2.VIDEO_PATH_TEMPLATE),
+        counts_on=True,
+    ),
+)
+TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3, _V21)}
+"""Every version that can be written, by its ``codebase_version``."""
+
+
+# v3.0 with the file names of a v2.x dataset.
+
+
+def v3_target(info: Mapping[str, Any]) -> Target:
+    """Return the target of an existing v3.0 result, from its ``info.json``."""
+    return replace(_V3, names=v3.names_of(info))
+
+
+def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
+    """Return the target for v3.0 around the unchanged files of a v2.x dataset.
+
+    Raises:
+        UsageError: LeRobot could not read these files by v3.0's names.
+    """
+    data, video = dataset.paths.v3_templates
+    info = {"data_path": data, "video_path": video, "chunks_size": dataset.declared.chunks_size}
+    names = v3.names_of(info)
+    if names.data_path != data or (video is not None and names.video_path != video):
+        raise _untranslatable(dataset, "LeRobot's reader of v3.0 does not accept")
+    first, last = (names.path(DATA_STREAM, number) for number in (0, num_episodes - 1))
+    if len(first) != len(last):
+        # LeRobot reads tables in the order of their names as text.
+        raise _untranslatable(dataset, "do not sort in the order of the episodes")
+    return replace(_V3, names=names)
+
+
+def _untranslatable(dataset: v2.Dataset, what: str) -> UsageError:
+    paths = [dataset.declared.data_path, dataset.declared.video_path]
+    templates = " or ".join(path for path in paths if path is not None)
+    return UsageError(
+        f"The files of {dataset.root} are named by {templates}, which {what}.",
+        path=str(dataset.root),
+        next_step="Use --layout episode-files, which gives the files the usual names.",
+    )
+
+
+def target_of(to: str, layout: str, dataset: Dataset, num_episodes: int) -> Target:
+    """Return the target of a conversion of one or more datasets."""
+    if layout == OVERLAY and isinstance(dataset, v2.Dataset):
+        return _overlay_target(dataset, num_episodes)
+    return TARGETS[to]
+
+
+# ``meta/provenance.parquet``: the source of each episode of a result. It exists if the episodes are
+# not simply those of one source: if sources were merged, or episodes selected. The table's metadata
+# name the sources, and each row has the rest about an episode.
+
+
+PROVENANCE_PATH = "meta/provenance.parquet"
+_FORMAT = "leconvert/provenance"
+_VERSION = 1
+_KEY = b"leconvert"
+_SCHEMA = pa.schema(
+    [
+        pa.field("episode_index", pa.int64(), nullable=False),
+        pa.field("source", pa.int64(), nullable=False),
+        pa.field("source_episode_index", pa.int64(), nullable=False),
+        pa.field("sha256", pa.string(), nullable=False),
+    ]
+)
+_ROWS_AT_A_TIME = 1024
+
+
+class SourceRecord(NamedTuple):
+    """One source in a result's record.
+
+    Attributes:
+        name: The name of its folder, or the URL of a source on the Hub.
+        codebase_version: The format of its files.
+        meta_digest: SHA-256 over its tables, see `Source`.
+        repairs: The changes to the source.
+    """
+
+    name: str
+    codebase_version: str
+    meta_digest: str
+    repairs: Repairs
+
+
+class Provenance(NamedTuple):
+    """The sources of a result's episodes; arrays have shape (E,).
+
+    Attributes:
+        sources: The sources by their numbers.
+        episode_index: Index of the episode in the result.
+        source: Number of its source.
+        source_episode_index: Its index in the source.
+        sha256: See `episode_digests`.
+    """
+
+    sources: Sequence[SourceRecord]
+    episode_index: IntArray
+    source: IntArray
+    source_episode_index: IntArray
+    sha256: Sequence[str]
+
+
+def has_provenance(sources: Sources) -> bool:
+    """Return whether a result of some sources has this table."""
+    return len(sources) > 1 or sources[0].repairs.selected_episodes is not None
+
+
+def episode_digests(source: SourceView) -> Iterator[str]:
+    """Yield a SHA-256 of the source's table entries for each episode that the result has.
+
+    It covers the JSON, with sorted keys, of the episode's line in the table of episodes and of its
+    statistics there. If the conversion computes all statistics, these are not read and count as
+    none.
+    """
+    for line, stats in zip(source.lines(), rows_of(source.stats_blocks()), strict=True):
+        text = json.dumps([line, stats or {}], sort_keys=True, default=_plain)
+        yield hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def write_provenance(
+    root: str | os.PathLike[str],
+    sources: Sources,
+    planned: Sequence[Source],
+    *,
+    url: str | None = None,
+) -> None:
+    """Write the table below ``root``, whose ``meta`` folder exists, block by block.
+
+    The table holds names of folders without their paths. So equal sources give equal results in any
+    folder, and a published dataset reveals nothing about the machine.
+    """
+    told = [
+        {
+            "source": url or Path(source.root).name,
+            "codebase_version": source.codebase_version,
+            "meta_digest": source.meta_digest,
+            "repairs": source.repairs.as_record() if source.repairs else None,
+        }
+        for source in planned
+    ]
+    head = {"format": _FORMAT, "version": _VERSION, "sources": told}
+    schema = _SCHEMA.with_metadata({_KEY: json.dumps(head).encode()})
+    position = 0
+    with pq.ParquetWriter(Path(root) / PROVENANCE_PATH, schema, compression="snappy") as writer:
+        for number, source in enumerate(sources):
+            digests, first = episode_digests(source), 0
+            while block := list(islice(digests, _ROWS_AT_A_TIME)):
+                rows = len(block)
+                columns = [
+                    int64_array(np.arange(position, position + rows)),
+                    int64_array(np.full(rows, number)),
+                    int64_array(np.ascontiguousarray(source.index[first : first + rows])),
+                    array_of(block, pa.string()),
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                position, first = position + rows, first + rows
+
+
+def read_provenance(root: str | os.PathLike[str]) -> Provenance | None:
+    """Return the table of the dataset below ``root``; None if it has none.
+
+    Raises:
+        UnreadableSourceError: The table is damaged or of an unknown version.
+    """
+    path = Path(root) / PROVENANCE_PATH
+    if not is_there(path):
+        return None
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read(use_threads=False)
+        head: Mapping[str, Any] = json.loads((table.schema.metadata or {})[_KEY])
+        if (head["format"], head["version"]) != (_FORMAT, _VERSION):
+            raise ValueError(f"it is {head['format']} version {head['version']}")
+        sources = [
+            SourceRecord(
+                str(entry["source"]),
+                str(entry["codebase_version"]),
+                str(entry["meta_digest"]),
+                Repairs.from_record(entry["repairs"]),
+            )
+            for entry in head["sources"]
+        ]
+        if not sources:
+            raise ValueError("it has no source")
+        columns = [table.column(field.name).cast(field.type) for field in _SCHEMA]
+        if any(column.null_count for column in columns):
+            raise ValueError("values are missing")
+        index, source, source_index = map(int64_values, columns[:3])
+        return Provenance(sources, index, source, source_index, columns[3].to_pylist())
+    except (
+        OSError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be used: {error}.",
+            path=str(path),
+            next_step="Convert again, or use the version of leconvert that wrote it.",
+        ) from error
 
 
 # Tables of the differences between several datasets.
