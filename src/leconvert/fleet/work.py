@@ -42,7 +42,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from leconvert.api import (
     ConversionReport,
@@ -630,6 +630,26 @@ class FleetSummary:
     seconds: float  # time from start to end, including waiting
 
 
+class Conversions(Protocol):
+    """The conversions of a fleet, as one worker makes and joins them."""
+
+    def take(self, dataset: FleetDataset) -> Mapping[str, Any]:
+        """Convert a dataset and push it if that is asked for; skip it if nothing changed.
+
+        Returns:
+            The fields of the dataset's ``done`` record.
+        """
+
+    def free(self, dataset: FleetDataset) -> Free | None:
+        """Return the free part of a dataset that another worker holds.
+
+        None if nothing is free, or there is no plan yet.
+        """
+
+    def join(self, dataset: FleetDataset, max_batches: int) -> bool:
+        """Write up to ``max_batches`` free batches, and return whether there was one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Free:
     """The free part of a dataset that another worker holds."""
@@ -864,8 +884,8 @@ def _told(error: LeconvertError | OSError) -> LeconvertError:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Conversions:
-    """The conversions of a fleet, as one worker makes and joins them in the datasets' work dirs."""
+class _Conversions:
+    """The conversions of a fleet, in the work dirs of their datasets."""
 
     fleet: Fleet  # the fleet
     host: Host  # this host
@@ -876,11 +896,6 @@ class Conversions:
     batches: dict[str, int] = field(default_factory=dict)  # number of batches of a run, by its id
 
     def take(self, dataset: FleetDataset) -> Mapping[str, Any]:
-        """Convert a dataset and push it if that is asked for; skip it if nothing changed.
-
-        Returns:
-            The fields of the dataset's ``done`` record.
-        """
         folder = self.fleet.work_dir.dataset(dataset.name)
         state = source_state(dataset)
         made = read_made(folder)
@@ -1029,7 +1044,6 @@ class Conversions:
         return done
 
     def free(self, dataset: FleetDataset) -> Free | None:
-        """Return the free part of a dataset that another worker holds; None if there is none."""
         if dataset.migrates:  # its holder reserved the room, and usually there is nothing to write
             return None
         folder = self.host.folder(dataset)
@@ -1050,7 +1064,6 @@ class Conversions:
         return Free(left, left / num_batches, max(0, in_hand))
 
     def join(self, dataset: FleetDataset, max_batches: int) -> bool:
-        """Write up to ``max_batches`` free batches, and return whether there was one."""
         did = run_worker(
             self.host.folder(dataset).root,
             leases=self.conversion.leases,
@@ -1135,7 +1148,7 @@ def _work(
         fleet,
         leases,
         host.stop,
-        conversions=Conversions(fleet, host, conversion, told, pause),
+        conversions=_Conversions(fleet, host, conversion, told, pause),
         pace=host.pace,
         store=fleet.store(leases, identity),
         reporter=reporter,
