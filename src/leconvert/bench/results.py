@@ -210,9 +210,9 @@ _DISAGREE = "runs disagree"
 _DISAGREEING_SHARE = 0.2
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SetUp:
-    """The key of a line: all results of one set-up are summed up in one line."""
+@dataclass(frozen=True, slots=True)
+class SummaryLine:
+    """All results of one set-up on one node; the first ten fields say which."""
 
     dataset: str  # folder or URL of the dataset
     host: str  # the node
@@ -224,12 +224,6 @@ class SetUp:
     num_workers: int  # workers of one process
     device: str  # the decoding device
     others: str  # further options that define a set-up, such as ``prefetch-factor 4``
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryLine(SetUp):
-    """All results of one set-up on one node."""
-
     ranks: int  # processes on this node
     runs: int  # smallest number of repeats of a process
     samples_per_s: float  # median, added up over the ranks; so for the next two
@@ -265,11 +259,11 @@ class SummaryLine(SetUp):
 
 def summarize(documents: Iterable[Document]) -> list[SummaryLine]:
     """Return a line for each set-up and node among the documents of kind ``run``, sorted."""
-    groups: dict[SetUp, list[Document]] = {}
+    groups: dict[tuple[Any, ...], list[Document]] = {}
     for document in documents:
         if document["kind"] == "run":
-            groups.setdefault(_set_up(document), []).append(document)
-    return [_line(set_up, group) for set_up, group in sorted(groups.items(), key=itemgetter(0))]
+            groups.setdefault(tuple(_set_up(document).values()), []).append(document)
+    return [_line(group) for _, group in sorted(groups.items(), key=itemgetter(0))]
 
 
 def flags_of(document: Document) -> tuple[str, ...]:
@@ -289,27 +283,25 @@ def flags_of(document: Document) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _set_up(document: Document) -> SetUp:
+def _set_up(document: Document) -> dict[str, Any]:
     options = document["options"]
-    return SetUp(
-        dataset=document["dataset"]["root"],
-        host=document["host"]["name"],
-        scenario=options["scenario"] or "",
-        source=options["source"] or "",
-        loader=options["loader"],
-        mode=options["mode"],
-        batch_size=options["batch_size"],
-        num_workers=options["num_workers"],
-        device=options["decode_device"],
-        others=", ".join(
-            f"{name.replace('_', '-')} {options[name]}"
-            for name, usual in _OTHER_OPTIONS.items()
-            if options.get(name) not in {None, usual}
-        ),
+    others = (
+        f"{name.replace('_', '-')} {options[name]}"
+        for name, usual in _OTHER_OPTIONS.items()
+        if options.get(name) not in {None, usual}
     )
+    return {
+        "dataset": document["dataset"]["root"],
+        "host": document["host"]["name"],
+        "scenario": options["scenario"] or "",
+        "source": options["source"] or "",
+        **{name: options[name] for name in ("loader", "mode", "batch_size", "num_workers")},
+        "device": options["decode_device"],
+        "others": ", ".join(others),
+    }
 
 
-def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
+def _line(group: Sequence[Document]) -> SummaryLine:
     by_rank: dict[tuple[int, int], list[Document]] = {}
     for document in group:
         options = document["options"]
@@ -325,14 +317,14 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
     )
     flags = dict.fromkeys(flag for document in group for flag in flags_of(document))
     has_cameras = any(document["dataset"]["cameras"] for document in group)
-    if has_cameras and frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0):
+    if has_cameras and frames < TARGET_FRAMES_PER_S.get(group[0]["options"]["mode"], 0.0):
         flags["below target"] = None
     if high - low > _DISAGREEING_SHARE * frames:
         flags[_DISAGREE] = None
     wrong = [document["wrong_frames"] for document in group if document.get("check")]
     medians: dict[str, Any] = {name: _median(group, name) for name in _MEDIANS}
     return SummaryLine(
-        **asdict(set_up),
+        **_set_up(group[0]),
         ranks=len(by_rank),
         runs=min(map(len, by_rank.values())),
         samples_per_s=_sum_of_ranks(by_rank, "samples_per_s") or 0.0,

@@ -105,70 +105,59 @@ _CHANNELS, _HIDDEN = (16, 32), 128
 _MM_PER_METRE = 1000.0
 
 
-class PolicyShape(NamedTuple):
-    """Cameras (colour, depth), and the numbers of state and action in a sample, steps included."""
+class SmallPolicy(nn.Module):
+    """A few convolutions for each camera, whose output and the state go through an MLP.
 
-    cameras: tuple[str, ...]
-    depth_cameras: tuple[str, ...]
-    state_size: int
-    action_size: int
-
-
-def policy_shape(
-    meta: FeatureMeta, windows: Mapping[str, Sequence[float]] | None = None
-) -> PolicyShape:
-    """Return the policy's sizes, from a dataset's features and the windows of a sample.
+    Args:
+        meta: The features of the dataset.
+        windows: The windows of a sample; each step of state and action is a row of numbers.
 
     Raises:
         ProbeError: The dataset has no action, or nothing to learn from.
     """
 
-    def size(key: str) -> int:
-        if key not in meta.features:
-            return 0
-        return len((windows or {}).get(key, (0.0,))) * prod(map(int, meta.features[key]["shape"]))
+    def __init__(
+        self, meta: FeatureMeta, windows: Mapping[str, Sequence[float]] | None = None
+    ) -> None:
+        super().__init__()
 
-    keys = meta.camera_keys
-    shape = PolicyShape(
-        tuple(key for key in keys if not meta.is_depth(key)),
-        tuple(key for key in keys if meta.is_depth(key)),
-        size(_STATE),
-        size(_ACTION),
-    )
-    for is_missing, what in (
-        (not shape.action_size, f"no feature {_ACTION} to learn"),
-        (not keys and not shape.state_size, f"neither cameras nor {_STATE} to learn from"),
-    ):
-        if is_missing:
+        def size(key: str) -> int:
+            if key not in meta.features:
+                return 0
+            steps = len((windows or {}).get(key, (0.0,)))
+            return steps * prod(map(int, meta.features[key]["shape"]))
+
+        self.state_size, self.action_size = size(_STATE), size(_ACTION)
+        # Colour cameras first.
+        self.cameras = {
+            key: meta.is_depth(key) for key in sorted(meta.camera_keys, key=meta.is_depth)
+        }
+        lacks = None
+        if not self.action_size:
+            lacks = f"no feature {_ACTION} to learn"
+        elif not self.cameras and not self.state_size:
+            lacks = f"neither cameras nor {_STATE} to learn from"
+        if lacks:
             raise ProbeError(
-                f"{meta.root} has {what}.",
+                f"{meta.root} has {lacks}.",
                 path=meta.root,
                 next_step="Use --dummy, which only loads data.",
             )
-    return shape
-
-
-class SmallPolicy(nn.Module):
-    """A few convolutions for each camera, whose output and the state go through an MLP."""
-
-    def __init__(self, shape: PolicyShape) -> None:
-        super().__init__()
-        self.shape = shape
-        channels = [3] * len(shape.cameras) + [1] * len(shape.depth_cameras)
-        self.encoders = nn.ModuleList(_encoder(number) for number in channels)
-        inputs = _CHANNELS[-1] * len(channels) + shape.state_size
+        self.encoders = nn.ModuleList(
+            _encoder(1 if is_depth else 3) for is_depth in self.cameras.values()
+        )
+        inputs = _CHANNELS[-1] * len(self.cameras) + self.state_size
         self.head = nn.Sequential(
-            nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, shape.action_size)
+            nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, self.action_size)
         )
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the loss of a batch: the mean squared error of the actions without padding."""
-        keys = (*self.shape.cameras, *self.shape.depth_cameras)
         seen = [
-            self._encoded(encoder, batch[key], is_depth=key in self.shape.depth_cameras)
-            for encoder, key in zip(self.encoders, keys, strict=True)
+            self._encoded(encoder, batch[key], is_depth=is_depth)
+            for encoder, (key, is_depth) in zip(self.encoders, self.cameras.items(), strict=True)
         ]
-        if self.shape.state_size:
+        if self.state_size:
             seen.append(batch[_STATE].flatten(1).float())
         action = batch[_ACTION].flatten(1).float()
         error = functional.mse_loss(self.head(torch.cat(seen, dim=1)), action, reduction="none")
@@ -494,9 +483,8 @@ class _Training:
         self.report.device = str(self.ranks.device)
         resumed = self._agreed_checkpoint(self.ranks)
         torch.manual_seed(options.seed)
-        shape = policy_shape(self.stream.meta, options.windows)
         # The wrappers of all ranks share the parameters of this model.
-        self.bare_model = SmallPolicy(shape).to(self.ranks.device)
+        self.bare_model = SmallPolicy(self.stream.meta, options.windows).to(self.ranks.device)
         adam = torch.optim.Adam(self.bare_model.parameters(), lr=options.learning_rate)
         self.model, self.optimizer = self.ranks.prepare(self.bare_model, adam)
         if resumed is not None:

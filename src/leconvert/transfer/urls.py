@@ -16,7 +16,7 @@ import re
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -53,15 +53,16 @@ _MD5 = re.compile(r"(?:^|;)md5Hash=([0-9A-Za-z+/]{22}==)(?:;|$)")
 _READS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class UrlStore:
     """A folder of a store."""
 
     url: str  # the user's URL, without a slash at the end and without credentials
     fs: Any  # the file system
     root: str  # the folder in it
-    # Whether an MD5 from the store was right: then all are, except those of encrypted files.
-    _told: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+    # Whether an MD5 from the store was right: then all are, except those of encrypted files. None
+    # before the first.
+    _is_md5_right: bool | None = None
 
     @property
     def name(self) -> str:
@@ -193,17 +194,17 @@ class UrlStore:
         with storage_errors(out.name):
             found = _md5_of(out, part_bytes)
         if found == told:
-            self._told["right"] = True
+            self._is_md5_right = True
             return True
-        if not self._told.get("right", True):
+        if self._is_md5_right is False:
             return True
         # Parts may differ in size, and ETags of encrypted files are not MD5s.
-        is_md5 = self._told.get("right") and not parts and not self._is_encrypted(file)
+        is_md5 = self._is_md5_right and not parts and not self._is_encrypted(file)
         if is_md5 or found not in seen:
             seen.add(found)
             return False
-        if not parts:
-            self._told.setdefault("right", False)
+        if not parts and self._is_md5_right is None:
+            self._is_md5_right = False
         return True
 
     def _is_encrypted(self, file: RemoteFile) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 import torch
 
-from leconvert.bench.training import PolicyShape, SmallPolicy, policy_shape
+from leconvert.bench.training import SmallPolicy
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.support.errors import ProbeError
 
@@ -32,10 +32,10 @@ class Meta(NamedTuple):
         return key.endswith("depth")
 
 
-def shape_of(
+def policy_of(
     features: dict[str, dict[str, Any]], windows: dict[str, list[float]] | None = None
-) -> PolicyShape:
-    return policy_shape(cast("DatasetMeta", Meta(features)), windows)
+) -> SmallPolicy:
+    return SmallPolicy(cast("DatasetMeta", Meta(features)), windows)
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -66,16 +66,17 @@ def batch(size: int, steps: int = 0, action_steps: int = 0) -> dict[str, torch.T
 
 
 def test_sizes_follow_from_features_and_windows() -> None:
-    assert shape_of(FEATURES) == PolicyShape(
-        ("observation.images.wrist",), ("observation.images.depth",), 6, 4
-    )
+    depth, wrist = "observation.images.depth", "observation.images.wrist"
+    policy = policy_of({depth: FEATURES[depth], **FEATURES})
+    assert list(policy.cameras.items()) == [(wrist, False), (depth, True)]
+    assert (policy.state_size, policy.action_size) == (6, 4)
     windows = {"action": [0.0, 0.1, 0.2], "observation.state": [-0.1, 0.0]}
-    assert shape_of(FEATURES, windows).action_size == 12
-    assert shape_of(FEATURES, windows).state_size == 12
+    assert policy_of(FEATURES, windows).action_size == 12
+    assert policy_of(FEATURES, windows).state_size == 12
 
 
 def test_padded_actions_do_not_count() -> None:
-    policy = SmallPolicy(shape_of(FEATURES, {"action": [0.0, 0.1, 0.2]}))
+    policy = policy_of(FEATURES, {"action": [0.0, 0.1, 0.2]})
     made = batch(4, action_steps=3)
     made["action_is_pad"][1:, 2] = True
     before = policy(made)
@@ -98,5 +99,5 @@ def test_padded_actions_do_not_count() -> None:
 def test_a_dataset_with_nothing_to_learn_is_told_of_dummy(left_out: list[str], said: str) -> None:
     features = {key: value for key, value in FEATURES.items() if key not in left_out}
     with pytest.raises(ProbeError, match=said) as refused:
-        shape_of(features)
+        policy_of(features)
     assert "--dummy" in str(refused.value.next_step)

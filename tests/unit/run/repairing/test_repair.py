@@ -541,7 +541,7 @@ def test_a_disk_that_fails_for_a_moment_makes_no_statistics_anew(
     broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drift_in_place(broken)
-    before, read, failed = snapshot(broken), check_meta.read_json_object, []
+    before, read, failed = snapshot(broken), check_meta.v3.read_json_object, []
 
     def fails_once(path: Path) -> dict[str, Any]:
         if path.name == "stats.json" and not failed:
@@ -549,7 +549,7 @@ def test_a_disk_that_fails_for_a_moment_makes_no_statistics_anew(
             raise OSError(errno.EIO, "Input/output error", str(path))
         return read(path)
 
-    monkeypatch.setattr(check_meta, "read_json_object", fails_once)
+    monkeypatch.setattr(check_meta.v3, "read_json_object", fails_once)
     with pytest.raises(StorageError, match="could not be read at first"):
         repair_dataset(broken)
     assert snapshot(broken) == before
