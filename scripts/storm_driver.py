@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 
 from benches import kit
 from leconvert.cli import main as leconvert_main
-from leconvert.cli import pack, work  # loaded here, so that a forked process has them
+from leconvert.cli import work  # loaded here, so that a forked process has it
 
 LEASE_SECONDS = 0.5
-_ = (pack, work)
+_ = work
 
 
 @dataclass

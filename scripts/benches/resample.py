@@ -61,6 +61,6 @@ def main(arguments: Sequence[str]) -> int:
             for line in lines_of(name, document):
                 keep(line)
             print(f"\n{name}, {document['torch_threads']} threads")
-            for title, _, rows in result_tables(document):
-                print(f"{title}\n{table(rows)}", flush=True)
+            for title, _, (head, *rows) in result_tables(document):
+                print(title, *table(head, rows), sep="\n", flush=True)
     return 0

@@ -440,7 +440,7 @@ def run_conversion(
         check_all_places(sources, target, folder)
     page = None if report is None else Path(report).resolve()
     if page is not None:
-        from leconvert.report import check_report_place
+        from leconvert.report.page import check_report_place
 
         check_report_place(page, [*sources, target])
     seconds: dict[str, float] = {}
@@ -690,7 +690,7 @@ def _another_may_finish(
 def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
     if report is None:
         return nullcontext()
-    from leconvert.report import report_on_exit  # only this function needs its imports
+    from leconvert.report.page import report_on_exit  # only this function needs its imports
 
     return report_on_exit(run, report)
 
@@ -1017,7 +1017,7 @@ def split_dataset(
 
 
 def _page_beside(target: Path) -> Path:
-    from leconvert.report import default_report_place  # only this function needs its imports
+    from leconvert.report.page import default_report_place  # only this function needs its imports
 
     return default_report_place(target)
 

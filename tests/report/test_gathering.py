@@ -11,10 +11,9 @@ import pytest
 
 from leconvert.api import convert
 from leconvert.model.values import LayoutOptions
-from leconvert.report import gather, gather_run
 from leconvert.report.page import page
-from leconvert.report.records import moment
-from leconvert.report.values import AttemptEnd, StoryState
+from leconvert.report.status import moment
+from leconvert.report.values import AttemptEnd, StoryState, gather, gather_run
 from leconvert.run.conversion import ProofOptions, WorkerOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, void_done
 from leconvert.run.packer import pack_run

@@ -24,7 +24,7 @@ from leconvert.dataset.files import Spelling
 from leconvert.dataset.formats import Dataset, open_dataset, v3
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import TARGET_VERSIONS, Batch, Finding
-from leconvert.report.records import (
+from leconvert.report.status import (
     UNREADABLE,
     DoneBatch,
     SettledBatches,
