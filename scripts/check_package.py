@@ -103,7 +103,8 @@ def trouble_in_wheel(names: Iterable[str]) -> list[str]:
     tops = {name.partition("/")[0] for name in names}
     trouble = [f"the wheel lacks {name}" for name in _missing(
         ("leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py",
-         "leconvert/report/templates/report.html"), names.__contains__
+         "leconvert/cli/commands.txt", "leconvert/report/templates/report.html"),
+        names.__contains__,
     )]  # fmt: skip
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         trouble.append("the wheel lacks the licence")

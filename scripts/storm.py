@@ -44,7 +44,7 @@ from typing import Any
 import leconvert
 from benches import kit
 from leconvert.cli import main as leconvert_main
-from leconvert.cli import pack, work  # loaded here, so that a forked process has them
+from leconvert.cli import work  # loaded here, so that a forked process has it
 from leconvert.fleet import DatasetState, clean_fleet
 from leconvert.fleet import status as fleet_status
 from leconvert.model.values import LayoutOptions
@@ -57,7 +57,7 @@ sys.path.insert(0, str(kit.REPOSITORY))
 from tests.collection import KINDS
 from tests.trees import digest_of
 
-_ = (pack, work)
+_ = work
 type Row = Mapping[str, Any]
 
 LEASE_SECONDS = 0.5

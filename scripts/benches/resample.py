@@ -51,5 +51,5 @@ def resample(case: kit.Case) -> None:
                 for row in document[key] or ():
                     keep({**about, "kind": kind, **row})
             print(f"\n{name}, {document['torch_threads']} threads")
-            for title, _, rows in result_tables(document):
-                print(f"{title}\n{table(rows)}", flush=True)
+            for title, _, (head, *rows) in result_tables(document):
+                print(title, *table(head, rows), sep="\n", flush=True)

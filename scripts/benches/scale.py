@@ -129,7 +129,7 @@ def simulated_manifest(
 ) -> Manifest:
     """Return the head of a simulated plan."""
     return Manifest(
-        run_id=RUN_ID, sources=scan.sources, target="/result",
+        sources=scan.sources, target="/result",
         options={}, versions=tool_versions(), fps=scan.fps, block_align=0, streams=layouts,
         num_episodes=scan.num_episodes, num_frames=scan.num_episodes * FRAMES,
         source_bytes=scan.source_bytes,

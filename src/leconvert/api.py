@@ -440,7 +440,7 @@ def run_conversion(
         check_all_places(sources, target, folder)
     page = None if report is None else Path(report).resolve()
     if page is not None:
-        from leconvert.report import check_report_place
+        from leconvert.report.page import check_report_place
 
         check_report_place(page, [*sources, target])
     seconds: dict[str, float] = {}
@@ -493,7 +493,7 @@ def run_conversion(
             if migrates and push is not None:
                 done = replace(done, push=_push_migrated(run, target, push, on_hub, control))
     removes = not keep_work_dir and work_dir is None
-    if removes and not remove_work_dir(folder, run.manifest.run_id, target):
+    if removes and not remove_work_dir(folder, run.paths.run_id, target):
         progress.say(f"{folder} could not be removed. It is no longer needed.")
     if push is not None and not migrates:
         from leconvert.remote.push import push_converted
@@ -536,6 +536,7 @@ def repair(
         SourceError: The dataset is not v3.0.
         TargetError: The output exists, or ``<root>_old`` does.
         VerificationError: The repaired dataset has other changes than planned; nothing was moved.
+        SourceChangedError: The dataset was changed meanwhile.
         BusyError: Another process repairs or converts the dataset.
     """
     from leconvert.run.repairing import repair_dataset  # only this function needs its imports
@@ -610,7 +611,7 @@ def _push_migrated(
         return push(result, options, on_hub=on_hub, pause=pause, progress=control.progress)
     except HubSourceChangedError as error:
         # The Hub would copy files of the changed dataset, so this run can never be pushed.
-        give_up_run(run.work_dir.root, run.manifest.run_id)
+        give_up_run(run.work_dir.root, run.paths.run_id)
         error.next_step = (
             "Run the same command again. It begins with the present state of the repo."
         )
@@ -657,7 +658,7 @@ def _another_may_finish(
     runs: list[str] = []
     was_there = is_converted(target, to)
     try:
-        yield lambda run: runs.append(run.manifest.run_id)
+        yield lambda run: runs.append(run.paths.run_id)
     except (InterruptedRunError, HubSourceChangedError):
         raise
     except (LeconvertError, OSError) as error:
@@ -689,7 +690,7 @@ def _another_may_finish(
 def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
     if report is None:
         return nullcontext()
-    from leconvert.report import report_on_exit  # only this function needs its imports
+    from leconvert.report.page import report_on_exit  # only this function needs its imports
 
     return report_on_exit(run, report)
 
@@ -823,7 +824,7 @@ def _report(
         source=manifest.source_name,
         output=Path(manifest.target),
         kept_source=packed.kept,
-        run_id=manifest.run_id,
+        run_id=run.paths.run_id,
         episodes=manifest.num_episodes,
         frames=manifest.num_frames,
         files=sum(layout.num_files for layout in manifest.streams),
@@ -1016,7 +1017,7 @@ def split_dataset(
 
 
 def _page_beside(target: Path) -> Path:
-    from leconvert.report import default_report_place  # only this function needs its imports
+    from leconvert.report.page import default_report_place  # only this function needs its imports
 
     return default_report_place(target)
 
@@ -1327,7 +1328,7 @@ def submit_run(
         )
     run = open_run(root, allow_mixed_versions=True, only_look=True)
     check_may_submit(root, run.one_host)
-    run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
+    run_id, logs = run.paths.run_id, str(run.paths.logs_dir)
     # Checked now, and not only by the packer after all workers.
     proof.check_source(is_outline=run.manifest.outline is not None)
     proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.main import build_parser, main
-from leconvert.cli.options import push_target, take_arguments
+from leconvert.cli.options import push_target
+from leconvert.cli.sources import take_arguments
 from leconvert.model.values import LayoutOptions
 from leconvert.support.flags import (
     block_align,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.completion import completion_script
+from leconvert.cli.main import completion_script
 from leconvert.support.extras import command_for_extra
 from tests.program import Leconvert
 

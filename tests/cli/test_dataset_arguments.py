@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.main import build_parser, main
-from leconvert.cli.options import take_arguments
+from leconvert.cli.sources import take_arguments
 from leconvert.support.errors import UsageError
 from tests.trees import snapshot
 

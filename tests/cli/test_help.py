@@ -11,20 +11,29 @@ import pytest
 
 from leconvert.cli.main import COMMANDS as MAIN_COMMANDS
 from leconvert.cli.main import build_parser
-from leconvert.cli.parser import EXAMPLES, USUAL_OPTIONS, Parser
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, manual
 from leconvert.support import errors
 
 COMMANDS = {parser.prog: parser for parser in build_parser().declared()}
 
 
 def test_every_command_has_examples_and_every_example_a_command() -> None:
-    assert set(COMMANDS) == set(EXAMPLES)
-    assert all(EXAMPLES.values())
+    assert set(COMMANDS) == set(manual())
+    assert all(map(_command_lines, COMMANDS))
+
+
+def _names(places: str) -> list[str]:
+    return [place.rpartition(":")[2].replace("_", "-") for place in places.split()]
+
+
+def _command_lines(name: str) -> list[str]:
+    lines = map(str.strip, manual()[name][1].splitlines())
+    return [line for line in lines if not line.startswith("#")]
 
 
 def test_the_parser_accepts_each_example() -> None:
-    examples = [(name, line) for name in COMMANDS for _, line in EXAMPLES[name]]
-    for prog, line in examples:
+    given = [(name, line) for name in COMMANDS for line in _command_lines(name)]
+    for prog, line in given:
         words = shlex.split(line.partition(" > ")[0])
         assert " ".join(words).startswith(prog)
         options = build_parser().parse_args(words[1:])
@@ -81,8 +90,8 @@ def test_the_help_shows_every_command_below_what_people_come_for() -> None:
     headings = re.findall(r"^ {4}(\S.*):$", listed, re.MULTILINE)
     assert headings == [heading for heading in MAIN_COMMANDS if heading is not None]
     names = re.findall(r"^ {6}([a-z][a-z-]*) ", listed, re.MULTILINE)
-    unlisted = {name for name, _ in MAIN_COMMANDS[None]}
-    known = [name for group in MAIN_COMMANDS.values() for name, _ in group]
+    unlisted = _names(MAIN_COMMANDS[None])
+    known = [name for places in MAIN_COMMANDS.values() for name in _names(places)]
     assert names == [name for name in known if name not in unlisted]
     assert set(known) == {prog.split()[1] for prog in COMMANDS if len(prog.split()) == 2}
 
@@ -167,7 +176,7 @@ def test_a_usual_option_is_an_option() -> None:
 
 def test_the_docs_name_every_command_and_every_option_of_convert() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "cli.md").read_text("utf-8")
-    commands = {name for heading, of in MAIN_COMMANDS.items() if heading for name, _ in of}
+    commands = {name for heading, of in MAIN_COMMANDS.items() if heading for name in _names(of)}
     rows = "\n".join(re.findall(r"^\| .*", page, re.MULTILINE))
     named = set(re.findall(r"`([a-z-]+)", rows))
     assert commands <= named

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from leconvert import convert
-from leconvert.cli.progress import LineProgress
+from leconvert.cli.progress import ShownProgress
 from leconvert.dataset import statistics
 from leconvert.model.repairs import RepairOptions
 from leconvert.run.conversion import WorkerOptions
@@ -58,7 +58,7 @@ def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the progress, which a test sets; no clock ticks beside it."""
     now = [0.0]
-    monkeypatch.setattr("leconvert.cli.progress.Clock._run", lambda _: None)
+    monkeypatch.setattr("leconvert.cli.progress._Ticking._run", lambda _: None)
     monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -66,7 +66,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def told(now: list[float], name: str, unit: str, steps: dict[float, int]) -> list[str]:
     """Return the lines of a stage that advances by these amounts at these seconds."""
     stream = io.StringIO()
-    with LineProgress(stream).stage(name, sum(steps.values()), unit) as stage:
+    with ShownProgress(stream).stage(name, sum(steps.values()), unit) as stage:
         for now[0], number in steps.items():
             stage.advance(number)
     return stream.getvalue().splitlines()
@@ -98,7 +98,7 @@ def converted(source: Path, out: Path, **repairs: bool) -> str:
         output=out,
         repairs=RepairOptions(**repairs),
         workers=WorkerOptions(max_workers=1),
-        progress=LineProgress(stream),
+        progress=ShownProgress(stream),
     )
     return stream.getvalue()
 
@@ -154,6 +154,6 @@ def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(
     told = threading.Event()
     monkeypatch.setattr("leconvert.cli.progress._LINE_EVERY_SECONDS", 0.001)
     stream = Stream()
-    with LineProgress(stream).stage("work", 1024, "B"):
+    with ShownProgress(stream).stage("work", 1024, "B"):
         assert told.wait(30)
         assert stream.getvalue().startswith("work: 0 B of 1.0 KiB (")

@@ -132,7 +132,7 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
     old = plan(small_source, out, work)
     with frozen_before(lambda: run_worker(work), *EACH_SHARD) as worker:
         new = plan(small_source, out, work, restart=True)
-        assert new.manifest.run_id != old.manifest.run_id
+        assert new.paths.run_id != old.paths.run_id
         run_worker(work)
         packed = {batch: read_done(new.paths, batch) for batch in range(5)}
         pack_run(new)
@@ -140,13 +140,13 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
         ended = worker.thaw()
     if looks:
         assert isinstance(ended, PlanMismatchError), ended
-        assert new.manifest.run_id in str(ended)
+        assert new.paths.run_id in str(ended)
     else:  # it does its own run's batches, for nobody
         assert getattr(ended, "batches_done", None) == 5, ended
     assert len(list_batches(old.paths.done_dir)) == (1 if looks else 5)
     assert {b: read_done(new.paths, b) for b in packed} == packed
     assert digest_of(out) == quiet_digest
-    assert WorkDir(work).current_run_id() == new.manifest.run_id
+    assert WorkDir(work).current_run_id() == new.paths.run_id
 
 
 @pytest.mark.parametrize("before", [ALL_SHARDS, EACH_SHARD], ids=["all shards", "each shard"])

@@ -11,10 +11,9 @@ import pytest
 
 from leconvert.api import convert
 from leconvert.model.values import LayoutOptions
-from leconvert.report import gather, gather_run
 from leconvert.report.page import page
-from leconvert.report.records import moment
-from leconvert.report.values import AttemptEnd, StoryState
+from leconvert.report.status import moment
+from leconvert.report.values import AttemptEnd, StoryState, gather, gather_run
 from leconvert.run.conversion import ProofOptions, WorkerOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, void_done
 from leconvert.run.packer import pack_run
@@ -308,7 +307,7 @@ def test_a_record_that_is_torn_is_named_and_the_rest_is_told(
     run = open_run(tmp_path / "copy" / "work", only_look=True)
     run.paths.done(2).write_bytes(b"{")
     fields = {"generation": 1, "attempt": "attempts/000003/0001-a", "shards": "none"}
-    raw = encode_record("done", 1, run.manifest.run_id, fields)
+    raw = encode_record("done", 1, run.paths.run_id, fields)
     replace_record(run.paths.done(3), raw)
     story = gather_run(run)
     assert [remark[:24] for remark in story.remarks] == [

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.report import check_report_place, write_report
 from leconvert.report.charts import TimeAxis, rates
-from leconvert.report.page import page
+from leconvert.report.page import check_report_place, page, write_report
 from leconvert.report.values import (
     Attempt,
     AttemptEnd,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import NamedTuple
 
 from leconvert.api import ConversionReport, convert
 from leconvert.cli.output import show
@@ -30,24 +29,11 @@ DEMO_SPEC = DatasetSpec(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DemoReport:
+class DemoReport(NamedTuple):
     """The demo's conversion and the check of its result."""
 
     conversion: ConversionReport
     verification: VerificationReport
-
-    def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping."""
-        return {
-            "conversion": self.conversion.as_record(),
-            "verified": {
-                "ok": self.verification.ok,
-                "depth": self.verification.depth,
-                "rows": self.verification.rows,
-                "video_frames": self.verification.video_frames,
-            },
-        }
 
 
 def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
@@ -94,8 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the demo, and print the outcome and the places."""
     report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
-    code = 0 if report.verification.ok else VerificationError.exit_code
-    return show(options, report.as_record(), _lines(report), code)
+    proof = report.verification
+    record = {
+        "conversion": report.conversion.as_record(),
+        "verified": {
+            name: getattr(proof, name) for name in ("ok", "depth", "rows", "video_frames")
+        },
+    }
+    return show(options, record, _lines(report), 0 if proof.ok else VerificationError.exit_code)
 
 
 def _lines(report: DemoReport) -> Iterator[str]:

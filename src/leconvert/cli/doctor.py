@@ -460,17 +460,18 @@ def _tested_with(outcome: Mapping[str, Any]) -> str:
 
 def _promises(findings: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     """Return a table; in a narrow terminal the observation is below its promise."""
-    rows: list[list[object]] = [["promise", "holds", "observed, or what leconvert does instead"]]
+    rows = []
     for found in findings:
         note = found["note"]
         if not found["holds"]:
             note = f"{note}: {found['instead']}" if note else found["instead"]
-        rows.append([found["says"], "yes" if found["holds"] else "no", note])
-    lines = table([*row[:2], shorten(str(row[2]), _NOTE_WIDTH)] for row in rows).splitlines()
+        rows.append((found["says"], "yes" if found["holds"] else "no", note))
+    head = "promise", "holds", "observed, or what leconvert does instead"
+    lines = table(head, ([*row[:2], shorten(row[2], _NOTE_WIDTH)] for row in rows))
     if max(map(len, lines)) <= width:
         return lines
     lines = []
-    for says, holds, note in rows[1:]:
+    for says, holds, note in rows:
         lines += [f"{says}: {holds}", *([f"  {note}"] if note else [])]
     return lines
 

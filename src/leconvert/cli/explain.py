@@ -103,24 +103,16 @@ def _findings() -> dict[str, list[dict[str, Any]]]:
 
     does = {told.name: told.help for told in (*flags_of(LayoutOptions), *flags_of(RepairOptions))}
     found: dict[str, list[dict[str, Any]]] = {}
-    for code, kind in SOURCE_CATALOGUE.items():
-        found.setdefault(code, []).append(
-            {
-                "dataset": "source",
-                "severity": kind.severity,
-                "meaning": kind.meaning,
-                "remedies": list(_remedies(kind, does)),
-            }
-        )
-    for code, other in V3_CATALOGUE.items():
-        found.setdefault(code, []).append(
-            {
-                "dataset": "v3.0",
-                "severity": other.severity,
-                "meaning": other.meaning,
-                "remedies": [{"flag": None, "does": other.remedy}],
-            }
-        )
+    for dataset, catalogue in (("source", SOURCE_CATALOGUE), ("v3.0", V3_CATALOGUE)):
+        for code, kind in catalogue.items():
+            found.setdefault(code, []).append(
+                {
+                    "dataset": dataset,
+                    "severity": kind.severity,
+                    "meaning": kind.meaning,
+                    "remedies": list(_remedies(kind, does)),
+                }
+            )
     return found
 
 

@@ -24,7 +24,7 @@ from leconvert.cli.options import (
     push_of_each,
 )
 from leconvert.cli.output import former_line, print_sentence, show, table
-from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output, command_at
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
@@ -43,33 +43,17 @@ if TYPE_CHECKING:
         FoundDataset,
         Line,
         PolicyRule,
+        PricedDataset,
         SuggestedRule,
         Suggestion,
     )
     from leconvert.remote.source import HubGroup
 
 
-# Name and one line of help.
-_COMMANDS = (
-    ("convert", "convert all datasets of a list; the word convert may be left out"),
-    ("report", "write one HTML page and one CSV file about all datasets of a fleet"),
-    ("find", "list the datasets below a folder, and what is wrong with each"),
-    ("suggest", "print a policy for datasets that were not converted; no option in it loses data"),
-)
-
-
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("fleet_command", {"": _COMMANDS}, _place, usual=lambda _: "convert")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command."""
-    return command_at(_place(options.fleet_command)).run(options)
-
-
-def _place(command: str) -> str:
-    return f"leconvert.cli.fleet:{command}"
+    places = "fleet:convert fleet:report fleet:find fleet:suggest"
+    parser.add_commands("fleet_command", {"": places}, usual=lambda _: "convert")
 
 
 # ``leconvert fleet convert``.
@@ -282,26 +266,10 @@ def _price_lines(price: FleetPrice) -> list[str]:
     finished = len(price.datasets) - len(wrong) - len(ready)
     unseen = [one for one in ready if not one.is_scanned]
     stays = [one.moves for one in ready if one.moves is not None]
-    rows: list[list[object]] = [["dataset", "episodes", "size", "files", "reason"]]
-    rows += [
-        [
-            one.name,
-            *(
-                ["-", "-", "-", ", ".join(one.stops_at)]
-                if one.stops_at
-                else ["finished", "-", "-", ""]
-                if one.is_finished
-                else [
-                    one.episodes,
-                    amount(one.source_bytes),
-                    one.files if one.is_scanned else "-",
-                    "",
-                ]
-            ),
-        ]
-        for one in price.datasets
-    ]
-    lines = table(rows).splitlines()
+    lines = table(
+        ("dataset", "episodes", "size", "files", "reason"),
+        ((one.name, *_price_cells(one)) for one in price.datasets),
+    )
     lines += [
         "",
         f"{count(len(ready), 'dataset')} to convert: {sum(one.episodes for one in ready):,} "
@@ -342,6 +310,14 @@ def _price_lines(price: FleetPrice) -> list[str]:
         lines += reason_lines("reason", price.why_set_aside())
     lines.append("Nothing was written.")
     return lines
+
+
+def _price_cells(one: PricedDataset) -> tuple[object, ...]:
+    if one.stops_at:
+        return "-", "-", "-", ", ".join(one.stops_at)
+    if one.is_finished:
+        return "finished", "-", "-", ""
+    return one.episodes, amount(one.source_bytes), one.files if one.is_scanned else "-", ""
 
 
 # ``leconvert fleet report``.

@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Buffer, Callable, Collection, Iterator, Sequence
+from collections.abc import Buffer, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from leconvert._version import __version__
 from leconvert.cli.output import print_findings, print_sentence
-from leconvert.cli.parser import Parser, command_at, examples_text, nearest
+from leconvert.cli.parser import Parser, examples_text, nearest
 from leconvert.support.errors import (
     REPORT_IT,
     FindingsError,
@@ -29,61 +29,24 @@ from leconvert.support.errors import (
     LeconvertError,
     UsageError,
 )
+from leconvert.support.extras import missing_package
 from leconvert.support.storage_errors import storage_error, undecodable_path
 from leconvert.support.text import without_credentials
 
 # Every command of the program, and its parser.
 
 
-# By purpose: name and one line of help.
-COMMANDS = {
+# Their places, by what people come for; `commands.txt` says what each does.
+COMMANDS: Mapping[str | None, str] = {
     "convert and edit": (
-        ("convert", "convert a dataset, or a part of it"),
-        ("merge", "merge datasets into one, without encoding a video"),
-        ("split", "split a dataset: each episode into exactly one part"),
-        ("trim", "cut frames off the beginning or the end of episodes"),
-        ("repair", "repair what check finds in a v3.0 dataset"),
-        ("fleet", "convert many datasets with one pool of workers"),
-        ("undo", "put back what a conversion or repair replaced"),
-        ("clean", "remove leftovers of finished and discarded runs"),
+        "convert convert:merge convert:split convert:trim convert:repair fleet upkeep:undo "
+        "upkeep:clean"
     ),
-    "on many hosts": (
-        ("plan", "scan a dataset and write a plan for workers"),
-        ("work", "run one worker on a work dir, on any host"),
-        ("submit", "start workers, then pack, as SLURM jobs"),
-        ("pack", "assemble the result and put it in place"),
-        ("status", "show the progress of a run"),
-        ("release", "let workers try failed or stuck batches again"),
-    ),
-    "check, compare, publish and load": (
-        ("check", "list what is wrong with a dataset, v2.x or v3.0"),
-        ("verify", "compare a result with its source"),
-        ("report", "write an HTML report of a run or a dataset"),
-        ("push", "upload a v3.0 dataset to the Hub or to other storage"),
-        ("probe", "measure how fast and correctly a dataset loads"),
-    ),
-    "first steps and help": (
-        ("demo", "make a small dataset, convert it and compare both"),
-        ("explain", "explain an exit code or a finding, and what to do"),
-        ("doctor", "show missing packages, and test a file system"),
-        ("completion", "print a script that completes command lines"),
-    ),
+    "on many hosts": "plan work work:submit work:pack status upkeep:release",
+    "check, compare, publish and load": "verify:check verify status:report push probe",
+    "first steps and help": "demo explain doctor main:completion",
     # Not listed: `doctor DIR` and `push RESULT URL` are the same.
-    None: (
-        ("check-fs", "test whether hosts can share a file system; the same as doctor DIR"),
-        ("mirror", "upload a v3.0 dataset to a URL; the same as push RESULT URL"),
-    ),
-}
-# Commands that share a module.
-_BESIDE_OTHERS = {
-    "check-fs": "doctor:check_fs",
-    "clean": "upkeep:clean",
-    "merge": "edit:merge",
-    "mirror": "push:mirror",
-    "release": "upkeep:release",
-    "split": "edit:split",
-    "trim": "edit:trim",
-    "undo": "upkeep:undo",
+    None: "doctor:check_fs push:mirror",
 }
 # Commands that start workers, and the modules that these import.
 _FORKED_MODULES = dict.fromkeys(
@@ -105,7 +68,7 @@ def build_parser() -> Parser:
         epilog=examples_text("leconvert") + _MORE_HELP,
     )
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
-    parser.add_commands("command", COMMANDS, command_place)
+    parser.add_commands("command", COMMANDS)
     parser.advice = lambda words: _meant(words, parser.commands)
     return parser
 
@@ -123,11 +86,6 @@ def _meant(words: Sequence[str], commands: Collection[str]) -> str | None:
         f"Put a command first: `leconvert check {shlex.quote(first)}` lists what is wrong with a "
         f"dataset, `leconvert convert {shlex.quote(first)}` converts it."
     )
-
-
-def command_place(name: str) -> str:
-    """Return the place of a command's module; see `command_at`."""
-    return f"leconvert.cli.{_BESIDE_OTHERS.get(name, name)}"
 
 
 # Messages of a failed program. Printing them never fails.
@@ -236,12 +194,11 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
         code = 0
         if options is not None:
             options.command_line = ["leconvert", *given]
-            command = command_at(command_place(options.command))
             if forks and options.command in _FORKED_MODULES:
                 from leconvert.support.forkserver import serve_forks
 
                 serve_forks(_FORKED_MODULES[options.command])
-            code = command.run(options)
+            code = options.run(options)
         sys.stdout.flush()
     except LeconvertError as error:
         return fail(error, as_json=as_json)
@@ -408,3 +365,49 @@ def _handled(handle: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# ``leconvert completion``.
+
+
+_SHELLS = ("bash", "zsh", "fish")
+# The metavar of an argument tells the kind of its value.
+_FOLDERS = frozenset({
+    "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
+    "WORK_DIR|DATASET",
+})  # fmt: skip
+_FILES = frozenset({"FILE", "LIST_FILE"})
+
+
+def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "shell", choices=_SHELLS, metavar="SHELL", help=("the shell: bash, zsh or fish")
+    )
+
+
+def run_completion(options: argparse.Namespace) -> int:
+    """Print the script."""
+    print(completion_script(options.shell))
+    return 0
+
+
+def completion_script(shell: str) -> str:
+    """Return a script that completes commands, options, their choices, files and folders.
+
+    The script needs no Python when it completes.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise missing_package("This needs shtab", "completion") from None
+    # A script is still used in terminals of another width.
+    os.environ["COLUMNS"] = "100"
+    parser = build_parser()
+    for command in parser.declared():
+        for argument in command.arguments():
+            if argument.metavar in _FOLDERS:
+                argument.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif argument.metavar in _FILES:
+                argument.complete = shtab.FILE  # type: ignore[attr-defined]
+    return str(shtab.complete(parser, shell))

@@ -9,12 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
@@ -35,16 +33,12 @@ from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engi
 from leconvert.run.engines.options import RayOptions, Site, SlurmOptions, site_from
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of
-from leconvert.support.machine import lerobot_home
-from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.transfer.names import HubName, download_command, is_of_the_hub, repository_of
+from leconvert.transfer.names import HubName
 from leconvert.transfer.options import PushOptions, ScratchOptions
-from leconvert.workdir.swap import is_same_folder, source_as_output
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.remote.provenance import Origin
     from leconvert.run.engines import Engine
 
 # From the parsed arguments to options objects.
@@ -134,6 +128,12 @@ def filled[Options: DataclassInstance](
     return kind(**{**otherwise, **given})
 
 
+def works_only(flag: str, where: str, instead: str | None = None) -> UsageError:
+    """Return the error for an option without effect; ``instead`` says what gives it one."""
+    step = f"{instead}, or leave {flag} out." if instead else f"Leave {flag} out."
+    return UsageError(f"{flag} works only {where}.", next_step=step)
+
+
 # The layout: how a dataset is cut into files and batches.
 
 
@@ -141,81 +141,11 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     """Return the options of the layout."""
     layout = filled(LayoutOptions, options)
     if hasattr(options, "loader_workers") and layout.layout != "streaming":
-        raise UsageError(
-            "--loader-workers works only with --layout streaming.",
-            next_step="Add --layout streaming, or leave --loader-workers out.",
-        )
+        raise works_only("--loader-workers", "with --layout streaming", "Add --layout streaming")
     return layout
 
 
-# Names of datasets: on the Hub, and as folders.
-
-
-def local_root(options: argparse.Namespace) -> Path:
-    """Return the folder that ``--root`` or ``--repo-id`` names. It need not exist."""
-    if options.repo_id is None and getattr(options, "revision", None) is not None:
-        raise UsageError(
-            "--revision works only with --repo-id.",
-            next_step="Add --repo-id ORG/NAME, or leave --revision out.",
-        )
-    if options.root is not None:
-        return Path(options.root)
-    if options.repo_id is None:
-        raise UsageError(
-            "No dataset is given.",
-            next_step="Give the dataset's folder, or ORG/NAME for a dataset on the Hub.",
-        )
-    return lerobot_home() / str(options.repo_id)
-
-
-def dataset_root(options: argparse.Namespace) -> Path:
-    """Return the folder that ``--root`` or ``--repo-id`` names on this machine."""
-    root = local_root(options)
-    if options.root is None and not root.is_dir():
-        raise UsageError(
-            f"The dataset {options.repo_id} is not on this machine: {root} does not exist.",
-            path=str(root),
-            next_step="Download it first: "
-            + download_command(
-                options.repo_id, None, str(lerobot_home() / repository_of(options.repo_id))
-            ),
-        )
-    return root
-
-
-def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
-    """Refuse an ``--output`` that is the source: with ``--output``, the source never changes."""
-    if options.output is not None and is_same_folder(Path(options.output).resolve(), local):
-        raise source_as_output(local)
-
-
-# The local folder for files that workers download from the Hub.
-
-
-def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
-    """Refuse a scratch folder if no worker downloads files."""
-    flag = next(iter(given_flags(options, ScratchOptions)), None)
-    if flag is None or (stream and options.repo_id is not None):
-        return
-    if options.repo_id is None:
-        raise UsageError(
-            f"{flag} works only for a dataset on the Hub. The dataset {str(options.root)!r} is not "
-            "on the Hub.",
-            next_step=f"Leave {flag} out.",
-        )
-    raise UsageError(
-        f"{flag} works only if worker processes download the files. This command would download "
-        f"all of {options.repo_id} before the conversion.",
-        next_step="Add --engine local: worker processes then download the files batch by batch.",
-    )
-
-
 # Options of workers: leases, versions and patience.
-
-
-def add_version_option(parser: argparse._ActionsContainer) -> None:
-    """Add ``--allow-mixed-versions``."""
-    add_flags(parser, PlanOptions, without=("restart", "one_host"))
 
 
 # Nobody watches workers on other hosts: they keep trying for this long if a disk or a mount fails.
@@ -229,7 +159,7 @@ def lease_options(
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
 
-# Sources with a URL: a revision on the Hub, or a folder in other storage.
+# Types of arguments that are paths.
 
 
 def path_or_url(text: str) -> Path | str:
@@ -256,149 +186,16 @@ def local_dataset(text: str) -> Path:
     return Path(text)
 
 
-def name_on_the_hub(options: argparse.Namespace) -> None:
-    """Turn ``--root hf://datasets/ORG/NAME@REV`` into ``--repo-id`` and ``--revision``."""
-    if not isinstance(options.root, str) or not is_of_the_hub(options.root):
-        return
-    repo_id, revision = _on_the_hub(options.root)
-    for name, found in (("repo_id", repo_id), ("revision", revision)):
-        if getattr(options, name) not in (None, found):
-            option = f"--{name.replace('_', '-')}"
-            raise _exclude(options.root, option)
-    options.repo_id, options.revision, options.root = repo_id, revision, None
-
-
-def _on_the_hub(url: str) -> tuple[str, str | None]:
-    found = HubName.parse(url, bare=False)
-    if found is None:
-        raise UsageError(
-            f"{url} is not an address of a dataset on the Hub.",
-            path=url,
-            next_step="Write hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV; for a folder of "
-            "a repo, write hf://datasets/ORG/NAME/path/to/dataset@REV.",
-        )
-    return found.repo_id, found.revision or None
-
-
-@contextmanager
-def source_at(
-    place: Path | str,
-    scratch_dir: Path | None,
-    progress: Progress = NO_PROGRESS,
-    stop: threading.Event | None = None,
-) -> Iterator[Path]:
-    """Provide a source for the block. A source with a URL is downloaded, and removed afterwards."""
-    if isinstance(place, Path):
-        yield place.resolve()
-        return
-    with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
-        if is_of_the_hub(place):
-            from leconvert.remote.source import download
-
-            repo_id, revision = _on_the_hub(place)
-            target = Path(folder) / "source"
-            yield download(
-                repo_id, revision, target, also_v3=True, stop=stop, progress=progress
-            ).source
-        else:
-            from leconvert.remote.stores import download_tree
-
-            yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
-
-
 # Options of a plan, for ``plan`` and ``convert``: source, target and layout.
 
 
-def take_arguments(options: argparse.Namespace) -> None:
-    """Turn DATASET and OUTPUT into ``--root`` or ``--repo-id``, and ``--output``.
-
-    A URL of the Hub becomes ``--repo-id`` and ``--revision``.
-
-    DATASET is a URL if it contains ``://``. It is a folder if it exists, or if it is not of the
-    form ORG/NAME or ORG/NAME/path, with or without @REV. Otherwise it is a name on the Hub. If both
-    make sense, it is refused.
-    """
-    if options.result is not None:
-        if options.output is not None and options.output.resolve() != options.result.resolve():
-            raise UsageError(
-                "Two folders are given for the result: "
-                f"{options.result} and --output {options.output}.",
-                next_step="Give one of them.",
-            )
-        options.output = options.result
-    given, options.dataset = options.dataset, None
-    if given is not None:
-        given = _spelled_out(given)
-    if given is not None and _is_hub_name(given):
-        if options.repo_id not in (None, given):
-            raise _two_sources(given, f"--repo-id {options.repo_id}")
-        options.repo_id = given
-    elif given is not None:
-        root = path_or_url(given)
-        for flag, other in (("--root", options.root), ("--repo-id", options.repo_id)):
-            if other is not None and not (flag == "--root" and _is_same(other, root)):
-                raise _two_sources(given, f"{flag} {other}")
-        options.root = root
-    name_on_the_hub(options)
-    if isinstance(options.root, str) and options.repo_id is not None:
-        raise _two_sources(options.root, f"--repo-id {options.repo_id}")
-
-
-def hub_dataset(given: str) -> tuple[str, str | None] | None:
-    """Return the name on the Hub and the revision that DATASET means; None for another place."""
-    given = _spelled_out(given)
-    if is_of_the_hub(given) and "://" in given:
-        return _on_the_hub(given)
-    return (given, None) if _is_hub_name(given) else None
-
-
-def _spelled_out(given: str) -> str:
-    """Return the URL for ``ORG/NAME@REV``; anything else unchanged."""
-    named = HubName.parse(given) if "@" in given and "://" not in given else None
-    if named is None or os.path.lexists(given) or not _is_hub_name(named.repo_id):
-        return given
-    return str(named)
-
-
-def _is_hub_name(given: str) -> bool:
-    if "://" in given or HubName.parse(given) != HubName(given):
-        return False
-    downloaded = (lerobot_home() / given).is_dir()
-    if os.path.lexists(given):
-        is_unclear = downloaded and not Path(given).samefile(lerobot_home() / given)
-    else:
-        # If the first part is a folder here, the name is more likely a mistyped path.
-        is_unclear = not downloaded and Path(given.split("/", maxsplit=1)[0]).is_dir()
-    if is_unclear:
-        word = shlex.quote(given)
-        raise UsageError(
-            f"{given} may mean a folder here or a dataset on the Hub.",
-            next_step=(
-                f"Write ./{word} for the folder, or hf://datasets/{word} for the dataset on "
-                "the Hub."
-            ),
-        )
-    return not os.path.lexists(given)
-
-
-def _is_same(one: Path | str, other: Path | str) -> bool:
-    if isinstance(one, Path) and isinstance(other, Path):
-        return one.resolve() == other.resolve()
-    return one == other
-
-
-def _exclude(one: object, other: str) -> UsageError:
+def exclude(one: object, other: str) -> UsageError:
+    """Return the error for two options of which only one may be given."""
     return UsageError(f"{one} and {other} exclude each other.", next_step="Give one of them.")
 
 
-def _two_sources(given: str, option: str) -> UsageError:
-    return UsageError(
-        f"Two sources are given: {given} and {option}.", next_step="Give one of them."
-    )
-
-
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Add source, target and layout; see `take_arguments`."""
+    """Add source, target and layout; see `leconvert.cli.sources.take_arguments`."""
     parser.add_argument(
         "dataset", nargs="?", metavar="DATASET",
         help="the dataset: a folder, ORG/NAME on the Hub, or a URL",
@@ -524,7 +321,7 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     """Return the place for the page of ``--report``; None if it was not given."""
     if given is None:
         return None
-    from leconvert.report import default_report_place  # its imports take time
+    from leconvert.report.page import default_report_place  # its imports take time
 
     return default_report_place(target) if given == Path() else given.resolve()
 
@@ -586,10 +383,7 @@ def check_whose_options(options: argparse.Namespace) -> None:
         if options.engine not in engines:
             typed = as_typed(options, flag)
             added = " or ".join(f"--engine {engine}" for engine in engines)
-            raise UsageError(
-                f"{typed} works only with --engine {' or '.join(engines)}.",
-                next_step=f"Add {added}, or leave {typed} out.",
-            )
+            raise works_only(typed, f"with --engine {' or '.join(engines)}", f"Add {added}")
     if options.engine_option and options.engine in (None, *BUILT_IN):
         raise UsageError(
             f"--engine-option {options.engine_option[0]} works only with an engine that a "
@@ -648,7 +442,7 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     if options.engine is not None:
         by_engine = options.engine != "inline"
         if asked not in (None, by_engine):
-            raise _exclude(f"--engine {options.engine}", word)
+            raise exclude(f"--engine {options.engine}", word)
         asked, word = by_engine, f"--engine {options.engine}"
     if asked and options.max_workers is not None:
         raise UsageError(
@@ -663,78 +457,9 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     return asked
 
 
-# Options of commands that submit jobs to SLURM, declared once.
-
-
-_RESOURCES = (
-    ("nodes", "N", "number of nodes, each with one process"),
-    ("cpus", "N", "cores of each node"),
-    ("mem", "SIZE", "memory of each node, such as 64G"),
-    ("time", "HH:MM:SS", "the longest run time"),
-    ("gpus", "N", "GPUs of each node"),
-)
-
-
-def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
-    """Add the resources of a job, and its account."""
-    group = parser.add_argument_group("SLURM", argument_default=argparse.SUPPRESS)
-    asked = [
-        group.add_argument(
-            f"--{name}", action="append", default=[],
-            metavar=f"[NAME=]{metavar}" if named else metavar,
-            help=f"{what}; with NAME= for one job; may be given several times" if named else what,
-        )
-        for name, metavar, what in _RESOURCES
-    ]  # fmt: skip
-    asked += add_flags(group, Site)
-    group.add_argument(
-        "--slurm",
-        action=Settings,
-        actions=asked,
-        help="a resource of a SLURM job",
-    )
-    # Without --submit, a training starts on GPUs of this machine.
-    hide(*(each for each in asked if named or each.dest != "gpus"))
-    group.add_argument(
-        "--dry-run", action="store_true", default=False,
-        help="print a shell script that would submit the same; submit nothing",
-    )  # fmt: skip
-
-
 def site(options: argparse.Namespace) -> Site:
     """Return account, partition and program, as given or from the environment."""
     return site_from(os.environ, filled(Site, options))
-
-
-def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """Return the values that were given for the resources of jobs, by resource."""
-    return {name: getattr(options, name) for name, *_ in _RESOURCES}
-
-
-def refuse_slurm_options(options: argparse.Namespace) -> None:
-    """Refuse resources if nothing is submitted."""
-    for name, *_ in _RESOURCES:
-        if getattr(options, name):
-            raise UsageError(f"--{name} works only with --submit.")
-
-
-def passed_on(
-    options: argparse.Namespace, declared: argparse.ArgumentParser, *, without: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return the options that differ from their defaults, as a command line."""
-    words: list[str] = []
-    for name, default in vars(declared.parse_args([])).items():
-        value = getattr(options, name)
-        if value == default or name in without:
-            continue
-        flag = "--" + name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, list | tuple):
-            words += [f"{flag}={item}" for item in value]
-        else:
-            words.append(f"{flag}={value}")
-    return tuple(words)
 
 
 # Options of a push, for ``convert`` and ``push``.
@@ -767,7 +492,7 @@ def push_of_each(options: argparse.Namespace) -> PushOptions | None:
     asked, refused = _push_wish(options)
     # After a dataset in the list, --no-push cancels the repo of the command line.
     if refused and asked == "--push-to-hub":
-        raise _exclude(refused, asked)
+        raise exclude(refused, asked)
     return push_options(options, options.push_repo_id) if asked and not refused else None
 
 
@@ -797,26 +522,26 @@ def _push_wish(options: argparse.Namespace) -> tuple[str | None, str | None]:
 
 
 def push_target(
-    options: argparse.Namespace, layout: LayoutOptions, origin: Origin | None
+    options: argparse.Namespace, layout: LayoutOptions, came_from: str | None
 ) -> str | None:
-    """Return the repo to push to; None for no push."""
+    """Return the repo to push to; None for no push. ``came_from`` is the repo of the source."""
     asked, refused = _push_wish(options)
     if asked and refused:
-        raise _exclude(refused, asked)
+        raise exclude(refused, asked)
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)
     to = layout.to
-    is_of_hub = not local and (origin is not None or options.repo_id is not None)
+    is_of_hub = not local and (came_from or options.repo_id) is not None
     if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
             f"By default, a {to} dataset is not pushed to the repo of its source, since the push "
             "would replace the v3.0 dataset in that repo.",
             next_step="Add --push-repo-id ORG/NAME to push to ORG/NAME, or add --no-push.",
         )
-    if refused or (not asked and (origin is None or local)):
+    if refused or (not asked and (came_from is None or local)):
         return None
-    found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
+    found = options.push_repo_id or came_from or options.repo_id
     if found is None:
         raise UsageError(
             "The repo for the push is not given.", next_step="Add --push-repo-id ORG/NAME."
@@ -836,10 +561,8 @@ def named_push_target(options: argparse.Namespace) -> str | None:
 
 def _refuse_push_options(options: argparse.Namespace) -> None:
     for flag in given_flags(options, PushOptions):
-        raise UsageError(
-            f"{flag} works only with a push, and this command pushes nothing.",
-            next_step=f"Add --push-repo-id ORG/NAME, or leave {flag} out.",
-        )
+        where = "with a push, and this command pushes nothing"
+        raise works_only(flag, where, "Add --push-repo-id ORG/NAME")
 
 
 def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOptions:

@@ -38,20 +38,17 @@ def columns() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def table(rows: Iterable[Sequence[object]]) -> str:
-    """Return rows as aligned columns. Numbers are aligned on the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    if not cells:
-        return ""
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    lines = []
-    for row in cells:
-        aligned = [
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table with aligned columns. Numbers are aligned on the right."""
+    cells = [head, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
             cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
             for cell, width in zip(row, widths, strict=True)
-        ]
-        lines.append("  ".join(aligned).rstrip())
-    return "\n".join(lines)
+        ).rstrip()
+        for row in cells
+    ]
 
 
 # Sentences: broken to fit a terminal, on one line for `grep`.

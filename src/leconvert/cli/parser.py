@@ -8,262 +8,30 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
-from itertools import takewhile, zip_longest
+from itertools import batched, takewhile, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from leconvert.support.errors import UsageError
 
-# Examples at the end of each command's help: a purpose, and the command line for it.
+# The purpose of each command, and the examples at the end of its help. ``commands.txt`` has a block
+# for each command, which begins with the command in brackets; a line ends before column 80.
 
 
-# By program, such as ``leconvert probe run``. A line ends before column 80.
-EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
-    "leconvert": (
-        ("try leconvert on a small dataset that it makes", "leconvert demo"),
-        ("convert a dataset on this machine", "leconvert convert my_dataset"),
-    ),
-    "leconvert convert": (
-        ("in place; the source is kept as my_dataset_old", "leconvert convert my_dataset"),
-        ("beside the source", "leconvert convert my_dataset my_dataset_v30"),
-        (
-            "from the Hub and back to it, in one commit with the tag v3.0",
-            "leconvert convert ORG/NAME",
-        ),
-        (
-            "with 8 processes; more can join from other hosts",
-            "leconvert convert my_dataset -j 8",
-        ),
-        (
-            "with 40 workers that SLURM starts",
-            "leconvert convert my_dataset --engine slurm --slurm nodes=10",
-        ),
-        ("show what would be done; change nothing", "leconvert convert my_dataset --dry-run"),
-    ),
-    "leconvert merge": (
-        ("two datasets, of any versions", "leconvert merge first second --output both"),
-        (
-            "leave out a feature that one of them lacks",
-            "leconvert merge first second -o both --drop-feature observation.effort",
-        ),
-    ),
-    "leconvert fleet": (
-        ("write a list of all datasets, with what is wrong",
-         "leconvert fleet find recordings > list.txt"),
-        ("show what would be done; change nothing",
-         "leconvert fleet list.txt -o out --work-dir run --dry-run"),
-        ("convert them all", "leconvert fleet list.txt -o out --work-dir run"),
-    ),
-    "leconvert fleet convert": (
-        ("convert all datasets of a list",
-         "leconvert fleet convert list.txt -o out --work-dir run"),
-        ("with repairs that a policy allows",
-         "leconvert fleet convert list.txt -o out --work-dir run --policy policy.toml"),
-    ),
-    "leconvert fleet report": (
-        ("write fleet.html and fleet.csv", "leconvert fleet report run -o fleet.html"),
-    ),
-    "leconvert fleet suggest": (
-        ("write a policy", "leconvert fleet suggest run > policy.toml"),
-    ),
-    "leconvert fleet find": (
-        ("write a list", "leconvert fleet find recordings > list.txt"),
-        ("without opening any file of an episode", "leconvert fleet find recordings --no-scan"),
-    ),
-    "leconvert split": (
-        (
-            "a tenth of the episodes for validation",
-            "leconvert split my_dataset --output-dir parts --into train=0.9,val=0.1",
-        ),
-        (
-            "with the numbers of the episodes",
-            "leconvert split my_dataset --output-dir parts --into a=0-99,b=100-120",
-        ),
-    ),
-    "leconvert trim": (
-        (
-            "keep frames 30 to 199 of episode 7; the source is kept as my_dataset_old",
-            "leconvert trim my_dataset --episode 7 --frames 30:200",
-        ),
-        (
-            "trim two episodes, beside the source",
-            "leconvert trim my_set -o out --episode 7 --frames 30: --episode 9 --frames :50",
-        ),
-    ),
-    "leconvert plan": (
-        (
-            "plan for workers on several hosts; all paths are on a shared file system",
-            "leconvert plan my_dataset out --work-dir my_run",
-        ),
-        ("show the plan, and write nothing", "leconvert plan my_dataset --dry-run"),
-    ),
-    "leconvert work": (
-        ("work until nothing is left; start it on any number of hosts", "leconvert work my_run"),
-        ("end after an hour without work", "leconvert work my_run --max-idle-seconds 3600"),
-    ),
-    "leconvert submit": (
-        (
-            "start 40 workers of one core each, then a packer",
-            "leconvert submit my_run --slurm nodes=10 --slurm time=02:00:00",
-        ),
-        ("see the script first", "leconvert submit my_run --slurm nodes=10 --dry-run"),
-    ),
-    "leconvert pack": (
-        ("wait for the workers, then put the result in place", "leconvert pack my_run"),
-        ("do not wait: say what is missing", "leconvert pack my_run --no-wait"),
-    ),
-    "leconvert status": (
-        ("look once", "leconvert status my_run"),
-        ("look again every 10 seconds", "leconvert status my_run --watch 10"),
-    ),
-    "leconvert release": (
-        ("retry failed batches once the cause is fixed", "leconvert release my_run --failed"),
-        ("retry batch 7, whose worker is gone", "leconvert release my_run 7"),
-    ),
-    "leconvert clean": (
-        ("show what would be removed", "leconvert clean my_run --dry-run"),
-        (
-            "remove the kept source, once every byte is proven to be in the result",
-            "leconvert clean --of my_dataset --old",
-        ),
-    ),
-    "leconvert undo": (
-        ("go back to v2.1; the v3.0 dataset becomes my_dataset_v30", "leconvert undo my_dataset"),
-    ),
-    "leconvert repair": (
-        ("show what would be changed", "leconvert repair my_dataset --dry-run"),
-        ("repair in place; the dataset is kept as my_dataset_old", "leconvert repair my_dataset"),
-    ),
-    "leconvert check": (
-        ("check a dataset, v2.x or v3.0", "leconvert check my_dataset"),
-        ("in a script: end with 3 for warnings too, and print JSON",
-         "leconvert check my_dataset --strict --json"),
-    ),
-    "leconvert check-fs": (
-        ("test with this host alone", "leconvert check-fs /shared/runs"),
-        ("with two hosts: start this on the second host first",
-         "leconvert check-fs /shared/runs --peer"),
-    ),
-    "leconvert doctor": (
-        ("check this machine", "leconvert doctor"),
-        ("check this machine and the file system of a folder", "leconvert doctor /shared/runs"),
-        ("with two hosts: start this on the second host first",
-         "leconvert doctor /shared/runs --peer"),
-        ("for a bug report", "leconvert doctor --json"),
-    ),
-    "leconvert explain": (
-        ("explain exit code 8", "leconvert explain 8"),
-        ("explain a finding that check or convert listed", "leconvert explain frame-count"),
-    ),
-    "leconvert completion": (
-        (
-            "bash: run this, then add `source ~/.leconvert.bash` to ~/.bashrc",
-            "leconvert completion bash > ~/.leconvert.bash",
-        ),
-        ("zsh: into a folder of $fpath", "leconvert completion zsh > ~/.zfunc/_leconvert"),
-        (
-            "fish",
-            "leconvert completion fish > ~/.config/fish/completions/leconvert.fish",
-        ),
-    ),
-    "leconvert report": (
-        ("report on a run, finished or not", "leconvert report my_run -o report.html"),
-        ("report on a dataset", "leconvert report my_dataset"),
-    ),
-    "leconvert verify": (
-        (
-            "compare headers, tables, times, sizes and totals",
-            "leconvert verify my_dataset --source my_dataset_old",
-        ),
-        (
-            "compare every coded packet and every row, and 100 decoded pictures",
-            "leconvert verify my_dataset --source my_dataset_old --bytes --decode 100",
-        ),
-    ),
-    "leconvert push": (
-        (
-            "show what would be done; change nothing",
-            "leconvert push my_dataset --push-repo-id ORG/NAME --dry-run",
-        ),
-        (
-            "into a pull request",
-            "leconvert push my_dataset --push-repo-id ORG/NAME --create-pr",
-        ),
-        ("to a bucket", "leconvert push my_dataset s3://BUCKET/NAME"),
-    ),
-    "leconvert mirror": (
-        ("to a bucket", "leconvert mirror my_dataset s3://BUCKET/NAME"),
-        ("to a folder, such as a mounted disk", "leconvert mirror my_dataset file:///mnt/NAME"),
-    ),
-    "leconvert demo": (
-        ("in ./leconvert-demo", "leconvert demo"),
-        ("in another folder, with JSON output", "leconvert demo my_demo --json"),
-    ),
-    "leconvert probe": (
-        ("how fast does it load?", "leconvert probe run --root my_dataset --duration-s 10"),
-        ("what is installed, and what is missing?", "leconvert probe diagnose"),
-    ),
-    "leconvert probe run": (
-        ("stream for 10 seconds", "leconvert probe run --root my_dataset --duration-s 10"),
-        (
-            "compare 100 samples with LeRobot's own loader, frame by frame",
-            "leconvert probe run --root my_dataset --check 100",
-        ),
-    ),
-    "leconvert probe limit": (
-        ("measure how fast the cores decode", "leconvert probe limit --root my_dataset"),
-    ),
-    "leconvert probe diagnose": (
-        ("check this machine", "leconvert probe diagnose"),
-        (
-            "decode one frame of a dataset on a GPU",
-            "leconvert probe diagnose --root my_dataset --decode-device cuda",
-        ),
-    ),
-    "leconvert probe summarize": (
-        ("summarize all results of a folder", "leconvert probe summarize probe-results"),
-    ),
-    "leconvert probe resample": (
-        (
-            "resample synthetic trajectories to 50 Hz",
-            "leconvert probe resample --hz 50",
-        ),
-        (
-            "resample a column of a dataset",
-            "leconvert probe resample --dataset my_dataset --columns action",
-        ),
-    ),
-    "leconvert probe submit": (
-        (
-            "see the script first",
-            "leconvert probe submit --root my_dataset --scenarios mmap_local --dry-run",
-        ),
-    ),
-    "leconvert probe train": (
-        (
-            "100 steps, a checkpoint every 20",
-            "leconvert probe train --root my_dataset --steps 100 --save-every 20",
-        ),
-        (
-            "continue from the newest checkpoint",
-            "leconvert probe train --root my_dataset --steps 200 --resume-from last",
-        ),
-    ),
-    "leconvert probe train-lerobot": (
-        (
-            "train as a configuration file says",
-            "leconvert probe train-lerobot -- --config_path=train_config.json",
-        ),
-    ),
-}  # fmt: skip
+@cache
+def manual() -> Mapping[str, tuple[str, str]]:
+    """Return the purpose of each command, and its examples: comments, each with a command line."""
+    text = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8")
+    _, *blocks = re.split(r"^\[(.*)\] ?(.*)\n", text, flags=re.MULTILINE)
+    return {prog: (does, examples) for prog, does, examples in batched(blocks, 3)}
 
 
 def examples_text(prog: str) -> str:
     """Return the end of a command's help."""
-    lines = [f"  # {what}\n  {line}" for what, line in EXAMPLES[prog]]
-    return "\n".join(["examples:", *lines]) + "\n"
+    return f"examples:\n{manual()[prog][1]}"
 
 
 # The form of the help, where argparse's own does not fit.
@@ -281,56 +49,15 @@ class HelpFormatter(argparse.HelpFormatter):
             return "".join(indent + line for line in text.splitlines(keepends=True))
         return super()._fill_text(text, width, indent)
 
-    def _iter_indented_subactions(
-        self, action: argparse.Action
-    ) -> Generator[argparse.Action, None, None]:
-        if not isinstance(action, _Commands) or not action.groups:
-            yield from super()._iter_indented_subactions(action)
-            return
-        self._indent()
-        yield from action.groups
-        self._dedent()
 
-
-class _CommandGroup(argparse.Action):
-    """A heading of the help with its commands."""
-
-    def __init__(self, heading: str, commands: Sequence[argparse.Action]) -> None:
-        super().__init__([], dest="", metavar=f"{heading}:")
-        self.commands = commands
-
-    def _get_subactions(self) -> Sequence[argparse.Action]:
-        return self.commands
-
-
-class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001
-    """Commands, and their headings in the help."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.groups: list[_CommandGroup] = []
-
-    def gather(self, heading: str) -> None:
-        """Put the commands since the last heading below this one."""
-        shown = sum(len(group.commands) for group in self.groups)
-        self.groups.append(_CommandGroup(heading, self._choices_actions[shown:]))
-
-
-class _HelpAll(argparse.Action):
+class _HelpAll(argparse._HelpAction):  # noqa: SLF001
     """Prints the help with every option."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,  # noqa: ARG002 - argparse's signature
-        values: Any,  # noqa: ARG002
-        option_string: str | None = None,  # noqa: ARG002
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *how: Any) -> None:
         """Print the help, and exit."""
         assert isinstance(parser, Parser)
         parser.usual_options = None
-        parser.print_help()
-        parser.exit()
+        super().__call__(parser, *how)
 
 
 # Options that `--help` lists for a command with many; `--help-all` lists all that are not hidden.
@@ -434,34 +161,33 @@ def edits(one: str, other: str) -> int:
     return row[-1]
 
 
-_REPLACES = (
-    "--force-conversion",
-    "converts again. A dataset that exists at the target is kept as <target>_old",
-)
-_RESUMES = "--restart", "begins a new run. Without it, the same command resumes an interrupted run"
-_WORKERS = "--num-workers", "is the number of worker processes"
-_OUTPUT = "--output", "is the folder for the result"
-_SOURCE = "--root", "is the dataset's folder or URL"
 # Words of other programs: the option here, and what it does.
 _MEANT = {
-    "--overwrite": _REPLACES,
-    "--force": _REPLACES,
-    "--replace": _REPLACES,
-    "--resume": _RESUMES,
-    "--continue": _RESUMES,
-    "--source": _SOURCE,
-    "--src": _SOURCE,
-    "--input": _SOURCE,
-    "--input-dir": _SOURCE,
-    "--dataset": _SOURCE,
-    "--out": _OUTPUT,
-    "--out-dir": _OUTPUT,
-    "--output-dir": _OUTPUT,
-    "--destination": _OUTPUT,
-    "--target": _OUTPUT,
-    "--workers": _WORKERS,
-    "--jobs": _WORKERS,
-    "--processes": _WORKERS,
+    word: meaning
+    for words, *meaning in (
+        (
+            "--overwrite --force --replace",
+            "--force-conversion",
+            "converts again. A dataset that exists at the target is kept as <target>_old",
+        ),
+        (
+            "--resume --continue",
+            "--restart",
+            "begins a new run. Without it, the same command resumes an interrupted run",
+        ),
+        (
+            "--source --src --input --input-dir --dataset",
+            "--root",
+            "is the dataset's folder or URL",
+        ),
+        (
+            "--out --out-dir --output-dir --destination --target",
+            "--output",
+            "is the folder for the result",
+        ),
+        ("--workers --jobs --processes", "--num-workers", "is the number of worker processes"),
+    )
+    for word in words.split()
 }
 # Suggested only for a misspelling of their own name: these options remove a safeguard.
 _SAFEGUARDS = (
@@ -479,7 +205,7 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
     """Return the answer to an unknown option: a suggestion, and what it does."""
     option, does = _MEANT.get(name, ("", ""))
     if option in known:
-        if (option, does) == _RESUMES:
+        if option == "--restart":  # what was meant happens without it
             return "", f"{option} {does}."
         return f"; did you mean {option}?", f"{option} {does}."
     if name in ("--yes", "-y"):
@@ -491,7 +217,7 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
 # Options with an optional value.
 
 
-class OptionalValue(argparse.Action):
+class OptionalValue(argparse._StoreAction):  # noqa: SLF001
     """An option with an optional value; a dataset may follow it.
 
     The next word is the value only if it looks like one. A word after ``=`` always is.
@@ -501,28 +227,10 @@ class OptionalValue(argparse.Action):
         otherwise: The value if none is given, as text.
     """
 
-    def __init__(
-        self,
-        option_strings: Sequence[str],
-        dest: str,
-        *,
-        looks_right: Callable[[str], bool],
-        otherwise: str,
-        **named: Any,
-    ) -> None:
-        super().__init__(option_strings, dest, nargs="?", **named)
+    def __init__(self, *, looks_right: Callable[[str], bool], otherwise: str, **named: Any) -> None:
+        super().__init__(nargs="?", **named)
         self.looks_right = looks_right
         self.otherwise = otherwise
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,  # noqa: ARG002
-    ) -> None:
-        """Store the value."""
-        setattr(namespace, self.dest, values)
 
 
 # One option that stands for many.
@@ -604,26 +312,11 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
 _LONGEST_USAGE = 240  # characters; a longer value hides the message
 
 
-class Command(NamedTuple):
-    """The two functions of a command."""
-
-    add_arguments: Callable[[Any], None]
-    run: Callable[[argparse.Namespace], int]
-
-
-def command_at(place: str) -> Command:
-    """Import a command: ``MODULE``, or ``MODULE:NAME`` if a module has several."""
-    module, _, name = place.partition(":")
-    found = import_module(module)
-    if not name:
-        return Command(found.add_arguments, found.run)
-    return Command(getattr(found, f"add_{name}_arguments"), getattr(found, f"run_{name}"))
-
-
 class Parser(argparse.ArgumentParser):
     """A command's parser.
 
-    The module of a command is imported when it first parses, so that no command pays for another.
+    The module of a command is imported when it first parses, so that no command pays for another;
+    then ``run`` of the options is the function that runs the command.
     Only the whole name of an option is accepted: an abbreviation could get another meaning with the
     next option. Every mistake in a command line raises `UsageError`.
 
@@ -644,41 +337,49 @@ class Parser(argparse.ArgumentParser):
     def add_commands(
         self,
         dest: str,
-        commands: Mapping[str | None, Iterable[tuple[str, str]]],
-        place_of: Callable[[str], str],
+        commands: Mapping[str | None, str],
         *,
         usual: Callable[[Sequence[str]], str | None] = lambda _: None,
     ) -> None:
-        """Add commands below this one, by their headings in the help.
+        """Add commands below this one.
 
-        Commands below None are not listed: another command does the same. ``usual`` returns the
-        command for words that name none.
+        Args:
+            dest: The option that gets the name of the given command.
+            commands: By their heading in the help, the places of commands in this package: a
+                module, or ``MODULE:NAME`` if the module has several. Commands below None are not
+                listed: another command does the same.
+            usual: Returns the command for words that name none.
         """
         self._usual_command = usual
-        below = self.add_subparsers(
-            dest=dest, metavar="COMMAND", title="commands", required=True, action=_Commands
-        )
-        assert isinstance(below, _Commands)
-        for heading, group in commands.items():
-            for name, line in group:
-                named = {"description": f"{line[0].upper()}{line[1:]}.", "place": place_of(name)}
+        below = self.add_subparsers(dest=dest, metavar="COMMAND", title="commands", required=True)
+        listed = below._choices_actions  # noqa: SLF001 - the lines of the help
+        for heading, places in commands.items():
+            named = {place.rpartition(":")[2].replace("_", "-"): place for place in places.split()}
+            if heading:  # shtab looks up a command by the name of each line, so this needs one
+                listed.append(argparse.Action([], dest=next(iter(named)), metavar=f"{heading}:"))
+            for name, place in named.items():
+                does, _ = manual()[f"{self.prog} {name}"]
+                how: dict[str, Any] = {"description": f"{does[0].upper()}{does[1:]}."}
                 if heading is not None:  # a command without help is not listed
-                    named["help"] = line
-                self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
-            if heading:
-                below.gather(heading)
+                    how["help"] = does
+                self.commands[name] = below.add_parser(name, place=place, **how)
+                if heading:
+                    listed[-1].metavar = f"  {name}"
 
     def declare(self) -> None:
         """Declare the options and examples, if that was not done."""
         if self._place is None:
             return
-        place, self._place = self._place, None
-        command_at(place).add_arguments(self)
+        (module, _, name), self._place = self._place.partition(":"), None
+        found = import_module(f"leconvert.cli.{module}")
+        getattr(found, f"add_{name}_arguments" if name else "add_arguments")(self)
+        if not self.commands:
+            self.set_defaults(run=getattr(found, f"run_{name}" if name else "run"))
         if dry_run := self._option_string_actions.get("--dry-run"):
             self._option_string_actions.setdefault("-n", dry_run)  # as in rsync; not listed
         if self.usual_options is not None:
             self.add_argument(
-                "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS,
+                "--help-all", action=_HelpAll, default=argparse.SUPPRESS,
                 help="show every option, and exit",
             )  # fmt: skip
         self.epilog = examples_text(self.prog) + (self.epilog or "")

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_plan_options, conversion_options, take_arguments
+from leconvert.cli.options import add_plan_options, conversion_options
 from leconvert.cli.output import (
     former_line,
     planned_lines,
@@ -19,7 +19,7 @@ from leconvert.cli.output import (
 )
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.progress import progress_for
-from leconvert.cli.sources import Places, places
+from leconvert.cli.sources import Places, places, take_arguments
 from leconvert.model.values import OVERLAY
 from leconvert.run.conversion import Control, Conversion
 from leconvert.support.text import amount, count, guessed_duration
@@ -144,7 +144,7 @@ def _lines(plan: PlanSummary) -> list[str]:
     is_overlay = plan.layout == OVERLAY
     seconds = _estimated_seconds(plan)
     lines = [
-        _files_table(plan),
+        *_files_table(plan),
         f"New: {plan.episodes - plan.kept_episodes:,} of {plan.episodes:,} episodes, "
         f"{amount(plan.source_bytes)}, in {count(plan.batches, 'batch', 'batches')}. The other "
         f"{plan.kept_episodes:,} episodes stay in their files."
@@ -212,14 +212,14 @@ def _moves(moves: MovedBytes, *, is_overlay: bool) -> Iterator[str]:
     )
 
 
-def _files_table(plan: PlanSummary) -> str:
+def _files_table(plan: PlanSummary) -> list[str]:
     if not plan.kept:
-        return table([["output", "files"], *plan.files.items()])
+        return table(("output", "files"), plan.files.items())
     rows = [
         [stream, files, plan.kept[stream], files - plan.kept[stream]]
         for stream, files in plan.files.items()
     ]
-    return table([["output", "files", "kept", "written again"], *rows])
+    return table(("output", "files", "kept", "written again"), rows)
 
 
 # ``leconvert plan``.

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from leconvert.cli.options import add_flags, filled
 from leconvert.cli.output import show, table
-from leconvert.cli.parser import Parser, add_output, command_at
+from leconvert.cli.parser import Parser, Settings, add_output, hide
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.text import amount
 
 if TYPE_CHECKING:
-    from leconvert.bench import RunOptions, SummaryLine
+    from leconvert.bench import ResampleOptions, RunOptions, SummaryLine
+    from leconvert.loading import Method
 
-
-# Name and one line of help.
-_COMMANDS = (
-    ("run", "measure one loader on one dataset"),
-    ("limit", "measure how fast the video files decode, without a loader"),
-    ("diagnose", "decode one frame; show what is installed and what is missing"),
-    ("summarize", "make a table, a CSV and plots from many results"),
-    ("resample", "measure how fast trajectories are resampled to one rate"),
-    ("submit", "measure scenarios as jobs of a SLURM cluster"),
-    ("train", "train an example model from a stream, and continue a training"),
-    ("train-lerobot", "run LeRobot's own training program on a stream"),
+_PLACES = (
+    "probe:run probe:limit probe:diagnose probe:summarize probe:resample "
+    "probe_jobs:submit probe_jobs:train probe_jobs:train_lerobot"
 )
-# These never load a decoder, so they do not need FFmpeg.
-_WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("probe_command", {"": _COMMANDS}, _place, usual=_usual_command)
+    parser.add_commands("probe_command", {"": _PLACES}, usual=_usual_command)
 
 
 def _usual_command(words: Sequence[str]) -> str | None:
@@ -46,34 +38,18 @@ def _usual_command(words: Sequence[str]) -> str | None:
     return "submit" if any(word.startswith("--scenarios") for word in words) else None
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command."""
-    if _runs_as_program() and options.probe_command not in _WITHOUT_DECODING:
-        from leconvert.bench import start_again_with_ffmpeg
+def start_with_ffmpeg() -> None:
+    """Start this process again with FFmpeg's libraries, if it is the program's own and lacks them.
 
-        start_again_with_ffmpeg()
-    return command_at(_place(options.probe_command)).run(options)
-
-
-def _runs_as_program() -> bool:
-    """Return whether this process is the program's own, so that a new one may replace it."""
+    Commands that load a decoder begin with it.
+    """
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     started_as_module = spec is not None and spec.name == "leconvert.__main__"
-    return started_as_module or sys.argv[0].endswith(("/leconvert", "\\leconvert"))
+    if started_as_module or sys.argv[0].endswith(("/leconvert", "\\leconvert")):
+        from leconvert.bench import start_again_with_ffmpeg
 
-
-# The modules of the other commands.
-_ELSEWHERE = {
-    "resample": "leconvert.cli.probe_resample",
-    "submit": "leconvert.cli.probe_submit",
-    "train": "leconvert.cli.probe_train:train",
-    "train-lerobot": "leconvert.cli.probe_train:train_lerobot",
-}
-
-
-def _place(command: str) -> str:
-    return _ELSEWHERE.get(command, f"leconvert.cli.probe:{command}")
+        start_again_with_ffmpeg()
 
 
 # Options of a measurement and of a training, which SLURM jobs also get.
@@ -209,6 +185,7 @@ def add_run_arguments(parser: Parser) -> None:
 
 def run_run(options: argparse.Namespace) -> int:
     """Measure, write the result, and print it."""
+    start_with_ffmpeg()
     from leconvert.bench import (
         draw_plots,
         failure_of,
@@ -307,6 +284,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_limit(options: argparse.Namespace) -> int:
     """Measure, write the result, and print the rates."""
+    start_with_ffmpeg()
     from leconvert.bench import dataset_place, run_limit, write_document
 
     if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
@@ -321,14 +299,13 @@ def run_limit(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     path, _ = write_document(document, Path(options.out_dir))
-    rows: list[list[object]] = [["access", "processes", "frames", "frames/s"]]
-    rows += [
-        [rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}"]
+    rows = (
+        (rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}")
         for rate in document["rates"]
-    ]
+    )
     if not options.json:
         print(f"Wrote {path}.", file=sys.stderr)
-    return show(options, document, [table(rows)])
+    return show(options, document, table(("access", "processes", "frames", "frames/s"), rows))
 
 
 # ``leconvert probe diagnose``.
@@ -346,6 +323,7 @@ def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_diagnose(options: argparse.Namespace) -> int:
     """Examine this machine, and print what is there and what is missing."""
+    start_with_ffmpeg()
     from leconvert.bench import dataset_place, diagnose_decoding
 
     named = options.root is not None or options.repo_id is not None
@@ -433,7 +411,7 @@ def run_summarize(options: argparse.Namespace) -> int:
     written = ["summary.csv"]
     if not options.no_plots and can_draw():
         written += [path.name for path in draw_plots(lines, options.folder, "summary")]
-    show(options, [line.as_record() for line in lines], [table([_HEAD, *map(_row, lines)])])
+    show(options, [line.as_record() for line in lines], table(_HEAD, map(_row, lines)))
     print(f"Wrote to {options.folder}: {', '.join(written)}.", file=sys.stderr)
     return 0
 
@@ -467,3 +445,134 @@ def _row(line: SummaryLine) -> list[object]:
 
 def _shown(value: float | None, pattern: str) -> str:
     return "-" if value is None else format(value, pattern)
+
+
+# ``leconvert probe resample``.
+
+
+_METHODS = ("linear", "previous", "nearest", "slerp")
+_OF_THE_MEASUREMENT = (
+    "num_epochs", "repeats", "warmup_batches", "preload", "threads", "seed", "loaders",
+    "end_to_end", "num_workers", "train_epochs",
+)  # fmt: skip
+
+
+def add_resample_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.usual_options = frozenset({
+        "--all", "--batch-sizes", "--columns", "--dataset", "--device", "--dtype", "--hdf5",
+        "--help", "--help-all", "--hz", "--json", "--loaders", "--method", "--mode", "--out-dir",
+        "--synthetic",
+    })  # fmt: skip
+    from leconvert.bench import ResampleOptions
+
+    group = parser.add_argument_group("trajectories (default: the synthetic set)")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--synthetic",
+        action="store_true",
+        help="use synthetic trajectories of 30 to 333 Hz and 1 to 4 s, with 7 + 14 columns",
+    )
+    add_flags(source, ResampleOptions, ("dataset", "hdf5"))
+    add_flags(group, ResampleOptions, ("source_hz", "revision"))
+    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="use only these columns")
+    add_flags(group, ResampleOptions, ("max_trajectories",))
+    group = parser.add_argument_group("what is measured")
+    add_flags(group, ResampleOptions, ("mode", "hz"))
+    methods = [
+        group.add_argument(
+            f"--{method}", action="append", default=[], metavar="COLUMN",
+            help=f"resample FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP] by {method}",
+        )
+        for method in _METHODS
+    ]  # fmt: skip
+    group.add_argument(
+        "--method", action=Settings, actions=methods, metavar="METHOD=COLUMN",
+        help="resample COLUMN with this method; COLUMN is FEATURE, FEATURE[COLUMN] or "
+            "FEATURE[START:STOP]",
+    )  # fmt: skip
+    hide(*methods)
+    group.add_argument(
+        "--dtype",
+        dest="dtypes",
+        nargs="+",
+        metavar="DTYPE",
+        help="number type: fp32 (default) or bf16",
+    )
+    group.add_argument(
+        "--device",
+        dest="devices",
+        nargs="+",
+        metavar="DEVICE",
+        help="the device: cpu (default), cuda or cuda:N",
+    )
+    group.add_argument(
+        "--batch-sizes", type=int, nargs="+", metavar="N",
+        help="numbers of trajectories in a batch (default: 16 32 64 128)",
+    )  # fmt: skip
+    add_flags(group, ResampleOptions, _OF_THE_MEASUREMENT)
+    group.add_argument(
+        "--all", action="store_true",
+        help="measure everything: both number types, a GPU if there is one, loaders and training; "
+        "write a report",
+    )  # fmt: skip
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "-o", "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
+        help=f"the folder for results (default: {DEFAULT_OUT_DIR})",
+    )  # fmt: skip
+    group.add_argument("--no-plots", action="store_true", help="draw no plots and write no report")
+    add_output(group)
+
+
+def resample_options(options: argparse.Namespace) -> ResampleOptions:
+    """Return the options of the measurement; others have the library's defaults."""
+    from leconvert.bench import ResampleOptions
+
+    methods = {
+        column: cast("Method", method) for method in _METHODS for column in getattr(options, method)
+    }
+    return filled(ResampleOptions, options, methods=methods)
+
+
+def run_resample(options: argparse.Namespace) -> int:
+    """Measure, write the result, and print it."""
+    from leconvert.bench import (
+        draw_resampling,
+        everything,
+        require_matplotlib,
+        result_tables,
+        run_resample,
+        write_document,
+    )
+
+    wanted = resample_options(options)
+    if options.all:
+        wanted = everything(wanted)
+    if options.all and not options.no_plots:
+        require_matplotlib()
+    document = run_resample(wanted, progress=progress_for(quiet=options.json))
+    out_dir = Path(options.out_dir)
+    paths = write_document(document, out_dir)
+    path, written = paths[0], [each.name for each in paths]
+    if not options.no_plots and can_draw():
+        pictures = draw_resampling(document, out_dir, path.stem)
+        written += [drawn.name for drawn in pictures]
+        if options.all:
+            from leconvert.report.page import write_resampling_report
+
+            report = path.with_suffix(".html")
+            write_resampling_report(document, report, command=_command(), pictures=pictures)
+            written.append(report.name)
+    told = (
+        "\n".join([title, *table(head, rows)])
+        for title, _, (head, *rows) in result_tables(document)
+    )
+    show(options, document, ["\n\n".join(told)])
+    print(f"Wrote to {out_dir}: {', '.join(written)}.", file=sys.stderr)
+    return 0
+
+
+def _command() -> str:
+    """Return the command line as it was given, with the program's plain name."""
+    return shlex.join(["leconvert", *sys.argv[1:]])

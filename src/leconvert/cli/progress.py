@@ -5,37 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from typing import Self, TextIO
 
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.text import amount, count, duration
-
-# A clock beside a stage: without it, a stage that takes minutes for a step looks dead.
-
-
-class Clock:
-    """Calls back in a thread, again and again, from `start` to `stop`."""
-
-    def __init__(self, every_seconds: float, tick: Callable[[], None]) -> None:
-        self._every_seconds = every_seconds
-        self._tick = tick
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leconvert-progress", daemon=True)
-
-    def start(self) -> None:
-        """Begin; call it once only."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, after the call under way."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._every_seconds):
-            self._tick()
-
 
 # The time left, shown once it is more than a guess.
 
@@ -48,7 +22,41 @@ def _tells_time_left(done: int, total: int, seconds: float) -> bool:
     return done >= _TELLING_SHARE * total or (done > 0 and seconds >= _TELLING_SECONDS)
 
 
-# Progress as bars, for a terminal.
+# A stage that shows itself again and again: otherwise one that takes minutes for a step looks dead.
+
+
+class _Ticking(ABC):
+    """A stage that a thread shows every few seconds, from the beginning of its block to the end."""
+
+    def __init__(self, every_seconds: float) -> None:
+        self._every_seconds = every_seconds
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leconvert-progress", daemon=True)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_seconds):
+            self.advance(0)
+
+    @abstractmethod
+    def advance(self, amount: int) -> None:
+        """Show that so much more is done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Show the end."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self.close()
+
+
+# A stage as a bar with rate and time left, for a terminal.
 
 
 _SHOW_EVERY_SECONDS = 1.0
@@ -62,28 +70,11 @@ _WITHOUT_RATE = frozenset({"%", "s"})
 _ROUNDED_FROM = 10
 
 
-class BarProgress:
-    """tqdm bars with rate and time left."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def stage(self, name: str, total: int, unit: str) -> Stage:
-        """Return a stage with a bar of its own."""
-        return _Bar(self._stream, name, total, unit)
-
-    def say(self, line: str) -> None:
-        """Print a line above the bars."""
-        from tqdm import tqdm
-
-        tqdm.write(line, file=self._stream)
-
-
-class _Bar:
+class _Bar(_Ticking):
     def __init__(self, stream: TextIO, name: str, total: int, unit: str) -> None:
         from tqdm import tqdm
 
-        self._lock = threading.Lock()
+        super().__init__(_SHOW_EVERY_SECONDS)
         shows_share = unit in _WITHOUT_RATE
         self._with_time_left = _SHARE_ALONE if shows_share else None
         self._bar = tqdm(
@@ -97,59 +88,36 @@ class _Bar:
             dynamic_ncols=True,
             disable=None,
         )
-        self._clock = Clock(_SHOW_EVERY_SECONDS, self._show)
 
     def advance(self, amount: int) -> None:
         with self._lock:
             bar = self._bar
+            if not amount:  # the clock
+                bar.refresh()
+                return
             if _tells_time_left(bar.n + amount, bar.total, bar.format_dict["elapsed"]):
                 bar.bar_format = self._with_time_left
             bar.update(amount)
 
-    def _show(self) -> None:
-        with self._lock:
-            self._bar.refresh()
-
-    def __enter__(self) -> Self:
-        self._clock.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clock.stop()
+    def close(self) -> None:
         self._bar.close()
 
 
-# Progress as plain lines now and then, for logs.
+# A stage as plain lines now and then, for logs.
 
 
 _LINE_EVERY_SECONDS = 5.0
 
 
-class LineProgress:
-    """A line at the beginning and the end of each stage, and every few seconds between."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def stage(self, name: str, total: int, unit: str) -> Stage:
-        """Return a stage that prints lines."""
-        return _Lines(self._stream, name, total, unit)
-
-    def say(self, line: str) -> None:
-        """Print the line."""
-        print(line, file=self._stream, flush=True)
-
-
-class _Lines:
+class _Lines(_Ticking):
     def __init__(self, stream: TextIO, name: str, total: int, unit: str) -> None:
+        super().__init__(_LINE_EVERY_SECONDS)
         self._stream = stream
         self._name = name
         self._total = total
         self._unit = unit
         self._done = 0
-        self._lock = threading.Lock()
         self._started = self._said = time.monotonic()
-        self._clock = Clock(_LINE_EVERY_SECONDS, lambda: self.advance(0))
 
     def advance(self, amount: int) -> None:
         with self._lock:
@@ -176,12 +144,7 @@ class _Lines:
     def _share(self) -> str:
         return f"{100 * self._done // max(1, self._total)} %"
 
-    def __enter__(self) -> Self:
-        self._clock.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clock.stop()
+    def close(self) -> None:
         with self._lock:
             self._print(time.monotonic())
 
@@ -200,9 +163,27 @@ def _amount(value: float, unit: str) -> str:
 # The choice between both.
 
 
-def progress_for(stream: TextIO | None = None, *, quiet: bool = False) -> Progress:
-    """Return bars on a terminal, lines elsewhere, nothing if ``quiet``."""
-    if quiet:
-        return NO_PROGRESS
-    stream = stream or sys.stderr
-    return BarProgress(stream) if stream.isatty() else LineProgress(stream)
+class ShownProgress:
+    """Progress as bars on a terminal, as lines elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        """Return a stage that is shown while its block runs."""
+        kind = _Bar if self._stream.isatty() else _Lines
+        return kind(self._stream, name, total, unit)
+
+    def say(self, line: str) -> None:
+        """Print a line, above the bars if there are any."""
+        if self._stream.isatty():
+            from tqdm import tqdm
+
+            tqdm.write(line, file=self._stream)
+        else:
+            print(line, file=self._stream, flush=True)
+
+
+def progress_for(*, quiet: bool = False) -> Progress:
+    """Return progress on stderr; none if ``quiet``."""
+    return NO_PROGRESS if quiet else ShownProgress(sys.stderr)

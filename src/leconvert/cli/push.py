@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
@@ -14,14 +14,14 @@ from leconvert.cli.options import (
     local_dataset,
     push_options,
     push_target,
+    works_only,
 )
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
 from leconvert.run.conversion import Conversion
-from leconvert.support.errors import LeconvertError, TargetError, UsageError
+from leconvert.support.errors import TargetError, UsageError
 from leconvert.support.text import amount, count
-from leconvert.transfer.client import check_can_push
 from leconvert.transfer.names import in_folder
 from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.workdir.records import WorkDir
@@ -111,10 +111,7 @@ def run(options: argparse.Namespace) -> int:
         _refuse_options_of_the_hub(options)
         return run_mirror(options)
     if options.create_bucket:
-        raise UsageError(
-            "--create-bucket works only with a URL.",
-            next_step="Give a URL such as s3://BUCKET/NAME, or leave --create-bucket out.",
-        )
+        raise works_only("--create-bucket", "with a URL", "Give a URL such as s3://BUCKET/NAME")
     how = push_options(options, options.push_repo_id)
     if datasets := _datasets_below(options.result):
         return _push_folders(options, datasets, how)
@@ -184,129 +181,69 @@ def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
 # The push after a conversion, also if only the push is left to do.
 
 
-class ResultPush:
-    """The push of a command's result.
+def planned_push(
+    options: argparse.Namespace, conversion: Conversion, places: Places
+) -> tuple[str | None, bool | None]:
+    """Return what there is to push after ``convert``.
 
-    Args:
-        options: The command's options.
-        target: The folder of the result.
-        repo_id: The repo to push to; None for no push.
-
-    Attributes:
-        done: The report of a push that was a part of the conversion.
+    Returns:
+        The repo to push to, None for no push; and whether an earlier call has put the result in
+        place, None if nothing is pushed. The record of the result tells, since it names the commit
+        that the push replaces.
     """
+    from leconvert.remote.provenance import read_provenance
 
-    def __init__(self, options: argparse.Namespace, target: Path, repo_id: str | None) -> None:
-        self._options = options
-        self._target = target
-        self.repo_id = repo_id
-        self.done: PushReport | None = None
-
-    def check(self) -> None:
-        """Refuse, before any work, a push that the token does not allow."""
-        if self.repo_id is not None:
-            check_can_push(self.repo_id)
-
-    def is_alone_left(self) -> bool | None:
-        """Return whether an earlier call has put the result in place; None if no record tells."""
-        return None
-
-    def run(self) -> PushReport | None:
-        """Push, if that is wanted and the conversion did not."""
-        if self.repo_id is None or self.done is not None:
-            return self.done
-        from leconvert.remote.push import push_converted
-
-        how = push_options(self._options, self.repo_id)
-        quiet = self._options.json or self._options.quiet
-        return push_converted(self._target, how, progress=progress_for(quiet=quiet))
-
-    def lines(self, report: PushReport | None) -> Iterator[str]:
-        """Yield what the push did, if there was one."""
-        return iter(()) if report is None else push_lines(report)
-
-    def as_record(self) -> tuple[dict[str, Any] | None, int]:
-        """Push, and return the outcome for ``--json`` and an exit code."""
-        try:
-            report = self.run()
-        except LeconvertError as error:
-            return error.as_record(), error.exit_code
-        return (None if report is None else report.as_record()), 0
+    origin, target, to = _origin(places), places.target, conversion.layout.to
+    repo_id = push_target(options, conversion.layout, origin.repo_id if origin else None)
+    if repo_id is None:
+        return None, None
+    # The records of an unfinished run are more exact.
+    is_settled = is_converted(target, to) and WorkDir(places.work_dir).current_run_id() is None
+    known = read_provenance(target) if is_settled else None
+    if known is None:
+        return repo_id, False
+    force = conversion.proof.force_conversion
+    differences = [
+        *_other_source(options, places, origin, known),
+        *_other_options(conversion, known),
+    ]
+    if not differences:
+        # --force-conversion converts a pushed result again. A result that is not pushed yet is
+        # pushed.
+        return repo_id, not (known.pushed and force)
+    if force:
+        return repo_id, False
+    anew = f"`--force-conversion` converts again and keeps this dataset as {old_dir(target)}"
+    if places.in_place:
+        anew = "or convert its source again with --output"
+    raise TargetError(
+        f"{target} already holds a {to} dataset, made from another source or with other options.",
+        path=str(target),
+        details=differences,
+        next_step=f"`leconvert push {shlex.quote(str(target))} --push-repo-id ORG/NAME` pushes "
+        f"this dataset as it is; {anew}.",
+    )
 
 
-class ConvertPush(ResultPush):
-    """The push of ``convert``."""
+def _other_source(
+    options: argparse.Namespace, places: Places, now: Origin | None, known: Provenance
+) -> list[str]:
+    """Return how this command's source differs from the source of the result."""
+    from leconvert.remote.provenance import facts_of
 
-    def __init__(self, options: argparse.Namespace, conversion: Conversion, places: Places) -> None:
-        self._places = places
-        self._conversion = conversion
-        self._origin = _origin(places)
-        repo_id = push_target(options, conversion.layout, self._origin)
-        super().__init__(options, places.target, repo_id)
-
-    def is_alone_left(self) -> bool | None:
-        """Return whether an earlier call has put the result in place; None if nothing is pushed.
-
-        The record of the result tells, since it names the commit that the push replaces.
-        """
-        from leconvert.remote.provenance import read_provenance
-
-        to = self._conversion.layout.to
-        if self.repo_id is None:
-            return None
-        if not is_converted(self._target, to):
-            return False
-        if WorkDir(self._places.work_dir).current_run_id() is not None:
-            return False  # the records of the run are more exact
-        known = read_provenance(self._target)
-        if known is None:
-            return False
-        force = self._conversion.proof.force_conversion
-        differences = [*self._other_source(known), *_other_options(self._conversion, known)]
-        if not differences:
-            # --force-conversion converts a pushed result again. A result that is not pushed yet is
-            # pushed.
-            return not (known.pushed and force)
-        if force:
-            return False
-        anew = (
-            f"`--force-conversion` converts again and keeps this dataset as {old_dir(self._target)}"
-        )
-        if self._places.in_place:
-            anew = "or convert its source again with --output"
-        raise TargetError(
-            f"{self._target} already holds a {to} dataset, made from another source or with "
-            "other options.",
-            path=str(self._target),
-            details=differences,
-            next_step=f"`leconvert push {shlex.quote(str(self._target))} --push-repo-id ORG/NAME` "
-            f"pushes this dataset as it is; {anew}.",
-        )
-
-    def _other_source(self, known: Provenance) -> list[str]:
-        """Return how this command's source differs from the source of the result."""
-        from leconvert.remote.provenance import facts_of
-
-        if self._places.in_place:
-            asked = self._options.repo_id
-            if asked is None or (known.repo_id == asked and _is_revision(self._options, known)):
-                return []
-            return [f"source: it was {known.place or 'a local dataset'}, and is {asked} now"]
-        now, here = self._origin, self._places.source
-        then = (known.repo_id, known.commit)
-        if then != ((now.repo_id, now.commit) if now else ("", "")):
-            named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
-            return [f"source: it was {known.place}, and is {named} now"]
-        is_here = here.is_dir() and not self._places.outline
-        if is_here and known.source_facts and facts_of(here) != known.source_facts:
-            return [f"source: {here} changed since {known.source} was converted"]
-        return []
-
-    def lines(self, report: PushReport | None) -> Iterator[str]:
-        """Yield what the push did, or that there was none."""
-        yield from super().lines(report)
-        if report is None and not self._options.no_push:
-            yield "  Hub           not pushed; `--push-repo-id ORG/NAME` pushes it"
+    if places.in_place:
+        asked = options.repo_id
+        if asked is None or (known.repo_id == asked and _is_revision(options, known)):
+            return []
+        return [f"source: it was {known.place or 'a local dataset'}, and is {asked} now"]
+    here, then = places.source, (known.repo_id, known.commit)
+    if then != ((now.repo_id, now.commit) if now else ("", "")):
+        named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
+        return [f"source: it was {known.place}, and is {named} now"]
+    is_here = here.is_dir() and not places.outline
+    if is_here and known.source_facts and facts_of(here) != known.source_facts:
+        return [f"source: {here} changed since {known.source} was converted"]
+    return []
 
 
 def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
@@ -318,7 +255,8 @@ def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: 
         return False
     if not _is_revision(options, known) or _other_options(conversion, known):
         return False
-    return push_target(options, conversion.layout, noted_origin(target)) is not None
+    origin = noted_origin(target)
+    return push_target(options, conversion.layout, origin.repo_id if origin else None) is not None
 
 
 def _origin(places: Places) -> Origin | None:

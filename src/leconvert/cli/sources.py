@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,27 +14,225 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from leconvert.cli.main import end_on_signals
-from leconvert.cli.options import (
-    hub_dataset,
-    local_root,
-    path_or_url,
-    push_target,
-    refuse_scratch_options,
-    refuse_source_as_output,
-)
+from leconvert.cli.options import exclude, given_flags, path_or_url, push_target, works_only
 from leconvert.cli.push import waits_for_push
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Control, Conversion
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
+from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import check_can_push
-from leconvert.transfer.names import download_command, downloaded_at
+from leconvert.transfer.names import (
+    HubName,
+    download_command,
+    downloaded_at,
+    is_of_the_hub,
+    repository_of,
+)
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.fs import is_folder, remove_tree
 from leconvert.workdir.records import WorkDir
-from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta, work_dir_beside
+from leconvert.workdir.swap import (
+    is_converted,
+    is_same_folder,
+    old_dir,
+    overlaid_meta,
+    source_as_output,
+    work_dir_beside,
+)
 
 if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
+
+# The dataset that a command line names: a folder, a name on the Hub, or a URL.
+
+
+def take_arguments(options: argparse.Namespace) -> None:
+    """Turn DATASET and OUTPUT into ``--root`` or ``--repo-id``, and ``--output``.
+
+    A URL of the Hub becomes ``--repo-id`` and ``--revision``.
+
+    DATASET is a URL if it contains ``://``. It is a folder if it exists, or if it is not of the
+    form ORG/NAME or ORG/NAME/path, with or without @REV. Otherwise it is a name on the Hub. If both
+    make sense, it is refused.
+    """
+    if options.result is not None:
+        if options.output is not None and options.output.resolve() != options.result.resolve():
+            raise UsageError(
+                "Two folders are given for the result: "
+                f"{options.result} and --output {options.output}.",
+                next_step="Give one of them.",
+            )
+        options.output = options.result
+    given, options.dataset = options.dataset, None
+    if given is not None:
+        given = _spelled_out(given)
+    if given is not None and _is_hub_name(given):
+        if options.repo_id not in (None, given):
+            raise _two_sources(given, f"--repo-id {options.repo_id}")
+        options.repo_id = given
+    elif given is not None:
+        root = path_or_url(given)
+        for flag, other in (("--root", options.root), ("--repo-id", options.repo_id)):
+            if other is not None and not (flag == "--root" and _is_same(other, root)):
+                raise _two_sources(given, f"{flag} {other}")
+        options.root = root
+    name_on_the_hub(options)
+    if isinstance(options.root, str) and options.repo_id is not None:
+        raise _two_sources(options.root, f"--repo-id {options.repo_id}")
+
+
+def hub_dataset(given: str) -> tuple[str, str | None] | None:
+    """Return the name on the Hub and the revision that DATASET means; None for another place."""
+    given = _spelled_out(given)
+    if is_of_the_hub(given) and "://" in given:
+        return _on_the_hub(given)
+    return (given, None) if _is_hub_name(given) else None
+
+
+def _spelled_out(given: str) -> str:
+    """Return the URL for ``ORG/NAME@REV``; anything else unchanged."""
+    named = HubName.parse(given) if "@" in given and "://" not in given else None
+    if named is None or os.path.lexists(given) or not _is_hub_name(named.repo_id):
+        return given
+    return str(named)
+
+
+def _is_hub_name(given: str) -> bool:
+    if "://" in given or HubName.parse(given) != HubName(given):
+        return False
+    downloaded = (lerobot_home() / given).is_dir()
+    if os.path.lexists(given):
+        is_unclear = downloaded and not Path(given).samefile(lerobot_home() / given)
+    else:
+        # If the first part is a folder here, the name is more likely a mistyped path.
+        is_unclear = not downloaded and Path(given.split("/", maxsplit=1)[0]).is_dir()
+    if is_unclear:
+        word = shlex.quote(given)
+        raise UsageError(
+            f"{given} may mean a folder here or a dataset on the Hub.",
+            next_step=(
+                f"Write ./{word} for the folder, or hf://datasets/{word} for the dataset on "
+                "the Hub."
+            ),
+        )
+    return not os.path.lexists(given)
+
+
+def name_on_the_hub(options: argparse.Namespace) -> None:
+    """Turn ``--root hf://datasets/ORG/NAME@REV`` into ``--repo-id`` and ``--revision``."""
+    if not isinstance(options.root, str) or not is_of_the_hub(options.root):
+        return
+    repo_id, revision = _on_the_hub(options.root)
+    for name, found in (("repo_id", repo_id), ("revision", revision)):
+        if getattr(options, name) not in (None, found):
+            option = f"--{name.replace('_', '-')}"
+            raise exclude(options.root, option)
+    options.repo_id, options.revision, options.root = repo_id, revision, None
+
+
+def _on_the_hub(url: str) -> tuple[str, str | None]:
+    found = HubName.parse(url, bare=False)
+    if found is None:
+        raise UsageError(
+            f"{url} is not an address of a dataset on the Hub.",
+            path=url,
+            next_step="Write hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV; for a folder of "
+            "a repo, write hf://datasets/ORG/NAME/path/to/dataset@REV.",
+        )
+    return found.repo_id, found.revision or None
+
+
+def _is_same(one: Path | str, other: Path | str) -> bool:
+    if isinstance(one, Path) and isinstance(other, Path):
+        return one.resolve() == other.resolve()
+    return one == other
+
+
+def _two_sources(given: str, option: str) -> UsageError:
+    return UsageError(
+        f"Two sources are given: {given} and {option}.", next_step="Give one of them."
+    )
+
+
+def local_root(options: argparse.Namespace) -> Path:
+    """Return the folder that ``--root`` or ``--repo-id`` names. It need not exist."""
+    if options.repo_id is None and getattr(options, "revision", None) is not None:
+        raise works_only("--revision", "with --repo-id", "Add --repo-id ORG/NAME")
+    if options.root is not None:
+        return Path(options.root)
+    if options.repo_id is None:
+        raise UsageError(
+            "No dataset is given.",
+            next_step="Give the dataset's folder, or ORG/NAME for a dataset on the Hub.",
+        )
+    return lerobot_home() / str(options.repo_id)
+
+
+def dataset_root(options: argparse.Namespace) -> Path:
+    """Return the folder that ``--root`` or ``--repo-id`` names on this machine."""
+    root = local_root(options)
+    if options.root is None and not root.is_dir():
+        raise UsageError(
+            f"The dataset {options.repo_id} is not on this machine: {root} does not exist.",
+            path=str(root),
+            next_step="Download it first: "
+            + download_command(
+                options.repo_id, None, str(lerobot_home() / repository_of(options.repo_id))
+            ),
+        )
+    return root
+
+
+def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
+    """Refuse an ``--output`` that is the source: with ``--output``, the source never changes."""
+    if options.output is not None and is_same_folder(Path(options.output).resolve(), local):
+        raise source_as_output(local)
+
+
+def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
+    """Refuse a scratch folder if no worker downloads files."""
+    flag = next(iter(given_flags(options, ScratchOptions)), None)
+    if flag is None or (stream and options.repo_id is not None):
+        return
+    if options.repo_id is None:
+        where = f"for a dataset on the Hub. The dataset {str(options.root)!r} is not on the Hub"
+        raise works_only(flag, where)
+    raise UsageError(
+        f"{flag} works only if worker processes download the files. This command would download "
+        f"all of {options.repo_id} before the conversion.",
+        next_step="Add --engine local: worker processes then download the files batch by batch.",
+    )
+
+
+# A source with a URL, for the time of a block.
+
+
+@contextmanager
+def source_at(
+    place: Path | str,
+    scratch_dir: Path | None,
+    progress: Progress = NO_PROGRESS,
+    stop: threading.Event | None = None,
+) -> Iterator[Path]:
+    """Provide a source for the block. A source with a URL is downloaded, and removed afterwards."""
+    if isinstance(place, Path):
+        yield place.resolve()
+        return
+    with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
+        if is_of_the_hub(place):
+            from leconvert.remote.source import download
+
+            repo_id, revision = _on_the_hub(place)
+            target = Path(folder) / "source"
+            yield download(
+                repo_id, revision, target, also_v3=True, stop=stop, progress=progress
+            ).source
+        else:
+            from leconvert.remote.stores import download_tree
+
+            yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
+
 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
 
@@ -67,25 +267,17 @@ def bring_from_store(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Folders that a command reads and writes, absolute.
+    """Folders that a command reads and writes, absolute."""
 
-    Attributes:
-        sources: The datasets, or the sparse snapshot of the only one.
-        target: The folder of the result.
-        work_dir: The run's folder.
-        arrival: How the source came from the Hub; None for a local source.
-        is_temporary: Whether the source was downloaded only to be converted.
-        migrates: Whether the result goes to the source's repo, where its files stay; the target is
-            then in the work dir.
-        named: The target that the options name. A report goes beside it.
-    """
-
-    sources: Sequence[Path]
-    target: Path
-    work_dir: Path
-    arrival: HubOrigin | None = None
-    is_temporary: bool = False
+    sources: Sequence[Path]  # the datasets, or the sparse snapshot of the only one
+    target: Path  # the folder of the result
+    work_dir: Path  # the run's folder
+    arrival: HubOrigin | None = None  # how the source came from the Hub; None for a local source
+    is_temporary: bool = False  # whether the source was downloaded only to be converted
+    # Whether the result goes to the source's repo, where its files stay; the target is then in the
+    # work dir.
     migrates: bool = False
+    # The target that the options name. A report goes beside it.
     named: Path = Path()
 
     @property
@@ -186,14 +378,12 @@ def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -
     """
     if options.repo_id is None or (local.is_dir() and any(local.iterdir())):
         return False
-    from leconvert.remote.provenance import Origin
-
     if not layout.can_migrate:
         return False
     if not hasattr(options, "push_repo_id"):  # `plan` can only show what `convert` would do
         return options.dry_run and options.output is None
     is_asked = options.push_repo_id in (None, options.repo_id)
-    return is_asked and push_target(options, layout, Origin(options.repo_id, "", "")) is not None
+    return is_asked and push_target(options, layout, options.repo_id) is not None
 
 
 def _check_push(
@@ -202,12 +392,8 @@ def _check_push(
     """Refuse, before any work, a push that the token does not allow."""
     if not hasattr(options, "push_repo_id"):
         return
-    from leconvert.remote.provenance import Origin
-
-    origin = arrival.origin if arrival else None
-    if origin is None and options.repo_id is not None:
-        origin = Origin(options.repo_id, "", "")
-    repo_id = push_target(options, layout, origin)
+    came_from = arrival.origin.repo_id if arrival else options.repo_id
+    repo_id = push_target(options, layout, came_from)
     if repo_id is not None:
         try:
             check_can_push(repo_id)
@@ -312,17 +498,11 @@ def bring_from_hub(
 
 
 class NamedDataset(NamedTuple):
-    """A dataset that a command reads as a whole.
+    """A dataset that a command reads as a whole."""
 
-    Attributes:
-        folder: Its folder, or the folder to download it to; absolute.
-        repo_id: Its name on the Hub; None for a local folder.
-        revision: The tag, branch or commit that was asked for.
-    """
-
-    folder: Path
-    repo_id: str | None = None
-    revision: str | None = None
+    folder: Path  # its folder, or the folder to download it to; absolute
+    repo_id: str | None = None  # its name on the Hub; None for a local folder
+    revision: str | None = None  # the tag, branch or commit that was asked for
 
     def is_here(self) -> bool:
         """Return whether its folder contains anything."""

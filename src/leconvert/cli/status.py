@@ -1,4 +1,4 @@
-"""``leconvert status``."""
+"""``leconvert status`` and ``leconvert report``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,52 @@ from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
     from leconvert.fleet import FleetStatus
+
+# ``leconvert report``.
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "place", type=Path, metavar="WORK_DIR|DATASET",
+        help="the work dir of a run, finished or not, or a dataset; a report on a dataset contains "
+        "less than a report on a run",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
+        help="the HTML page; an existing file is replaced (default: report.html)",
+    )  # fmt: skip
+    add_output(parser)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Write the page, and print its place."""
+    from leconvert.report.page import write_report
+    from leconvert.report.values import StoryState, gather
+
+    story = gather(options.place.resolve())
+    size = write_report(story, options.output)
+    record = {
+        "report": str(options.output.resolve()),
+        "size_bytes": size,
+        "state": story.state.value,
+        "run_id": story.run_id,
+        "tries": len(story.attempts),
+        "remarks": list(story.remarks),
+    }
+    told = story.state.value
+    if story.state is StoryState.RESULT_ONLY:
+        told = "the report shows only the dataset, since no record of its conversion was found"
+    lines = (
+        f"{story.name}: {told}.",
+        *(f"  {remark}" for remark in story.remarks),
+        f"  report  {options.output} ({amount(size)})",
+    )
+    return show(options, record, lines)
+
+
+# ``leconvert status``.
+
 
 _SHORTEST_SECONDS = 0.1
 _CLEAR_SCREEN = "\x1b[H\x1b[J"
@@ -138,20 +184,20 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
     ]
     # Rows of waiting datasets are alike. Datasets set aside are listed below, with their remedies.
     left_out = {"waiting", "set aside"} | ({"converted", "finished before"} if open_only else set())
-    shown = [one for one in status.datasets if one.state.value not in left_out]
-    rows: list[list[object]] = [["dataset", "state", "batches", "episodes", "size", "seconds"]]
-    rows += [
-        [
+    rows = [
+        (
             shorten(one.name, _NAME_WIDTH, keep="tail"),
             one.state.value,
             f"{one.done}/{one.batches}" if one.batches else "-",
             f"{one.episodes:,}" if one.episodes else "-",
             amount(one.source_bytes) if one.source_bytes else "-",
             f"{one.seconds:.1f}" if one.seconds else "-",
-        ]
-        for one in shown
+        )
+        for one in status.datasets
+        if one.state.value not in left_out
     ]
-    lines += table(rows).splitlines() if shown else []
+    head = "dataset", "state", "batches", "episodes", "size", "seconds"
+    lines += table(head, rows) if rows else []
     if status.set_aside:
         lines += ["", *set_aside_lines(status, width=WIDTH)]
     if status.former_states:
@@ -171,12 +217,9 @@ _NAME_WIDTH = 48
 def set_aside_lines(
     status: FleetStatus, most: int | None = None, width: int | None = None
 ) -> list[str]:
-    """Return the reasons why datasets were set aside, with numbers and remedies, then each dataset.
+    """Return why datasets were set aside, with numbers and remedies, then at most ``most`` groups.
 
-    Args:
-        status: The fleet.
-        most: The maximum number of reasons; None for all.
-        width: Columns of a line; None for no limit.
+    Lines have at most ``width`` columns.
     """
     from leconvert.fleet import alike  # its imports take time
 
@@ -195,7 +238,7 @@ def reason_lines(
 ) -> list[str]:
     """Return a table of reasons, with numbers and remedies; the last column folds."""
     rows = [(code, f"{number:,}", helps) for code, number, helps in reasons]
-    head = table([(heading, "datasets"), *(row[:2] for row in rows)]).splitlines()
+    head = table((heading, "datasets"), (row[:2] for row in rows))
     margin = max(map(len, head)) + 2
     lines = [f"{head[0]:<{margin}}what helps"]
     for begin, (*_, helps) in zip(head[1:], rows, strict=True):
@@ -232,24 +275,23 @@ def tried_lines(status: RunStatus) -> list[str]:
     tried = [r for r in status.unsettled if r.state == "pending" and (r.errors or r.losses)]
     if not tried:
         return []
-    rows: list[list[object]] = [["to retry", "errors", "lost", "last error"]]
-    rows += [
-        [row.batch_id, row.errors, row.losses, shorten(row.message or "-", _MESSAGE_WIDTH)]
+    rows = (
+        (row.batch_id, row.errors, row.losses, shorten(row.message or "-", _MESSAGE_WIDTH))
         for row in tried[:ROWS_SHOWN]
-    ]
-    return ["", *table(rows).splitlines(), *more_lines(tried)]
+    )
+    return ["", *table(("to retry", "errors", "lost", "last error"), rows), *more_lines(tried)]
 
 
 def failure_lines(status: RunStatus) -> list[str]:
     """List the batches that failed."""
     if not status.failures:
         return []
-    rows: list[list[object]] = [["failed", "errors", "lost", "host", "reason"]]
-    rows += [
-        [f.batch_id, f.errors, f.losses, shorten(f.host, HOST_WIDTH), shorten(f.message, 2000)]
+    head = "failed", "errors", "lost", "host", "reason"
+    rows = (
+        (f.batch_id, f.errors, f.losses, shorten(f.host, HOST_WIDTH), shorten(f.message, 2000))
         for f in status.failures[:ROWS_SHOWN]
-    ]
-    return ["", *table(rows).splitlines(), *more_lines(status.failures)]
+    )
+    return ["", *table(head, rows), *more_lines(status.failures)]
 
 
 def next_lines(status: RunStatus, work_dir: Path) -> list[str]:
@@ -304,68 +346,63 @@ def worker_lines(status: RunStatus) -> list[str]:
     return lines
 
 
+_OF_A_WORKER = (
+    "host", "pid", "process", "batch", "err/lost", "quiet", "did", "written", "rate", "rows+frames",
+)  # fmt: skip
+_OF_A_HOST = (
+    "host", "workers", "hold", "silent", "ended", "did", "written", "rate", "rows+frames",
+)  # fmt: skip
+
+
 def _each(status: RunStatus, workers: Sequence[WorkerStatus]) -> list[str]:
     attempts = {row.batch_id: (row.errors, row.losses) for row in status.unsettled}
-    rows: list[list[object]] = [
-        [
-            "host",
-            "pid",
-            "process",
-            "batch",
-            "err/lost",
-            "quiet",
-            "did",
-            "written",
-            "rate",
-            "rows+frames",
-        ]
-    ]
-    for worker in workers:
+
+    def row(worker: WorkerStatus) -> tuple[object, ...]:
         errors, losses = attempts.get(-1 if worker.batch_id is None else worker.batch_id, (0, 0))
-        rows.append(
-            [
-                shorten(worker.host, HOST_WIDTH),
-                worker.pid,
-                worker.liveness.value,
-                "-" if worker.batch_id is None else worker.batch_id,
-                f"{errors}/{losses}",
-                duration(worker.silent_seconds) if status.observed_seconds else "-",
-                worker.batches,
-                amount(worker.written_bytes),
-                f"{amount(worker.bytes_per_second)}/s",
-                f"{worker.frames_per_second:,.0f}/s",
-            ]
+        return (
+            shorten(worker.host, HOST_WIDTH),
+            worker.pid,
+            worker.liveness.value,
+            "-" if worker.batch_id is None else worker.batch_id,
+            f"{errors}/{losses}",
+            duration(worker.silent_seconds) if status.observed_seconds else "-",
+            *_work_of([worker]),
         )
-    return table(rows).splitlines()
+
+    return table(_OF_A_WORKER, map(row, workers))
 
 
 def _by_host(workers: Sequence[WorkerStatus]) -> list[str]:
     hosts: defaultdict[str, list[WorkerStatus]] = defaultdict(list)
     for worker in workers:
         hosts[worker.host].append(worker)
-    rows: list[list[object]] = [
-        ["host", "workers", "hold", "silent", "ended", "did", "written", "rate", "rows+frames"]
-    ]
     busiest = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
     shown = dict(busiest[:_WORKERS_SHOWN])
     rest = [worker for _, crew in busiest[_WORKERS_SHOWN:] for worker in crew]
     if rest:
         shown[f"and {len(hosts) - _WORKERS_SHOWN} more hosts"] = rest
-    for host, crew in shown.items():
-        rows.append(
-            [
-                shorten(host, HOST_WIDTH),
-                len(crew),
-                sum(worker.batch_id is not None for worker in crew),
-                sum(worker.liveness is Liveness.SILENT for worker in crew),
-                sum(worker.liveness is Liveness.ENDED for worker in crew),
-                sum(worker.batches for worker in crew),
-                amount(sum(worker.written_bytes for worker in crew)),
-                f"{amount(sum(worker.bytes_per_second for worker in crew))}/s",
-                f"{sum(worker.frames_per_second for worker in crew):,.0f}/s",
-            ]
+    rows = (
+        (
+            shorten(host, HOST_WIDTH),
+            len(crew),
+            sum(worker.batch_id is not None for worker in crew),
+            sum(worker.liveness is Liveness.SILENT for worker in crew),
+            sum(worker.liveness is Liveness.ENDED for worker in crew),
+            *_work_of(crew),
         )
-    return table(rows).splitlines()
+        for host, crew in shown.items()
+    )
+    return table(_OF_A_HOST, rows)
+
+
+def _work_of(crew: Sequence[WorkerStatus]) -> tuple[object, ...]:
+    """Return the batches, bytes and rates of workers together, the last columns of both tables."""
+    return (
+        sum(worker.batches for worker in crew),
+        amount(sum(worker.written_bytes for worker in crew)),
+        f"{amount(sum(worker.bytes_per_second for worker in crew))}/s",
+        f"{sum(worker.frames_per_second for worker in crew):,.0f}/s",
+    )
 
 
 # A run's status as text of at most 100 columns, for any number of workers.

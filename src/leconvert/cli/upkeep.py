@@ -212,12 +212,15 @@ def run_release(options: argparse.Namespace) -> int:
 
 
 def _release_lines(report: ReleaseReport, root: Path) -> Iterator[str]:
-    rows: list[list[object]] = [["batch", "", "why", "host", "process"]]
-    rows += [
-        [b.batch_id, b.verdict, shorten(b.reason, _REASON_WIDTH), b.host or "-", b.pid or "-"]
+    rows = [
+        (b.batch_id, b.verdict, shorten(b.reason, _REASON_WIDTH), b.host or "-", b.pid or "-")
         for b in report.batches
     ]
-    yield table(rows) if report.batches else "There is nothing to release."
+    yield from (
+        table(("batch", "", "why", "host", "process"), rows)
+        if rows
+        else ("There is nothing to release.",)
+    )
     if report.dry_run:
         yield "Nothing was written."
     elif any(b.verdict == "released" for b in report.batches):

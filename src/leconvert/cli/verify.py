@@ -1,20 +1,28 @@
-"""``leconvert verify``."""
+"""``leconvert check`` and ``leconvert verify``."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
-from leconvert.cli.options import local_dataset, path_or_url, source_at
-from leconvert.cli.output import show
+from leconvert.cli.options import local_dataset, path_or_url, works_only
+from leconvert.cli.output import (
+    columns,
+    findings_lines,
+    planned_lines,
+    print_planned_findings,
+    print_sentence,
+    show,
+)
 from leconvert.cli.parser import Parser, add_output, hide
 from leconvert.cli.progress import progress_for
+from leconvert.cli.sources import dataset_root, source_at
 from leconvert.support.errors import (
     SourceError,
     StorageError,
@@ -34,9 +42,83 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
+    from leconvert.dataset.check.dataset import DatasetReport
     from leconvert.remote.provenance import Provenance
     from leconvert.run.proof import VerificationReport
     from leconvert.support.progress import Progress
+
+# ``leconvert check``.
+
+
+def add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "root",
+        type=local_dataset,
+        nargs="?",
+        metavar="DATASET",
+        help="the dataset folder itself, v2.x or v3.0, which holds meta/, data/ and videos/",
+    )
+    parser.add_argument(
+        "--repo-id",
+        metavar="ORG/NAME",
+        help="check the folder $HF_LEROBOT_HOME/ORG/NAME instead of DATASET",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with code 3 for warnings too, not only for errors",
+    )
+    parser.add_argument(
+        "--plan-repairs",
+        action="store_true",
+        help="print the command that repairs the dataset and loses the least data, and list the "
+        "data that the command loses",
+    )
+    add_output(parser)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Check one dataset, and list what is wrong with it."""
+    from leconvert.dataset.check import check_dataset
+
+    if options.root is not None and options.repo_id is not None:
+        raise UsageError("Both DATASET and --repo-id are given. Give one of them.")
+    if options.root is None and options.repo_id is None:
+        raise UsageError(
+            "No dataset is given.", next_step="Give the dataset's folder, or --repo-id ORG/NAME."
+        )
+    root = dataset_root(options).resolve()
+    if options.plan_repairs:
+        from leconvert.run.repairing import choose_repairs
+
+        plan = choose_repairs(root, progress=progress_for(quiet=options.json))
+        if not options.json:
+            print_planned_findings(plan)
+        return show(options, plan.as_record(), planned_lines(plan))
+    report = check_dataset(root, progress=progress_for(quiet=options.json))
+    failed = report.count("error") + (report.count("warning") if options.strict else 0)
+    code = SourceError.exit_code if failed else 0
+    show(options, report.as_record(), _check_lines(report))
+    if not options.json and any(
+        "leconvert repair" in (finding.remedy or "") for finding in report.findings
+    ):
+        command = shlex.join(["leconvert", "check", report.root, "--plan-repairs"])
+        said = f"`{command}` prints one command that repairs all that can be repaired."
+        print_sentence(said, margin="")
+    return code
+
+
+def _check_lines(report: DatasetReport) -> Iterator[str]:
+    yield from findings_lines(report.findings, columns(), report.root)
+    counts = ", ".join(
+        count(report.count(severity), severity) for severity in ("error", "warning", "info")
+    )
+    yield (
+        f"{report.root} ({report.version}): {counts} in {report.episodes:,} episodes, "
+        f"{report.frames:,} frames, {report.files:,} files; {report.seconds:.1f} s."
+    )
+
 
 # `leconvert verify` refuses wrong paths. A wrong path is not a difference.
 
@@ -191,15 +273,10 @@ def run(options: argparse.Namespace) -> int:
     given: list[Path | str] = options.source
     random = options.sample != 1.0 or options.decode or options.deep
     if options.seed is not None and not random:
-        raise UsageError(
-            "--seed works only with --sample, --decode or --deep.",
-            next_step="Add one of these options, or leave --seed out.",
-        )
+        where = "with --sample, --decode or --deep"
+        raise works_only("--seed", where, "Add one of these options")
     if options.scratch_dir is not None and all(isinstance(source, Path) for source in given):
-        raise UsageError(
-            f"--scratch-dir works only if the source is a URL; {given[0]} is a folder.",
-            next_step="Leave --scratch-dir out.",
-        )
+        raise works_only("--scratch-dir", f"if the source is a URL; {given[0]} is a folder")
     for source in given:
         check_places(result, source.resolve() if isinstance(source, Path) else source)
     progress = progress_for(quiet=options.json)

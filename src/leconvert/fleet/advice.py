@@ -35,12 +35,7 @@ def errors_of(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
-    """Return the first of a dataset's errors with its file and episode, and the number of errors.
-
-    Args:
-        errors: The records of the findings that are errors, at least one.
-        source: The dataset; files are named relative to it.
-    """
+    """Return the first of a dataset's errors with its file and episode, and their number."""
     first = errors[0]
     episode, camera = first["episode"], camera_of(first["stream"] or "")
     where = [] if episode is None else [f"episode {episode}"]
@@ -87,10 +82,8 @@ def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def reasons(datasets: Iterable[Mapping[str, str]]) -> list[tuple[str, int, str]]:
     """Return codes, the number of datasets with each, and what helps them; the most frequent first.
 
-    Datasets with the same code that need different help are counted separately.
-
-    Args:
-        datasets: For each dataset, what helps with each code.
+    For each dataset it is given what helps with each code. Datasets with the same code that need
+    different help are counted separately.
     """
     numbers = Counter((code, helps) for told in datasets for code, helps in told.items())
     ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
@@ -109,12 +102,7 @@ def message_of(error: Mapping[str, Any], source: object) -> str:
 
 
 def next_step_of(error: Mapping[str, Any], source: object) -> str:
-    """Return what to do about a dataset's error, in terms of the fleet.
-
-    Args:
-        error: The record of the error.
-        source: The dataset, which is filled into commands.
-    """
+    """Return what to do about a dataset's error, in terms of the fleet."""
     errors = errors_of(error.get("findings") or ())
     if not errors or error.get("error") != FindingsError.__name__:
         told = error.get("next_step")

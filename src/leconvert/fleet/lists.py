@@ -25,7 +25,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -95,23 +95,16 @@ def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversio
 
 @dataclass(frozen=True, slots=True)
 class FleetDataset:
-    """One dataset of a fleet.
+    """One dataset of a fleet."""
 
-    Attributes:
-        name: Its name in the fleet: the result's path below the folder of all results.
-        source: The dataset's folder, or its name on the Hub.
-        target: Path of its result; None if the result goes to the Hub only.
-        options: How it is converted, and the repo that its result is pushed to.
-        cost_seconds: An estimate of one worker's time for it; the longest datasets come first.
-        discard: Id of a run to give up; None if there is none.
-    """
-
-    name: str
-    source: Path | HubName
-    target: Path | None
+    name: str  # its name in the fleet: the result's path below the folder of all results
+    source: Path | HubName  # the dataset's folder, or its name on the Hub
+    target: Path | None  # path of its result; None if the result goes to the Hub only
+    # How it is converted, and the repo that its result is pushed to.
     options: Conversion = Conversion()
+    # An estimate of one worker's time for it; the longest datasets come first.
     cost_seconds: float = 0.0
-    discard: str | None = None
+    discard: str | None = None  # id of a run to give up; None if there is none
 
     @property
     def push(self) -> PushOptions | None:
@@ -178,20 +171,14 @@ _COMMENT = re.compile(r"(?:^|\s)#")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a list.
+    """One line of a list."""
 
-    Attributes:
-        place: A folder, a glob, or a name on the Hub.
-        name: The name that the line gives the dataset; None for the default name.
-        options: How the dataset is converted. In the repo of ``options.push`` the text ``{name}``
-            stands for the last part of the dataset's name; no repo means the dataset's own.
-        number: The line's number.
-    """
-
-    place: str
-    name: str | None = None
+    place: str  # a folder, a glob, or a name on the Hub
+    name: str | None = None  # the name that the line gives the dataset; None for the default name
+    # How the dataset is converted. In the repo of ``options.push`` the text ``{name}`` stands for
+    # the last part of the dataset's name; no repo means the dataset's own.
     options: Conversion = Conversion()
-    number: int = 0
+    number: int = 0  # the line's number
 
 
 ParseLine = Callable[[Sequence[str]], Line]
@@ -201,16 +188,7 @@ ParseLine = Callable[[Sequence[str]], Line]
 def read_list(
     path: Path, output_dir: Path | None, parse: ParseLine, *, say: Callable[[str], None]
 ) -> list[FleetDataset]:
-    """Read a list of datasets; of the datasets only names of folders are read.
-
-    Args:
-        path: The list.
-        output_dir: The folder of all results; None if they go to the Hub only.
-        parse: Parses the words of a line.
-        say: Takes remarks for the user.
-
-    Returns:
-        The datasets, sorted by name.
+    """Read a list as `fleet_datasets` reads its lines, whose words ``parse`` parses.
 
     Raises:
         UsageError: The list is missing, or a line is wrong.
@@ -239,26 +217,23 @@ def fleet_datasets(
     """
     found: dict[Path | HubName, tuple[Line, str]] = {}
     for line in lines:
-        sources, left_out = _expanded(path, line)
-        for what in left_out:
-            say(f"{path}, line {line.number}: left out {what}.")
-        if line.name is not None and len(sources) > 1:
-            raise _bad_line(
-                path,
-                line.number,
-                f"--name can name only one result, but the line gives {len(sources)} datasets.",
-            )
-        if line.name is not None and not line.name.isprintable():  # also bytes that are not UTF-8
-            raise _bad_line(
-                path,
-                line.number,
-                f"the name of the result {shown(line.name)} has a character that cannot be shown.",
-                "Give another name with --name.",
-            )
-        for source in sources:
-            usual = source.repo_id if isinstance(source, HubName) else source.name
-            name = line.name if line.name is not None else usual
-            found[source] = line, _checked_name(path, line.number, name)
+        with _in_line(path, line.number):
+            sources, left_out = _expanded(path, line)
+            for what in left_out:
+                say(f"{path}, line {line.number}: left out {what}.")
+            if line.name is not None and len(sources) > 1:
+                raise UsageError(
+                    f"--name can name only one result, but the line gives {len(sources)} datasets."
+                )
+            if line.name is not None and not line.name.isprintable():  # also bytes, not UTF-8
+                raise UsageError(
+                    f"the name of the result {shown(line.name)} has a character that cannot be "
+                    "shown.",
+                    next_step="Give another name with --name.",
+                )
+            for source in sources:
+                usual = source.repo_id if isinstance(source, HubName) else source.name
+                found[source] = line, _checked_name(usual if line.name is None else line.name)
     if not found:
         raise UsageError(
             f"The list {path} contains no dataset.",
@@ -266,23 +241,22 @@ def fleet_datasets(
             next_step="`leconvert fleet find FOLDER` prints a list of the datasets in a folder.",
         )
     _refuse_collisions(path, found)
-    datasets = [
-        _dataset(path, line, name, source, output_dir) for source, (line, name) in found.items()
-    ]
+    datasets = []
+    for source, (line, name) in found.items():
+        with _in_line(path, line.number):
+            datasets.append(_dataset(line, name, source, output_dir))
     _refuse_meeting_pushes(path, datasets)
     return sorted(datasets, key=lambda dataset: dataset.name)
 
 
 def _dataset(
-    path: Path, line: Line, name: str, source: Path | HubName, output_dir: Path | None
+    line: Line, name: str, source: Path | HubName, output_dir: Path | None
 ) -> FleetDataset:
     push = line.options.push
     if push is None and output_dir is None:
-        raise _bad_line(
-            path,
-            line.number,
+        raise UsageError(
             f"no folder is given for the result of {source}.",
-            "Add --output-dir DIR for a folder, --push-repo-id ORG/{name} for a repo on "
+            next_step="Add --output-dir DIR for a folder, --push-repo-id ORG/{name} for a repo on "
             "the Hub, or --push-to-hub for the repo of the source.",
         )
     if push is not None:
@@ -290,32 +264,26 @@ def _dataset(
         if repo_id is None and isinstance(source, HubName) and line.options.layout.to == "v3.0":
             repo_id = source.repo_id
         if repo_id is None:
-            raise _bad_line(
-                path,
-                line.number,
+            raise UsageError(
                 f"the repo for the push of {source} is not given.",
-                "Add --push-repo-id ORG/{name}; {name} stands for the last part of the "
+                next_step="Add --push-repo-id ORG/{name}; {name} stands for the last part of the "
                 "dataset's name.",
             )
         repo_id = repo_id.replace("{name}", PurePosixPath(name).name)
         if HubName.parse(repo_id) != HubName(repo_id):
-            raise _bad_line(
-                path,
-                line.number,
+            raise UsageError(
                 f"{repo_id!r} is not the name of a repo.",
-                "The name of a repo has the form ORG/NAME.",
+                next_step="The name of a repo has the form ORG/NAME.",
             )
         push = replace(push, repo_id=repo_id)
     target = None if output_dir is None else output_dir / name
     dataset = FleetDataset(name, source, target, replace(line.options, push=push))
     is_overlay = line.options.layout.layout == OVERLAY
     if isinstance(source, HubName) and is_overlay and not dataset.migrates:
-        raise _bad_line(
-            path,
-            line.number,
+        raise UsageError(
             f"--layout overlay leaves the files of {source} on the Hub, so its result "
             "cannot go elsewhere.",
-            "Push the result back with --push-to-hub and without --output-dir, or use "
+            next_step="Push the result back with --push-to-hub and without --output-dir, or use "
             "another --layout for this dataset.",
         )
     return dataset
@@ -362,17 +330,28 @@ def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
             "a folder.",
         ) from None
     for number, line in enumerate(text.split("\n"), 1):
-        try:
-            words = shlex.split(_without_comment(line))
-        except ValueError as error:
-            raise _bad_line(path, number, f"{error}.") from error
-        if not words:
-            continue
-        try:
-            line_of_words = parse(words)
-        except UsageError as error:
-            raise _bad_line(path, number, error.message, error.next_step) from error
-        yield replace(line_of_words, number=number)
+        with _in_line(path, number):
+            try:
+                words = shlex.split(_without_comment(line))
+            except ValueError as error:
+                raise UsageError(f"{error}.") from error
+            parsed = parse(words) if words else None
+        if parsed is not None:
+            yield replace(parsed, number=number)
+
+
+@contextmanager
+def _in_line(path: Path, number: int) -> Iterator[None]:
+    """Let an error name the line that it is about."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(
+            f"{path}, line {number}: {error.message}",
+            path=str(path),
+            next_step=error.next_step
+            or "Correct the line, then run the same command again. Nothing was written.",
+        ) from error
 
 
 def _without_comment(line: str) -> str:
@@ -392,11 +371,9 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
         if (named := HubName.parse(line.place, bare=False)) is not None:
             return [named], []
         convert = f"leconvert convert --root {shlex.quote(line.place)} --output RESULT"
-        raise _bad_line(
-            path,
-            line.number,
+        raise UsageError(
             f"{line.place} is neither a folder nor a dataset on the Hub.",
-            f"`{convert}` converts a dataset at a URL."
+            next_step=f"`{convert}` converts a dataset at a URL."
             if not line.place.startswith("hf:")
             else "Write ORG/NAME or ORG/NAME@REV for a dataset on the Hub. `leconvert fleet "
             "find hf://ORG` lists the datasets of a user or an organisation.",
@@ -406,35 +383,33 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
     pattern = os.path.join(folder, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
     if os.path.lexists(pattern):
         if not os.path.isdir(pattern):  # noqa: PTH112 - the pattern is a text
-            raise _bad_line(path, line.number, f"{line.place} is not a folder.")
+            raise UsageError(f"{line.place} is not a folder.")
         return [Path(pattern).resolve()], []
     if not glob.has_magic(line.place):
         named = HubName.parse(line.place)
         # If the first part is a folder here, the name is probably a mistyped path.
         if named is not None and not os.path.lexists(folder / line.place.split("/")[0]):
             return [named], []
-        raise _bad_line(path, line.number, f"{line.place} does not exist.")
+        raise UsageError(f"{line.place} does not exist.")
     folders = sorted(Path(match) for match in glob.glob(pattern, recursive=True))  # noqa: PTH207 - any path
     folders = [folder for folder in folders if folder.is_dir()]
     # A former state is an old version of the dataset beside it.
     own = [folder for folder in folders if not is_former(folder)]
     datasets: list[Path | HubName] = [folder.resolve() for folder in own if _may_be_dataset(folder)]
     if not datasets:
-        raise _bad_line(path, line.number, f"{line.place} matches no dataset.")
+        raise UsageError(f"{line.place} matches no dataset.")
     others, former = len(own) - len(datasets), len(folders) - len(own)
     left_out = [f"{count(others, 'folder')} without meta/info.json"] if others else []
     return datasets, left_out + ([count(former, "former state")] if former else [])
 
 
-def _checked_name(path: Path, number: int, name: str) -> str:
+def _checked_name(name: str) -> str:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or any(part.startswith(".") for part in parts):
-        raise _bad_line(
-            path,
-            number,
+        raise UsageError(
             f"{name!r} cannot be the name of a result.",
-            "Give a path below the folder of all results, such as robot/pick. No part may "
-            "begin with a dot.",
+            next_step="Give a path below the folder of all results, such as robot/pick. No part "
+            "may begin with a dot.",
         )
     return str(PurePosixPath(*parts))
 
@@ -465,33 +440,20 @@ def _meeting(
     )
 
 
-def _bad_line(path: Path, number: int, said: str, helps: str | None = None) -> UsageError:
-    return UsageError(
-        f"{path}, line {number}: {said}",
-        path=str(path),
-        next_step=helps
-        or ("Correct the line, then run the same command again. Nothing was written."),
-    )
-
-
 # Policies: the flags that a dataset gets if a scan finds certain errors.
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """Allowed flags for some findings in some datasets.
+    """Allowed flags for some findings in some datasets."""
 
-    Attributes:
-        flags: Options of a conversion that repair or accept, each as a user types it. In
-            ``--drop-feature {column}``, ``--drop-feature {camera}``, ``--assume-fps {fps}`` and
-            ``--assume-version {version}`` the braces stand for the value that a finding names.
-        datasets: Globs of names or folders.
-        findings: Codes of errors; the rule applies if at least one was found. If empty, the rule
-            always applies.
-    """
-
+    # Options of a conversion that repair or accept, each as a user types it. In ``--drop-feature
+    # {column}``, ``--drop-feature {camera}``, ``--assume-fps {fps}`` and ``--assume-version
+    # {version}`` the braces stand for the value that a finding names.
     flags: tuple[str, ...]
-    datasets: tuple[str, ...] = ("*",)
+    datasets: tuple[str, ...] = ("*",)  # globs of names or folders
+    # Codes of errors; the rule applies if at least one was found. If empty, the rule always
+    # applies.
     findings: tuple[str, ...] = ()
 
     def holds_for(self, dataset: FleetDataset) -> bool:
@@ -550,15 +512,9 @@ class Policy:
     def after(
         self, dataset: FleetDataset, repairs: RepairOptions, errors: Sequence[Mapping[str, Any]]
     ) -> RepairOptions | None:
-        """Return the repairs for another attempt at a dataset with these errors.
+        """Return more repairs for another attempt at a dataset; None if no rule adds any.
 
-        Args:
-            dataset: The dataset.
-            repairs: The repairs of the last attempt.
-            errors: The records of the findings that are errors.
-
-        Returns:
-            More repairs than before; None if no rule adds any.
+        ``repairs`` are those of the last attempt, ``errors`` the records of what it found.
         """
         rules = [rule for rule in self.rules if rule.holds_for(dataset)]
         more = _with(repairs, [flag for rule in rules for flag in rule.flags_for(errors)])
@@ -662,31 +618,20 @@ def _bad_policy(path: Path, said: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class FoundDataset:
-    """A dataset that was found.
+    """A dataset that was found."""
 
-    Attributes:
-        source: Its folder, or its name on the Hub.
-        name: Its path below the searched folder, or its name on the Hub.
-        version: The version in its ``info.json``; None if there is none.
-        episodes: The number of episodes in its ``info.json``; None if there is none.
-        size_bytes: Bytes of all its files.
-        errors: Codes of the errors that the scan found, with the number of each.
-        warnings: The same for warnings.
-        remedies: The help for the errors; of several flags the one that loses least.
-        problem: Why it cannot be read at all; None if it can.
-        is_scanned: Whether its files were read.
-    """
-
-    source: Path | HubName
-    name: str
-    version: str | None
-    episodes: int | None
-    size_bytes: int
+    source: Path | HubName  # its folder, or its name on the Hub
+    name: str  # its path below the searched folder, or its name on the Hub
+    version: str | None  # the version in its ``info.json``; None if there is none
+    episodes: int | None  # the number of episodes in its ``info.json``; None if there is none
+    size_bytes: int  # bytes of all its files
+    # Codes of the errors that the scan found, with the number of each.
     errors: Mapping[str, int] = field(default_factory=dict)
-    warnings: Mapping[str, int] = field(default_factory=dict)
+    warnings: Mapping[str, int] = field(default_factory=dict)  # the same for warnings
+    # The help for the errors; of several flags the one that loses least.
     remedies: tuple[str, ...] = ()
-    problem: str | None = None
-    is_scanned: bool = True
+    problem: str | None = None  # why it cannot be read at all; None if it can
+    is_scanned: bool = True  # whether its files were read
 
     @property
     def is_left_out(self) -> bool:

@@ -46,14 +46,14 @@ from leconvert.fleet.work import (
     draft_dataset,
     is_finished,
     open_fleet,
+    targets_of,
     weighed,
     with_policy,
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.remote.provenance import Origin
 from leconvert.remote.source import glance_at
-from leconvert.report.records import FormerCount, SettledBatches
-from leconvert.report.status import Progressed, RateWindow
+from leconvert.report.status import FormerCount, Progressed, RateWindow, SettledBatches
 from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
 from leconvert.run.planner import MovedBytes, PlanSummary
@@ -94,63 +94,38 @@ _SETTLED = frozenset({DatasetState.CONVERTED, DatasetState.FINISHED, DatasetStat
 
 @dataclass(frozen=True, slots=True)
 class DatasetStatus:
-    """One dataset at one moment.
+    """One dataset at one moment."""
 
-    Attributes:
-        name: Its name in the fleet.
-        source: Its folder, or its name on the Hub.
-        target: Path or repo of its result.
-        state: Its state.
-        batches: Batches of its plan; like all numbers, 0 while there is no plan.
-        done: Batches that are done.
-        version: The version of its result.
-        episodes: Episodes of its result.
-        frames: Frames of its result.
-        files: Files of its result.
-        source_bytes: Bytes of its source.
-        seconds: How long the worker that settled it held it.
-        verified: Depth of the comparison by the worker that settled it. For a dataset that was
-            skipped because nothing changed, it is that of the earlier conversion.
-        verified_at: The day of that comparison, such as ``2026-11-25``; empty if no record has it.
-        source_digest: The digest of its source's tables.
-        flags: The repairs that it was converted with.
-        repairs: The changes that these repairs made.
-        findings: Codes of the findings, with severity and number; for errors also what helps, as a
-            policy writes it.
-        message: Why it was set aside: its first error, with file and episode.
-        next_step: The help, if it was set aside.
-        remedies: The flags that help with the findings.
-        error: The class of the error for which it was set aside.
-        pushed: Repo and commit of its result on the Hub; empty if it was not pushed.
-        received_bytes: Bytes that were downloaded from the Hub for it.
-        sent_bytes: Bytes that its push sent.
-    """
-
-    name: str
-    source: str
-    target: str
-    state: DatasetState
-    batches: int = 0
-    done: int = 0
-    version: str = ""
-    episodes: int = 0
-    frames: int = 0
-    files: int = 0
-    source_bytes: int = 0
-    seconds: float = 0.0
+    name: str  # its name in the fleet
+    source: str  # its folder, or its name on the Hub
+    target: str  # path or repo of its result
+    state: DatasetState  # its state
+    batches: int = 0  # batches of its plan; like all numbers, 0 while there is no plan
+    done: int = 0  # batches that are done
+    version: str = ""  # the version of its result
+    episodes: int = 0  # episodes of its result
+    frames: int = 0  # frames of its result
+    files: int = 0  # files of its result
+    source_bytes: int = 0  # bytes of its source
+    seconds: float = 0.0  # how long the worker that settled it held it
+    # Depth of the comparison by the worker that settled it. For a dataset that was skipped because
+    # nothing changed, it is that of the earlier conversion.
     verified: str = ""
+    # The day of that comparison, such as ``2026-11-25``; empty if no record has it.
     verified_at: str = ""
-    source_digest: str = ""
-    flags: Sequence[str] = ()
-    repairs: Sequence[str] = ()
+    source_digest: str = ""  # the digest of its source's tables
+    flags: Sequence[str] = ()  # the repairs that it was converted with
+    repairs: Sequence[str] = ()  # the changes that these repairs made
+    # Codes of the findings, with severity and number; for errors also what helps, as a policy
+    # writes it.
     findings: Sequence[Mapping[str, Any]] = ()
-    message: str = ""
-    next_step: str | None = None
-    remedies: Sequence[str] = ()
-    error: str | None = None
-    pushed: str = ""
-    received_bytes: int = 0
-    sent_bytes: int = 0
+    message: str = ""  # why it was set aside: its first error, with file and episode
+    next_step: str | None = None  # the help, if it was set aside
+    remedies: Sequence[str] = ()  # the flags that help with the findings
+    error: str | None = None  # the class of the error for which it was set aside
+    pushed: str = ""  # repo and commit of its result on the Hub; empty if it was not pushed
+    received_bytes: int = 0  # bytes that were downloaded from the Hub for it
+    sent_bytes: int = 0  # bytes that its push sent
 
     @property
     def stops_at(self) -> tuple[str, ...]:
@@ -161,30 +136,19 @@ class DatasetStatus:
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """A fleet at one moment.
+    """A fleet at one moment."""
 
-    Attributes:
-        run_id: Its run.
-        work_dir: Its folder.
-        datasets: Each dataset, the longest first.
-        bytes_per_second: Source bytes that all workers together process a second.
-        seconds_left: Estimate until the last dataset is settled; None if it is not known.
-        workers: Workers that may still run.
-        hub_pause_seconds: How long all workers will still leave the Hub alone, because it asked
-            them to or failed.
-        former_states: Number of former states beside the results; `clean_fleet` removes them.
-        former_bytes: Bytes of their files, which they may share with the results.
-    """
-
-    run_id: str
-    work_dir: str
-    datasets: Sequence[DatasetStatus]
-    bytes_per_second: float = 0.0
+    run_id: str  # its run
+    work_dir: str  # its folder
+    datasets: Sequence[DatasetStatus]  # each dataset, the longest first
+    bytes_per_second: float = 0.0  # source bytes that all workers together process a second
+    # Estimate until the last dataset is settled; None if it is not known.
     seconds_left: float | None = None
-    workers: int = 0
+    workers: int = 0  # workers that may still run
+    # How long all workers will still leave the Hub alone, because it asked them to or failed.
     hub_pause_seconds: float = 0.0
-    former_states: int = 0
-    former_bytes: int = 0
+    former_states: int = 0  # number of former states beside the results; `clean_fleet` removes them
+    former_bytes: int = 0  # bytes of their files, which they may share with the results
 
     @property
     def counts(self) -> Mapping[DatasetState, int]:
@@ -235,7 +199,7 @@ class FleetObserver:
         self._done = SettledBatches(partial(self._read, read_done, _done_row))
         self._failed = SettledBatches(partial(self._read, read_failed, _failed_row))
         self._window = RateWindow()
-        self._former = FormerCount(_targets(fleet.datasets))
+        self._former = FormerCount(targets_of(fleet.datasets))
 
     def look(self) -> FleetStatus:
         """Return the fleet as it is now."""
@@ -315,12 +279,9 @@ def alike(
 ) -> list[tuple[str, str, str]]:
     """Group datasets that cannot be converted by what helps them.
 
-    Args:
-        datasets: The datasets.
-        most: Maximum number of names in a group; None for all.
-
     Returns:
-        For each group its names, why the first cannot be converted, and what helps all.
+        For each group its names, at most ``most``; why the first cannot be converted; and what
+        helps all.
     """
     groups: defaultdict[tuple[str, ...], list[DatasetStatus | PricedDataset]] = defaultdict(list)
     for one in datasets:
@@ -436,7 +397,10 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
         UsageError: A path cannot be written, or is inside a dataset.
         StorageError: Writing failed.
     """
-    from leconvert.report import check_report_place, write_tables  # only this function needs them
+    from leconvert.report.page import (  # only this function needs them
+        check_report_place,
+        write_tables,
+    )
 
     places = [
         Path(place)
@@ -589,67 +553,43 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
 
 @dataclass(frozen=True, slots=True)
 class PricedDataset:
-    """The estimate for the conversion of one dataset.
+    """The estimate for the conversion of one dataset."""
 
-    Attributes:
-        name: Its name in the fleet.
-        source: Its folder, or its name on the Hub.
-        target: Path or repo of its result.
-        stops_at: Codes of the errors for which it would be set aside; the error's class if it is
-            not a finding.
-        message: Why it would be set aside: its first error, with file and episode.
-        next_step: The help for that error.
-        remedies: By code, what helps with the finding, as a policy writes it.
-        is_finished: Whether its result is in place already.
-        flags: The repairs that it would be converted with.
-        episodes: Number of episodes; like all numbers, 0 if it would be set aside.
-        frames: Number of frames.
-        files: Files of the result.
-        batches: Batches of work.
-        source_bytes: Bytes of the source.
-        new_bytes: Space that the result takes, by folder.
-        seconds: An estimate of one worker's time for it; the longest datasets come first.
-        is_scanned: Whether its files were read. Files on the Hub are not, unless they stay there.
-        moves: Bytes that move between this host and the Hub if the files stay there; else None.
-    """
-
-    name: str
-    source: str
-    target: str
+    name: str  # its name in the fleet
+    source: str  # its folder, or its name on the Hub
+    target: str  # path or repo of its result
+    # Codes of the errors for which it would be set aside; the error's class if it is not a
+    # finding.
     stops_at: Sequence[str] = ()
-    message: str = ""
-    next_step: str = ""
+    message: str = ""  # why it would be set aside: its first error, with file and episode
+    next_step: str = ""  # the help for that error
+    # By code, what helps with the finding, as a policy writes it.
     remedies: Mapping[str, str] = field(default_factory=dict)
-    is_finished: bool = False
-    flags: Sequence[str] = ()
-    episodes: int = 0
-    frames: int = 0
-    files: int = 0
-    batches: int = 0
-    source_bytes: int = 0
+    is_finished: bool = False  # whether its result is in place already
+    flags: Sequence[str] = ()  # the repairs that it would be converted with
+    episodes: int = 0  # number of episodes; like all numbers, 0 if it would be set aside
+    frames: int = 0  # number of frames
+    files: int = 0  # files of the result
+    batches: int = 0  # batches of work
+    source_bytes: int = 0  # bytes of the source
+    # Space that the result takes, by folder.
     new_bytes: Mapping[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float = 0.0  # an estimate of one worker's time for it; the longest datasets come first
+    # Whether its files were read. Files on the Hub are not, unless they stay there.
     is_scanned: bool = True
+    # Bytes that move between this host and the Hub if the files stay there; else None.
     moves: MovedBytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPrice:
-    """The estimate for a fleet.
+    """The estimate for a fleet."""
 
-    Attributes:
-        datasets: Each dataset.
-        new_bytes: Space that all results take, by folder.
-        free_bytes: Free space there; None if it is not known.
-        former_states: Number of former states beside the results, which no run removes.
-        former_bytes: Bytes of their files, which they may share with the results.
-    """
-
-    datasets: Sequence[PricedDataset]
-    new_bytes: Mapping[str, int]
-    free_bytes: Mapping[str, int | None]
-    former_states: int = 0
-    former_bytes: int = 0
+    datasets: Sequence[PricedDataset]  # each dataset
+    new_bytes: Mapping[str, int]  # space that all results take, by folder
+    free_bytes: Mapping[str, int | None]  # free space there; None if it is not known
+    former_states: int = 0  # number of former states beside the results, which no run removes
+    former_bytes: int = 0  # bytes of their files, which they may share with the results
 
     def why_set_aside(self) -> list[tuple[str, int, str]]:
         """Return the reasons why datasets would be set aside, as `FleetStatus.why_set_aside`."""
@@ -708,11 +648,7 @@ def price_fleet(
                 needed = {}
         rooms.update(needed)
     found = [fitting[priced.name] for priced in found]
-    return FleetPrice(found, dict(rooms), free, *count_former(_targets(datasets)))
-
-
-def _targets(datasets: Sequence[FleetDataset]) -> list[Path]:
-    return [dataset.target for dataset in datasets if dataset.target is not None]
+    return FleetPrice(found, dict(rooms), free, *count_former(targets_of(datasets)))
 
 
 def _device(folder: str) -> int:

@@ -64,24 +64,15 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A dataset's result, as the fleet made it.
+    """A dataset's result, as the fleet made it."""
 
-    Attributes:
-        source: The dataset.
-        source_state: Its state before it was read: a digest, or a commit.
-        options: How it was converted: `asked_of`.
-        target: Path of the result; None if the result is on the Hub only.
-        target_state: The digest of the result; empty if it is on the Hub only.
-        pushed: Repo and commit; None if nothing was pushed.
-        fields: The fields of the dataset's ``done`` record.
-    """
-
-    source: str
-    source_state: str
-    options: Mapping[str, Any]
-    target: str | None
-    target_state: str = ""
-    pushed: Mapping[str, str] | None = None
+    source: str  # the dataset
+    source_state: str  # its state before it was read: a digest, or a commit
+    options: Mapping[str, Any]  # how it was converted: `asked_of`
+    target: str | None  # path of the result; None if the result is on the Hub only
+    target_state: str = ""  # the digest of the result; empty if it is on the Hub only
+    pushed: Mapping[str, str] | None = None  # repo and commit; None if nothing was pushed
+    # The fields of the dataset's ``done`` record.
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -194,16 +185,11 @@ def write_made(folder: WorkDir, made: Made) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The current state of a source.
+    """The current state of a source."""
 
-    Attributes:
-        digest: A digest of names, sizes and times, or the commit; empty if the folder is missing.
-        resolved: The resolved revision of a source on the Hub; else None.
-        converted: The commit on the Hub that already has it in v3.x; None if there is none.
-    """
-
-    digest: str
-    resolved: Origin | None = None
+    digest: str  # a digest of names, sizes and times, or the commit; empty if the folder is missing
+    resolved: Origin | None = None  # the resolved revision of a source on the Hub; else None
+    # The commit on the Hub that already has it in v3.x; None if there is none.
     converted: str | None = None
 
 
@@ -232,37 +218,24 @@ _WINDOW_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class AtHand:
-    """A dataset whose source and result are folders of this host.
+    """A dataset whose source and result are folders of this host."""
 
-    Attributes:
-        dataset: The dataset, with these folders.
-        origin: How it was downloaded from the Hub; None for a local dataset.
-        scratch: Folder for files of a migrating dataset that are fetched one by one; None if no
-            room is reserved for them.
-    """
-
-    dataset: FleetDataset
-    origin: HubOrigin | None = None
+    dataset: FleetDataset  # the dataset, with these folders
+    origin: HubOrigin | None = None  # how it was downloaded from the Hub; None for a local dataset
+    # Folder for files of a migrating dataset that are fetched one by one; None if no room is
+    # reserved for them.
     scratch: ScratchOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Host:
-    """Resources that workers of a fleet share in one process, and through files on one host.
+    """Resources that workers of a fleet share in one process, and through files on one host."""
 
-    Attributes:
-        work_dir: The fleet's work dir.
-        scratch: Folder for downloaded sources, and its limit.
-        owner: The fleet's folder in it.
-        pace: Limits how fast the Hub may be asked.
-        stop: Set to stop.
-    """
-
-    work_dir: WorkDir
-    scratch: ScratchOptions
-    owner: str
-    pace: Pace
-    stop: threading.Event
+    work_dir: WorkDir  # the fleet's work dir
+    scratch: ScratchOptions  # folder for downloaded sources, and its limit
+    owner: str  # the fleet's folder in it
+    pace: Pace  # limits how fast the Hub may be asked
+    stop: threading.Event  # set to stop
 
     @classmethod
     def of(cls, work_dir: WorkDir, scratch: ScratchOptions, stop: threading.Event) -> Host:
@@ -314,13 +287,9 @@ class Host:
     ) -> Iterator[AtHand]:
         """Provide a dataset whose source and result are folders of this host.
 
-        The dataset's folder in scratch is removed if the block ends without an error.
-
-        Args:
-            dataset: The dataset.
-            state: The state of its source.
-            fetches: Bytes of a migrating dataset that are fetched and rewritten; None for none.
-            pause: Waits between two looks for room.
+        The dataset's folder in scratch is removed if the block ends without an error. ``fetches``
+        are bytes of a migrating dataset that are fetched and rewritten; ``pause`` waits between two
+        looks for room.
         """
         if not dataset.needs_scratch:
             yield AtHand(dataset)
@@ -389,13 +358,8 @@ def snapshot_at(
 ) -> AtHand:
     """Provide a dataset whose files stay on the Hub, as a snapshot in its work dir.
 
-    Args:
-        dataset: The dataset.
-        resolved: Its resolved revision.
-        work_dir: Its work dir.
-        folder: Folder for files that have to be fetched.
-        window: Bytes that may be there at a time; 0 to fetch none.
-        stop: Set to stop.
+    Files that have to be fetched go to ``folder``, at most ``window`` bytes at a time; 0 fetches
+    none.
     """
     source = dataset.source
     assert isinstance(source, HubName)

@@ -48,35 +48,23 @@ _LOSES = {
 
 @dataclass(frozen=True, slots=True)
 class SuggestedRule:
-    """A suggested rule and its effect.
+    """A suggested rule and its effect."""
 
-    Attributes:
-        rule: The rule.
-        changes: The changes that the rule makes to a dataset.
-        datasets: Names of the datasets that need it.
-    """
-
-    rule: PolicyRule
-    changes: str
-    datasets: Sequence[str]
+    rule: PolicyRule  # the rule
+    changes: str  # the changes that the rule makes to a dataset
+    datasets: Sequence[str]  # names of the datasets that need it
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A suggested policy, and its outcome for the datasets that were set aside.
+    """A suggested policy, and its outcome for the datasets that were set aside."""
 
-    Attributes:
-        policy: The rules of the fleet's policy, and the suggested ones.
-        rules: The suggested rules; the one that most datasets need comes first.
-        converts: Names of the datasets that would convert.
-        stays: The others, each with the first error that the policy leaves.
-        lossy: Rules for the others that convert if data are left out; not in the policy.
-    """
-
-    policy: Policy
+    policy: Policy  # the rules of the fleet's policy, and the suggested ones
+    # The suggested rules; the one that most datasets need comes first.
     rules: Sequence[SuggestedRule]
-    converts: Sequence[str]
-    stays: Sequence[DatasetStatus]
+    converts: Sequence[str]  # names of the datasets that would convert
+    stays: Sequence[DatasetStatus]  # the others, each with the first error that the policy leaves
+    # Rules for the others that convert if data are left out; not in the policy.
     lossy: Sequence[SuggestedRule]
 
     def as_record(self) -> dict[str, Any]:
@@ -135,10 +123,8 @@ def _rules(
 ) -> list[SuggestedRule]:
     """Return rules that give datasets the flags that they need, the most frequent first.
 
-    Args:
-        needed: Names of datasets, codes of their errors, and the flag for each, as a policy writes
-            it.
-        loses: The data that flags leave out; None if nothing is lost.
+    Each need is a dataset's name, the code of an error, and the flag for it, as a policy writes it.
+    ``loses`` tells the data that flags leave out; None if nothing is lost.
     """
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     words: defaultdict[str, set[str]] = defaultdict(set)

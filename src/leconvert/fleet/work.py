@@ -143,23 +143,14 @@ FLEET_VERSION = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fleet:
-    """A fleet's current run, opened for reading.
+    """A fleet's current run, opened for reading."""
 
-    Attributes:
-        work_dir: The folder that all hosts share.
-        run_id: The run.
-        paths: Every path of the run.
-        datasets: The datasets by their numbers, the longest first.
-        policy: The repairs and findings that are allowed.
-        one_host: The only host that may work on it; None if any may.
-    """
-
-    work_dir: WorkDir
-    run_id: str
-    paths: RunPaths
-    datasets: Sequence[FleetDataset]
-    policy: Policy
-    one_host: OneHost | None = None
+    work_dir: WorkDir  # the folder that all hosts share
+    run_id: str  # the run
+    paths: RunPaths  # every path of the run
+    datasets: Sequence[FleetDataset]  # the datasets by their numbers, the longest first
+    policy: Policy  # the repairs and findings that are allowed
+    one_host: OneHost | None = None  # the only host that may work on it; None if any may
 
     def board(self, leases: LeaseOptions) -> Board:
         """Return one worker's view of the datasets."""
@@ -353,30 +344,27 @@ def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
         for dataset in datasets
         if isinstance(dataset.source, Path)
     }
-    for dataset in datasets:
-        if dataset.target in owners:
+    targets = targets_of(datasets)
+    for target in targets:
+        if target in owners:
             raise UsageError(
-                f"The result {dataset.target} would replace a source of the fleet.",
-                path=str(dataset.target),
+                f"The result {target} would replace a source of the fleet.",
+                path=str(target),
                 next_step="Choose another --output-dir.",
             )
-        if dataset.target is not None and not (above := nearest_above(dataset.target)).is_dir():
+        if not (above := nearest_above(target)).is_dir():
             raise UsageError(
-                f"The result {dataset.target} cannot be made: {above} is not a folder.",
+                f"The result {target} cannot be made: {above} is not a folder.",
                 path=str(above),
                 next_step="Choose another --output-dir.",
             )
-    owners |= {
-        dataset.target: f"the result {dataset.target}"
-        for dataset in datasets
-        if dataset.target is not None
-    }
-    for dataset in datasets:
-        if dataset.target is not None and (kept := owners.get(old_dir(dataset.target))):
-            raise _place_of_former(dataset.target, old_dir(dataset.target), kept)
+    owners |= {target: f"the result {target}" for target in targets}
+    for target in targets:
+        if kept := owners.get(old_dir(target)):
+            raise _place_of_former(target, old_dir(target), kept)
     for place, called in owners.items():
-        if (target := former_target(place)) in owners:
-            raise _place_of_former(target, place, called)
+        if (former := former_target(place)) in owners:
+            raise _place_of_former(former, place, called)
     owners[work_dir] = f"the work dir {work_dir}"
     for place, called in owners.items():
         for parent in place.parents:
@@ -389,6 +377,11 @@ def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
     pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
     if pushed is not None:
         check_can_push(str(pushed.repo_id))
+
+
+def targets_of(datasets: Sequence[FleetDataset]) -> list[Path]:
+    """Return the paths of results, without those that go to the Hub only."""
+    return [dataset.target for dataset in datasets if dataset.target is not None]
 
 
 def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
@@ -418,8 +411,7 @@ def clean_fleet(
     """
     report = CleanReport(dry_run, (), ())
     datasets = open_fleet(Path(work_dir).resolve(), only_look=True).datasets
-    named = (dataset.target for dataset in datasets)
-    targets = [target for target in named if target is not None and target.parent.is_dir()]
+    targets = [target for target in targets_of(datasets) if target.parent.is_dir()]
     former = former_states(targets)  # lists each folder once
     for target in targets:
         if former[target] or kept_meta(target):
@@ -630,19 +622,12 @@ _MOST_TROUBLES = 3
 
 @dataclass(frozen=True, slots=True)
 class FleetSummary:
-    """The work of one worker.
+    """The work of one worker."""
 
-    Attributes:
-        converted: Datasets that it finished.
-        set_aside: Datasets that it set aside.
-        joined: How often it joined a conversion that another worker held.
-        seconds: Time from start to end, including waiting.
-    """
-
-    converted: int
-    set_aside: int
-    joined: int
-    seconds: float
+    converted: int  # datasets that it finished
+    set_aside: int  # datasets that it set aside
+    joined: int  # how often it joined a conversion that another worker held
+    seconds: float  # time from start to end, including waiting
 
 
 class Conversions(Protocol):
@@ -667,17 +652,11 @@ class Conversions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """The free part of a dataset that another worker holds.
+    """The free part of a dataset that another worker holds."""
 
-    Attributes:
-        batches: Batches that nobody has claimed.
-        share: Their share of all batches.
-        workers: Batches that workers hold now.
-    """
-
-    batches: int
-    share: float
-    workers: int
+    batches: int  # batches that nobody has claimed
+    share: float  # their share of all batches
+    workers: int  # batches that workers hold now
 
 
 class FleetWorker:
@@ -906,23 +885,15 @@ def _told(error: LeconvertError | OSError) -> LeconvertError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Conversions:
-    """The conversions of a fleet, in the work dirs of their datasets.
+    """The conversions of a fleet, in the work dirs of their datasets."""
 
-    Attributes:
-        fleet: The fleet.
-        host: This host.
-        conversion: This worker's leases, and whether versions may be mixed.
-        progress: Receives the progress.
-        pause: Waits between two looks for room in the host's scratch folder.
-        batches: Number of batches of a run, by its id.
-    """
-
-    fleet: Fleet
-    host: Host
-    conversion: Conversion
-    progress: Progress
+    fleet: Fleet  # the fleet
+    host: Host  # this host
+    conversion: Conversion  # this worker's leases, and whether versions may be mixed
+    progress: Progress  # receives the progress
+    # Waits between two looks for room in the host's scratch folder.
     pause: Callable[[float], object]
-    batches: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)  # number of batches of a run, by its id
 
     def take(self, dataset: FleetDataset) -> Mapping[str, Any]:
         folder = self.fleet.work_dir.dataset(dataset.name)

@@ -267,7 +267,7 @@ def note_result(
         files=content_of(target, digests, progress=progress),
         merged=tuple(each or _NO_ORIGIN for each in merged),
     )
-    write_provenance(target, known, run_id=manifest.run_id)
+    write_provenance(target, known, run_id=run.paths.run_id)
 
 
 def proven_anew(

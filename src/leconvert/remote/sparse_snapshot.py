@@ -317,7 +317,7 @@ def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool] | None:
     if has_files_of_v3(tree):
         return None
     try:
-        info = load_info(tree, guess_version=True)
+        info = load_info(tree)
         paths = SourcePaths(tree, info)
         writer.declared = info.features.keys()
         writer.whole_tables = writer.for_copies and open_dataset(tree).has_quantiles

@@ -1,48 +1,6 @@
-"""Reports of a run, and of a resampling benchmark: self-contained pages.
+"""Reports of a run, its status, and pages about runs and about a resampling benchmark.
 
-`gather` reads the records of a run, or a result alone, into a `RunReport`. `write_report` turns
-it into HTML. Neither writes to the run's work dir.
+`values.gather` reads the records of a run, or a result alone, into a `RunReport`, and
+`page.write_report` turns it into HTML. `status.run_status` looks at a run for the terminal. None of
+them writes to the run's work dir. There is no door: a status must not import what pages need.
 """
-
-from typing import TYPE_CHECKING
-
-from leconvert.support.extras import lazy_names
-
-if TYPE_CHECKING:
-    from leconvert.report.page import (
-        check_report_place,
-        default_report_place,
-        report_on_exit,
-        write_report,
-        write_resampling_report,
-        write_tables,
-    )
-    from leconvert.report.values import RunReport, gather, gather_run
-
-__all__ = [
-    "RunReport",
-    "check_report_place",
-    "default_report_place",
-    "gather",
-    "gather_run",
-    "report_on_exit",
-    "write_report",
-    "write_resampling_report",
-    "write_tables",
-]
-
-# `leconvert status`, whose module is in this room, needs neither datasets nor pages.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "page": (
-            "check_report_place",
-            "default_report_place",
-            "report_on_exit",
-            "write_report",
-            "write_resampling_report",
-            "write_tables",
-        ),
-        "values": ("RunReport", "gather", "gather_run"),
-    },
-)

@@ -27,7 +27,7 @@ from leconvert._version import __version__
 from leconvert.model.values import Finding
 from leconvert.report import charts
 from leconvert.report.charts import LEGEND, TROUBLE, TimeAxis, working_axis
-from leconvert.report.records import moment
+from leconvert.report.status import moment
 from leconvert.report.values import (
     Attempt,
     AttemptEnd,

@@ -24,7 +24,7 @@ from leconvert.dataset.files import Spelling
 from leconvert.dataset.formats import Dataset, open_dataset, v3
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import TARGET_VERSIONS, Batch, Finding
-from leconvert.report.records import (
+from leconvert.report.status import (
     UNREADABLE,
     DoneBatch,
     SettledBatches,
@@ -261,7 +261,7 @@ def gather_run(run: OpenedRun) -> RunReport:
     Raises:
         StorageError: The file system failed.
     """
-    manifest, run_id = run.manifest, run.manifest.run_id
+    manifest, run_id = run.manifest, run.paths.run_id
     invocations = read_invocations(run.paths)
     clocks = _clocks(invocations)
     journal = Journal(run.paths)
@@ -442,7 +442,7 @@ class _AttemptReader:
     def _voided(self) -> Mapping[tuple[int, int], Mapping[str, Any]]:
         """Return the records of voided results, by batch and claim."""
         voided: dict[tuple[int, int], Mapping[str, Any]] = {}
-        paths, run_id = self.run.paths, self.run.manifest.run_id
+        paths, run_id = self.run.paths, self.run.paths.run_id
         for name in paths.fs.list_names(paths.done_dir):
             if (match := _VOID.match(name)) is None:
                 continue

@@ -99,8 +99,6 @@ from leconvert.workdir.swap import (
 if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
 
-_NO_RUN = "-"  # in a manifest until its plan is written
-
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
@@ -335,7 +333,7 @@ def check_asked(
         own, is_v3 = _assumed_of(source, conversion.repairs, is_alone=len(sources) == 1)
         asks_for_nothing = target == source and not conversion.changes_anything
         if not is_v3 or (asks_for_nothing and is_converted(source)):
-            load_info(source, own.reading, guess_version=True)
+            load_info(source, own.reading)
 
 
 def draft_plan(
@@ -380,7 +378,6 @@ def draft_plan(
     if not (is_overlay and target == sources[0]):
         batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit, first=kept)
     manifest = Manifest(
-        run_id=_NO_RUN,
         sources=scan.sources,
         target=str(target),
         options=conversion.result_record(),
@@ -1001,7 +998,7 @@ def open_or_plan(
             _check_joined(run, planned_name(sources, arrival), target, conversion)
             check_source_unchanged(run)
             if draft is None:
-                progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
+                progress.say(f"Resuming run {run.paths.run_id} in {work_dir}")
             _say_who_may_work(run, progress)
             return run
         if draft is None:  # the previous run has gone meanwhile
@@ -1038,7 +1035,7 @@ def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Convers
     check_same_plan(run, source, target, conversion)
     if conversion.plan.one_host and run.one_host is None:
         raise PlanMismatchError(
-            f"{run.work_dir.root} holds run {run.manifest.run_id}, which was planned without "
+            f"{run.work_dir.root} holds run {run.paths.run_id}, which was planned without "
             "--one-host.",
             path=str(run.work_dir.root),
             next_step="Finish this run without --one-host, or begin a new run with --restart.",
@@ -1101,9 +1098,8 @@ def _identities(source: Path) -> Iterator[object]:
 
 def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: HubOrigin | None) -> None:
     run_id = new_run_id(datetime.now(UTC), os.urandom)
-    manifest = replace(draft.manifest, run_id=run_id)
     with storage_errors(folder.root):
-        write_plan(folder.run(run_id), manifest, draft.scan, draft.batches, one_host=one_host)
+        write_plan(folder.run(run_id), draft.manifest, draft.scan, draft.batches, one_host=one_host)
         if arrival is not None:
             from leconvert.remote.provenance import write_origin
 
@@ -1139,8 +1135,8 @@ def check_same_plan(
     ]
     if differences:
         raise PlanMismatchError(
-            f"{run.work_dir.root} holds the unfinished run {manifest.run_id} with other options or "
-            "another source.",
+            f"{run.work_dir.root} holds the unfinished run {run.paths.run_id} with other options "
+            "or another source.",
             path=str(run.work_dir.root),
             details=differences,
             next_step=helps,

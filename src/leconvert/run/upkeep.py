@@ -1223,7 +1223,7 @@ def release_batches(
         for row in rows:
             if row.verdict is Verdict.RELEASED:
                 _release(store, row)
-    return ReleaseReport(run.manifest.run_id, dry_run, tuple(rows))
+    return ReleaseReport(run.paths.run_id, dry_run, tuple(rows))
 
 
 def _judge_all(

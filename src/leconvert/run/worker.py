@@ -12,6 +12,7 @@ import json
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -577,9 +578,11 @@ class Worker:
         self, max_batches: int | None, max_idle_seconds: float | None
     ) -> WorkerSummary:
         started = self._clock()
-        done = lost = failed = written = frames = 0
+        # A batch that another worker published first counts there, and a failed one nowhere.
+        tried: Counter[str] = Counter()
+        written = frames = 0
         idle_since: float | None = None
-        while max_batches is None or done + lost + failed < max_batches:
+        while max_batches is None or tried.total() < max_batches:
             if self._stop.is_set():
                 raise _stopped()
             try:
@@ -605,21 +608,15 @@ class Worker:
                 self._bear(error)
                 continue
             self._patience.reset()
-            if outcome == "won":
-                done += 1
-                written += size_bytes
-                frames += batch.frames
-                self._report(None, size_bytes, batch.frames)
-            else:
-                # A batch that another worker published first counts there; a failed batch counts
-                # nowhere.
-                lost += outcome == "lost"
-                failed += outcome == "failed"
-                self._report(None)
+            tried[outcome] += 1
+            won = (size_bytes, batch.frames) if outcome == "won" else (0, 0)
+            written, frames = written + won[0], frames + won[1]
+            self._report(None, *won)
             if self._batch_ended is not None:
                 with self._batch_ended:
                     self._batch_ended.notify_all()
-        return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
+        ended = (tried["won"], tried["lost"], tried["failed"])
+        return WorkerSummary(*ended, written, frames, self._clock() - started)
 
     def _idle(self) -> None:
         self._shards.close()

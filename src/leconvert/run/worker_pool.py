@@ -113,7 +113,7 @@ class WorkerPool:
             return
         from leconvert.remote.sparse_snapshot import HubInputs
 
-        with hold_slot(self._scratch, manifest.run_id) as slot:
+        with hold_slot(self._scratch, self.run.paths.run_id) as slot:
             yield HubInputs(Path(manifest.source), slot)
 
     def make(
@@ -193,7 +193,6 @@ class EngineWatcher(WorkerMonitor):
         self._progress = progress
         self._source_bytes = [batch.source_bytes for batch in pool.run.batches]
         self._costs = pool.costs
-        self._before: set[int] = set()
         self._clock = clock
         self._next_look = clock()
         self._done: set[int] = set()
@@ -205,8 +204,8 @@ class EngineWatcher(WorkerMonitor):
 
     def __enter__(self) -> Self:
         board = self._pool.look()
-        self._before = set(board.done_ids())
-        self._left = sum(self._costs) - sum(self._costs[done] for done in self._before)
+        self._done = set(board.done_ids())
+        self._left = sum(self._costs) - sum(self._costs[done] for done in self._done)
         self._in_hand()
         with ExitStack() as begun:
             self._stage = begun.enter_context(self._pool.stage(self._progress, self._left))
@@ -234,7 +233,7 @@ class EngineWatcher(WorkerMonitor):
 
     def saw_done(self, batch_ids: Collection[int]) -> None:
         """Move the progress bar."""
-        fresh = set(batch_ids) - self._before - self._done
+        fresh = set(batch_ids) - self._done
         self._done |= fresh
         self._done_cost += sum(self._costs[batch_id] for batch_id in fresh)
         self._show(self._done_cost)
@@ -247,7 +246,7 @@ class EngineWatcher(WorkerMonitor):
             if worker.batch_id != batch_id or worker.token not in self._begun:
                 self._begun[worker.token] = worker.batch_id, worker.processed_bytes
                 continue
-            if batch_id is None or batch_id in self._done or batch_id in self._before:
+            if batch_id is None or batch_id in self._done:
                 continue
             size_bytes = max(1, self._source_bytes[batch_id])
             share = min(1.0, (worker.processed_bytes - before) / size_bytes)

@@ -54,7 +54,6 @@ from leconvert.workdir.records import (
     RunPaths,
     WorkDir,
     default_work_dir,
-    encode_record,
     targets_beside,
 )
 from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
@@ -80,7 +79,6 @@ class Manifest:
     """The head of a plan.
 
     Attributes:
-        run_id: The plan's run.
         sources: The sources, by their numbers.
         target: Path of the result.
         options: Every option that decides bytes or batches; compared when a run is resumed.
@@ -100,7 +98,6 @@ class Manifest:
             change; no batch is about them.
     """
 
-    run_id: str
     sources: Sequence[Source]
     target: str
     options: Mapping[str, Any]
@@ -242,8 +239,7 @@ def write_plan(
             for layout in manifest.streams
         ],
     }
-    record = encode_record("manifest", MANIFEST_VERSION, manifest.run_id, fields)
-    write_durably(run.manifest, record)
+    write_durably(run.manifest, run.encode("manifest", MANIFEST_VERSION, fields))
 
 
 def read_manifest(run: RunPaths, *, check_files: bool = False) -> Manifest:
@@ -262,7 +258,7 @@ def read_manifest(run: RunPaths, *, check_files: bool = False) -> Manifest:
             next_step="Run the `leconvert convert` or `leconvert plan` command again.",
         ) from None
     try:
-        manifest = _manifest(run.run_id, fields)
+        manifest = _manifest(fields)
         digests = {run.batches: fields["batches_sha256"], run.scan_table: fields["scan_sha256"]}
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise _unusable(run.manifest, f"cannot be used: {error!r}") from error
@@ -289,9 +285,8 @@ def _unusable(path: Path, why: str) -> WorkDirError:
     return WorkDirError(f"{path} {why}.", path=str(path), next_step=helps)
 
 
-def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
+def _manifest(fields: Mapping[str, Any]) -> Manifest:
     return Manifest(
-        run_id=run_id,
         # Up to version 3 there was one source, and its fields were here.
         sources=[_source(entry) for entry in fields.get("sources", [fields])],
         target=fields["target"],

@@ -179,7 +179,7 @@ def test_a_run_is_resumed_by_the_same_selection_alone(small_source: Path, tmp_pa
     places = small_source, tmp_path / "out", tmp_path / "work"
     run = open_or_plan(*places, Conversion(selection=EpisodeSelection(episodes="0,2-3")))
     same = open_or_plan(*places, Conversion(selection=EpisodeSelection(episodes="3,2,0")))
-    assert same.manifest.run_id == run.manifest.run_id
+    assert same.paths.run_id == run.paths.run_id
     for other in (
         EpisodeSelection(),
         EpisodeSelection(episodes="0,2"),

@@ -164,9 +164,7 @@ def test_a_branch_that_moves_is_not_mixed_in(
         for path in large_clips.rglob("episode_*")
     }
     arm.add_commit(REPO, other)
-    assert planned(tmp_path).manifest.run_id == run.manifest.run_id, (
-        "Then run the same command again"
-    )
+    assert planned(tmp_path).paths.run_id == run.paths.run_id, "Then run the same command again"
     assert run_worker(run.work_dir.root).batches_failed == 0
     pack_run(open_run(run.work_dir.root))
     assert verify_pair(tmp_path / "out", large_clips, depth="bytes").ok
@@ -249,7 +247,7 @@ def test_a_worker_that_is_stopped_leaves_parts_for_the_next(
     with pytest.raises(InterruptedRunError):
         run_worker(run.work_dir.root, scratch=scratch, stop=stop)
     assert run_worker(run.work_dir.root, scratch=scratch).batches_done == len(run.batches)
-    assert not (tmp_path / "scratch" / run.manifest.run_id).exists()
+    assert not (tmp_path / "scratch" / run.paths.run_id).exists()
 
 
 def test_a_worker_with_too_small_a_limit_says_what_is_needed(arm: StandIn, tmp_path: Path) -> None:

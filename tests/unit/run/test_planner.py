@@ -52,7 +52,7 @@ def test_of_two_planners_that_scanned_at_once_the_second_joins_the_first(
     second = open_or_plan(
         small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS), progress=said
     )
-    assert second.manifest.run_id == first[0].manifest.run_id
+    assert second.paths.run_id == first[0].paths.run_id
     assert len(list((tmp_path / "work/runs").iterdir())) == 1
     assert not [line for line in said.lines if "Resuming" in line], "it just began"
 
@@ -92,7 +92,7 @@ def test_a_run_that_vanishes_before_it_can_be_joined_is_planned_anew(
     run = open_or_plan(
         small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS)
     )
-    assert run.manifest.run_id != vanishing.manifest.run_id
+    assert run.paths.run_id != vanishing.paths.run_id
     assert run.manifest.num_episodes == vanishing.manifest.num_episodes
 
 

@@ -310,7 +310,7 @@ def test_a_run_is_resumed_by_the_same_frames_alone(source: Path, tmp_path: Path)
     same = EpisodeSelection(frames=(FrameInterval(0, 4), FrameInterval(1, 17, 30)))
     run = open_or_plan(*places, Conversion(selection=first))
     again = open_or_plan(*places, Conversion(selection=same))
-    assert again.manifest.run_id == run.manifest.run_id
+    assert again.paths.run_id == run.paths.run_id
     scan, _ = again.scan.stream(stream_of_camera(CAMERA))
     assert scan.lead[0] == 4
     assert scan.lead.tolist() == run.scan.stream(stream_of_camera(CAMERA))[0].lead.tolist()

@@ -185,7 +185,7 @@ def test_a_worker_of_a_run_that_was_given_up_says_so_and_touches_the_new_run_in_
     with pytest.raises(PlanMismatchError, match="was discarded") as caught:
         worker.run()
     new = restarted[0]
-    assert new.manifest.run_id in caught.value.message
+    assert new.paths.run_id in caught.value.message
     assert new.paths.root != trouble.run.paths.root
     assert list_batches(new.paths.leases_dir) == set()
     assert list_batches(trouble.run.paths.done_dir), "the batch in hand was finished in its own run"

@@ -14,8 +14,8 @@ SCRIPT = "check_package"
 
 WHEEL = (
     "leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py",
-    "leconvert/report/templates/report.html", "leconvert-0.1.0.dist-info/METADATA",
-    "leconvert-0.1.0.dist-info/licenses/LICENSE",
+    "leconvert/cli/commands.txt", "leconvert/report/templates/report.html",
+    "leconvert-0.1.0.dist-info/METADATA", "leconvert-0.1.0.dist-info/licenses/LICENSE",
 )  # fmt: skip
 SDIST = tuple(
     f"leconvert-0.1.0/{name}"

@@ -145,7 +145,7 @@ def test_another_host_may_begin_anew(
         with pytest.raises(OneHostOnlyError):
             open_or_plan(*places)
         again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
-    assert again.manifest.run_id != planned_run.manifest.run_id
+    assert again.paths.run_id != planned_run.paths.run_id
     assert again.one_host.host == ELSEWHERE
 
 
@@ -157,7 +157,7 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     assert (planned.one_host.has_links, planned.one_host.reason) == (True, "asked for")
     assert planned.one_host.remark.endswith("because of --one-host.")
     assert planned.paths.fs is LOCAL
-    assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
+    assert open_or_plan(*places).paths.run_id == planned.paths.run_id
     this_host[0] = ELSEWHERE
     with pytest.raises(OneHostOnlyError) as caught:
         open_or_plan(*places)
@@ -176,7 +176,7 @@ def test_a_run_of_many_hosts_does_not_become_one_hosts(
     with pytest.raises(PlanMismatchError, match="which was planned without --one-host") as caught:
         open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert "--restart" in str(caught.value.next_step)
-    assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
+    assert open_or_plan(*places).paths.run_id == planned.paths.run_id
 
 
 def test_two_machines_that_pass_for_one_are_found_out_by_the_first(

@@ -53,7 +53,6 @@ from leconvert.model.versions import (
     SOURCE_VERSIONS,
     V3_VERSION,
     other_storage,
-    said_version,
     unreadable,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError
@@ -145,18 +144,15 @@ class DatasetInfo:
     located: Mapping[tuple[str, int], str]
 
 
-def load_info(
-    root: Path, repairs: Repairs = NO_REPAIRS, *, guess_version: bool = False
-) -> DatasetInfo:
-    """Read and check ``meta/info.json``."""
+def load_info(root: Path, repairs: Repairs = NO_REPAIRS) -> DatasetInfo:
+    """Read and check ``meta/info.json``. The files tell a version that it does not."""
     path = root / INFO_PATH
     raw = read_info(root)
     version = repairs.assumed_version or raw.get("codebase_version")
     if version not in SOURCE_VERSIONS:
-        guessed = version_of_files(root)
-        if guessed is None or not guess_version:
-            raise _wrong_version(path, raw, guessed)
-        version = guessed
+        version = version_of_files(root)
+        if version is None:
+            raise _wrong_version(path, raw)
     features = raw.get("features")
     if not isinstance(features, dict) or not features:
         raise _bad(path, "has no features")
@@ -297,14 +293,8 @@ def _bad(path: Path, what: str) -> SourceError:
     return SourceError(f"{path} {what}.", path=str(path), next_step=_MEND_IT)
 
 
-def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> SourceError:
-    version, root = raw.get("codebase_version"), str(path.parent.parent)
-    if guessed is not None:
-        return SourceError(
-            f"{path} {said_version(version)}, but its files are those of {guessed}.",
-            path=str(path),
-            next_step=f"Run the command again with --assume-version {guessed}.",
-        )
+def _wrong_version(path: Path, raw: Mapping[str, Any]) -> SourceError:
+    root = str(path.parent.parent)
     return unreadable(raw, root, str(path)) or SourceError(
         f"{root} is already {V3_VERSION}.",
         path=str(path),
@@ -783,7 +773,7 @@ class Dataset(AnyDataset):
     @cached_property
     def declared(self) -> DatasetInfo:
         """The checked content of ``info.json``."""
-        return load_info(self.root, self.reading, guess_version=True)
+        return load_info(self.root, self.reading)
 
     @property
     def version(self) -> str:

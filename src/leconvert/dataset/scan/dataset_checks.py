@@ -361,10 +361,8 @@ def _differences(
     ]
 
 
-def _told(lengths: Sequence[int] | str | None) -> str:
-    return (
-        lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths or ()))}"
-    )
+def _told(sizes: tuple[int, ...] | str | None) -> str:
+    return f"lists of {' x '.join(map(str, sizes))}" if isinstance(sizes, tuple) else str(sizes)
 
 
 def _check_global_index(source: ScannedSource, columns: DataColumns) -> Iterator[Observation]:

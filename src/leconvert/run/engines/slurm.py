@@ -246,14 +246,9 @@ def worker_job(
     of a preemption, reach the worker, which hands its batch back and ends. If an element is
     preempted, or its node fails, it is queued again and returns as a new worker, with the same log.
     """
-    words = (
-        *_sbatch_words(options, _WORKERS),
-        f"--array=0-{count - 1}",
-        f"--signal=B:USR1@{options.signal_seconds}",
-        f"--output={log_dir}/slurm-%A_%a.log",
-        *options.extra,
-    )
-    return BatchJob(_WORKERS, words, _script(options, ("work", *arguments)))
+    own = (f"--array=0-{count - 1}", f"--signal=B:USR1@{options.signal_seconds}")
+    log = f"{log_dir}/slurm-%A_%a.log"
+    return _job(options, _WORKERS, ("work", *arguments), log, own)
 
 
 def packer_job(
@@ -264,36 +259,38 @@ def packer_job(
     It begins when every worker has ended, in any way, and does not wait for others: it reports
     missing batches.
     """
-    words = (
-        *_sbatch_words(options, _PACKER),
-        f"--output={log_dir}/slurm-%j-pack.log",
-        *options.extra,
-    )
-    script = _script(options, ("pack", *arguments, "--no-wait"))
-    return BatchJob(_PACKER, words, script, after=after)
+    log = f"{log_dir}/slurm-%j-pack.log"
+    return _job(options, _PACKER, ("pack", *arguments, "--no-wait"), log, after=after)
 
 
-def _sbatch_words(options: SlurmOptions, name: str) -> tuple[str, ...]:
-    return sbatch_words(
+def _job(
+    options: SlurmOptions,
+    name: str,
+    arguments: Sequence[str],
+    log: str,
+    own: Sequence[str] = (),
+    *,
+    after: int | None = None,
+) -> BatchJob:
+    site = options.site
+    words = sbatch_words(
         name,
-        options.site,
+        site,
         cpus=options.cpus_per_task,
         mem=options.mem,
         time=options.time,
         constraint=options.constraint,
     )
-
-
-def _script(options: SlurmOptions, arguments: Sequence[str]) -> str:
     lines = (
-        *script_head(options.site),
+        *script_head(site),
         # A job starts in the folder from which it was submitted: `python -m leconvert` must not
         # import a user's inspect.py there instead of Python's own.
         "export PYTHONSAFEPATH=1",
-        f"exec {options.site.command(*arguments)}",
+        f"exec {site.command(*arguments)}",
         "",
     )
-    return "\n".join(lines)
+    words = (*words, *own, f"--output={log}", *options.extra)
+    return BatchJob(name, words, "\n".join(lines), after)
 
 
 # Workers, and a packer after them, as jobs of a SLURM cluster.

@@ -416,7 +416,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
         except (BatchesFailedError, IncompleteError, PlanMismatchError):
             # The tree has only links and tables: the next packer makes them again, or removes them.
             with suppress(LeconvertError, OSError):
-                remove_new_tree(tree, manifest.run_id)
+                remove_new_tree(tree, run.paths.run_id)
             raise
         if appends and (lost := what_is_lost(tree, target, others=not stands_as_left(target))):
             raise not_as_planned(target, f"as its source is now, {lost}")
@@ -439,13 +439,13 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
         check_source_unchanged(run)
         check_current(run.work_dir, run.paths, run.one_host)
 
-    with target_lock(target, manifest.run_id, wait=packing.lock_wait):
+    with target_lock(target, run.paths.run_id, wait=packing.lock_wait):
         _check_not_converted(run)
         old = options.old_place(
-            source, target, manifest.to, manifest.layout, appends=appends, run_id=manifest.run_id
+            source, target, manifest.to, manifest.layout, appends=appends, run_id=run.paths.run_id
         )
-        if old == former_dir(target, manifest.run_id):
-            write_former(target, tree, manifest.run_id, tree_facts(target), fs=journal.fs)
+        if old == former_dir(target, run.paths.run_id):
+            write_former(target, tree, run.paths.run_id, tree_facts(target), fs=journal.fs)
         swap_into_place(
             SwapPlan(exchanged, tree, old),
             journal,
@@ -463,7 +463,7 @@ def _finish_swapped(
     source, target = Path(run.manifest.source), Path(run.manifest.target)
     if not swap_has_begun(run) or not target.parent.is_dir():
         return None
-    with target_lock(target, run.manifest.run_id, wait=packing.lock_wait):
+    with target_lock(target, run.paths.run_id, wait=packing.lock_wait):
         if recover_swap(packing.journal, run.manifest.exchanged) is not SwapOutcome.COMPLETED:
             return None
         if not is_converted(target, run.manifest.to):
@@ -563,7 +563,7 @@ def _no_result(run: OpenedRun) -> NoResultError:
     else:
         helps = f"The removal of its source was interrupted: {kept} is the remaining part. {back}"
     return NoResultError(
-        f"Run {run.manifest.run_id} is finished, but {target} is not a {run.manifest.to} "
+        f"Run {run.paths.run_id} is finished, but {target} is not a {run.manifest.to} "
         "dataset any more.",
         path=str(target),
         next_step=helps,
@@ -585,7 +585,7 @@ def _check_not_converted(run: OpenedRun) -> None:
     was_converted = run.manifest.sources[0].codebase_version == run.manifest.to
     if not run.manifest.in_place or was_converted or not is_converted(target, run.manifest.to):
         return
-    check_no_other_swap(run.manifest.exchanged, run.manifest.run_id)
+    check_no_other_swap(run.manifest.exchanged, run.paths.run_id)
     kept = kept_source(run.manifest.exchanged)
     where = "" if kept is None else f"; the source is kept as {kept}"
     raise TargetError(
@@ -772,7 +772,7 @@ def swap_has_begun(run: OpenedRun) -> bool:
     if state.swap is not None or state.step is not PackStep.PACKING:
         return True
     # A packer that lost its lock may have noted the swap in a journal that is no longer read.
-    return marked_by(run.manifest.exchanged) == run.manifest.run_id
+    return marked_by(run.manifest.exchanged) == run.paths.run_id
 
 
 def _check_stop(stop: threading.Event) -> None:

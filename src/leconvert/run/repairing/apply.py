@@ -162,26 +162,7 @@ def repair_dataset(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> RepairReport:
-    """Repair the findings of a check of a v3.0 dataset for which its own files are enough.
-
-    Args:
-        root: The dataset.
-        output: The folder of the repaired dataset; None to replace the dataset, which is kept as
-            ``<root>_old``.
-        retime: Set timestamps of rows to ``frame_index / fps`` if they differ from it.
-        dry_run: Only report the changes.
-        stop: Set it from another thread to stop; then nothing is changed.
-        progress: Receives the progress.
-
-    Returns:
-        The report.
-
-    Raises:
-        SourceError: The dataset is not v3.0.
-        TargetError: The output exists, or ``<root>_old`` does.
-        VerificationError: The repaired dataset has other changes than planned.
-        SourceChangedError: The dataset was changed meanwhile.
-    """
+    """Repair a dataset; both paths are resolved. See `leconvert.api.repair`."""
     started = time.monotonic()
     if output is not None and is_same_folder(output, root):
         raise source_as_output(root)
@@ -196,15 +177,15 @@ def repair_dataset(
             held.enter_context(target_lock(target, run_id))
             _end_interrupted(plan, run_id)
         before = facts_of_tree(root)
-        repair, tables_root = held.enter_context(_planned(root, retime=retime, progress=progress))
-        report = RepairReport(root, target, plan.old, dry_run, repair)
-        if not repair:
+        found, tables_root = held.enter_context(_planned(root, retime=retime, progress=progress))
+        report = RepairReport(root, target, plan.old, dry_run, found)
+        if not found:
             return replace(report, kept=None, seconds=time.monotonic() - started)
-        stop = stop or threading.Event()
-        changes = Changes.of(repair, 1 + (repairs_of(root) or 0))
+        changes = Changes.of(found, 1 + (repairs_of(root) or 0))
+        repair = _Repair(root, tables_root, found, changes, stop or threading.Event(), progress)
         if output is not None and repairs_of(output) == changes.number:
             with suppress(VerificationError, UnreadableSourceError):
-                _prove(root, output, repair, changes, stop, progress)
+                repair.prove(output)
                 seconds = time.monotonic() - started
                 return replace(report, was_repaired=True, seconds=seconds)
         check_target(target, plan.old)
@@ -225,11 +206,10 @@ def repair_dataset(
         with storage_errors(plan.staging):
             LOCAL.make_dir(plan.staging)
         mark_tree(plan.staging, run_id)
-        writer = _TreeWriter(root, tables_root, plan.staging, repair, stop, progress)
         try:
-            writer.write(changes)
+            repair.write(plan.staging)
             sync_tree(plan.staging)
-            _prove(root, plan.staging, repair, changes, stop, progress)
+            repair.prove(plan.staging)
             unchanged(root)
         except BaseException:
             with suppress(Exception):
@@ -239,9 +219,9 @@ def repair_dataset(
         remove_mark(target, run_id)
     return replace(
         report,
-        written_bytes=writer.written_bytes,
-        copied_bytes=writer.copied_bytes,
-        cloned_bytes=writer.cloned_bytes,
+        written_bytes=repair.written_bytes,
+        copied_bytes=repair.copied_bytes,
+        cloned_bytes=repair.cloned_bytes,
         seconds=time.monotonic() - started,
     )
 
@@ -292,62 +272,71 @@ def _check_room(root: Path, target: Path) -> None:
     check_room(SpaceNeeded(cloned=False, twice_bytes=0, rooms=(room,)), target)
 
 
-class _TreeWriter:
-    """Writes the repaired dataset, file by file."""
+@dataclass(eq=False)
+class _Repair:
+    """Writes the repaired dataset, file by file, and proves it.
 
-    def __init__(
-        self,
-        root: Path,
-        tables_root: Path,
-        tree: Path,
-        plan: RepairPlan,
-        stop: threading.Event,
-        progress: Progress,
-    ) -> None:
-        self.written_bytes = self.copied_bytes = self.cloned_bytes = 0
-        self._root = root
-        self._tables_root = tables_root
-        self._tree = tree
-        self._plan = plan
-        self._stop = stop
-        self._progress = progress
-        self._videos = {video.path: video for video in plan.videos}
-        self._data = {data.path: data for data in plan.data}
-        writes_episodes = plan.episodes or plan.episode_rows is not None
-        self._rows = v3.EpisodesReader(tables_root).rows_of_files if writes_episodes else {}
+    Attributes:
+        root: The dataset.
+        tables_root: The folder that contains the derived tables.
+        plan: The plan.
+        changes: The record of its changes.
+        stop: Ends the work.
+        progress: Receives the progress.
+        written_bytes: See `RepairReport`, as for the other two.
+    """
+
+    root: Path
+    tables_root: Path
+    plan: RepairPlan
+    changes: Changes
+    stop: threading.Event
+    progress: Progress
+    written_bytes: int = 0
+    copied_bytes: int = 0
+    cloned_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._videos = {video.path: video for video in self.plan.videos}
+        self._data = {data.path: data for data in self.plan.data}
+
+    @cached_property
+    def _rows(self) -> Mapping[str, range]:
+        """The rows of each file of ``meta/episodes``; empty if none of these files changes."""
+        if not self.plan.episodes and self.plan.episode_rows is None:
+            return {}
+        return v3.EpisodesReader(self.tables_root).rows_of_files
 
     @cached_property
     def _in_order(self) -> pa.Table | None:
         """All rows of ``meta/episodes`` in their new order; None if the order stays."""
-        if self._plan.episode_rows is None:
+        if self.plan.episode_rows is None:
             return None
-        with storage_errors(self._root / v3.EPISODES_DIR):
-            stored = pa.concat_tables(
-                pq.read_table(self._tables_root / path) for path in self._rows
-            )
-        return stored.take(pa.array(self._plan.episode_rows))
+        with storage_errors(self.root / v3.EPISODES_DIR):
+            stored = pa.concat_tables(pq.read_table(self.tables_root / path) for path in self._rows)
+        return stored.take(pa.array(self.plan.episode_rows))
 
-    def write(self, changes: Changes) -> None:
+    def write(self, tree: Path) -> None:
         """Write all files without syncing them, and the record of the changes."""
-        new = [*self._plan.derived, *([v3.STATS_PATH] if self._plan.stats else [])]
-        names = sorted({*kept_names(self._root, self._plan.derived), *new})
-        with self._progress.stage("repair", len(names), "files") as stage:
+        new = [*self.plan.derived, *([v3.STATS_PATH] if self.plan.stats else [])]
+        names = sorted({*kept_names(self.root, self.plan.derived), *new})
+        with self.progress.stage("repair", len(names), "files") as stage:
             for path in names:
-                if self._stop.is_set():
+                if self.stop.is_set():
                     raise InterruptedRunError(
                         "The repair was interrupted. Nothing was changed.",
                         next_step="Run the same command again.",
                     )
-                with storage_errors(self._tree / path):
-                    make_folders_below(self._tree, (self._tree / path).parent)
-                    self._write(path)
+                with storage_errors(tree / path):
+                    make_folders_below(tree, (tree / path).parent)
+                    self._write(tree, path)
                 stage.advance(1)
-        write_changes(self._tree, changes)
+        write_changes(tree, self.changes)
 
-    def _write(self, path: str) -> None:
-        plan, target = self._plan, self._tree / path
+    def _write(self, tree: Path, path: str) -> None:
+        plan, target = self.plan, tree / path
         is_derived = path in plan.derived
-        source = (self._tables_root if is_derived else self._root) / path
+        source = (self.tables_root if is_derived else self.root) / path
         if path in self._videos:
             self._write_video(self._videos[path], source, target)
             return
@@ -366,9 +355,9 @@ class _TreeWriter:
                 moved = pq.read_table(source).take(pa.array(plan.task_rows))
             tables.replace_columns(source, target, number, rows=moved)
         elif path == v3.INFO_PATH and plan.info:
-            v3.write_info(self._tree, {**v3.read_json_object(source), **plan.info})
+            v3.write_info(tree, {**v3.read_json_object(source), **plan.info})
         elif path == v3.STATS_PATH and plan.stats:
-            v3.write_stats(self._tree, {**stored_stats(self._root), **plan.stats})
+            v3.write_stats(tree, {**stored_stats(self.root), **plan.stats})
         elif is_derived:
             copy_file(source, target)
         elif source.is_file():
@@ -380,7 +369,7 @@ class _TreeWriter:
             # A link to a folder, or to nothing. If it leads out of the dataset, it keeps its
             # target.
             text, place = source.readlink(), Path(os.path.realpath(source))
-            stays = place.is_relative_to(os.path.realpath(self._root))
+            stays = place.is_relative_to(os.path.realpath(self.root))
             stays = stays or os.path.realpath(target.parent / text) == str(place)
             target.symlink_to(text if stays else place)
             return
@@ -388,7 +377,7 @@ class _TreeWriter:
 
     def _write_video(self, video: VideoRepair, source: Path, target: Path) -> None:
         if video.how == "remux":
-            media.remux_clip(source, target, fps=self._plan.fps, other_tracks=True)
+            media.remux_clip(source, target, fps=self.plan.fps, other_tracks=True)
             self.copied_bytes += target.stat().st_size
             return
         joined = media.join_clips(
@@ -397,7 +386,7 @@ class _TreeWriter:
                 for first, stop in pairwise([*video.begins, video.frames])
             ],
             target,
-            fps=self._plan.fps,
+            fps=self.plan.fps,
             block_align=_BLOCK_BYTES,
             is_whole=len(video.begins) == 1,
         )
@@ -405,33 +394,27 @@ class _TreeWriter:
         self.cloned_bytes += joined.cloned_bytes
         self.written_bytes += joined.header_bytes
 
-
-def _prove(
-    root: Path,
-    tree: Path,
-    plan: RepairPlan,
-    changes: Changes,
-    stop: threading.Event,
-    progress: Progress,
-) -> None:
-    """Compare the new tree with the dataset, and check it by itself."""
-    differences = compare_trees(root, tree, changes, stop=stop, progress=progress)
-    if not differences:
-        raw = v3.read_json_object(tree / v3.INFO_PATH)
-        expected = {_kind(finding) for finding in plan.left}
-        differences = [
-            f"{finding.code}: {finding.message}"
-            for finding in DatasetCheck(tree, raw, progress).findings
-            if finding.severity != "info" and _kind(finding) not in expected
-        ]
-    if differences:
-        raise VerificationError(
-            f"The repaired copy of {root} is not as planned. Nothing was replaced.",
-            path=str(root),
-            details=differences[:_DIFFERENCES_SHOWN],
-            next_step=f"{REPORT_IT}. `leconvert check {shlex.quote(str(root))}` lists what is "
-            "wrong with the dataset.",
+    def prove(self, tree: Path) -> None:
+        """Compare the new tree with the dataset, and check it by itself."""
+        differences = compare_trees(
+            self.root, tree, self.changes, stop=self.stop, progress=self.progress
         )
+        if not differences:
+            raw = v3.read_json_object(tree / v3.INFO_PATH)
+            expected = {_kind(finding) for finding in self.plan.left}
+            differences = [
+                f"{finding.code}: {finding.message}"
+                for finding in DatasetCheck(tree, raw, self.progress).findings
+                if finding.severity != "info" and _kind(finding) not in expected
+            ]
+        if differences:
+            raise VerificationError(
+                f"The repaired copy of {self.root} is not as planned. Nothing was replaced.",
+                path=str(self.root),
+                details=differences[:_DIFFERENCES_SHOWN],
+                next_step=f"{REPORT_IT}. `leconvert check {shlex.quote(str(self.root))}` lists "
+                "what is wrong with the dataset.",
+            )
 
 
 def _kind(finding: Finding) -> tuple[str, str | None, str | None]:

@@ -270,7 +270,7 @@ def plan_repair(
     order, ordered = _find_order(check, raw, progress)
     if ordered.declared is None or ordered.table is None:
         return RepairPlan(check.root, Fraction(1), left=tuple(ordered.findings))
-    planner = _Planner(ordered, ordered.declared, ordered.table, order, retime=retime)
+    planner = _Planner(ordered, ordered.declared, ordered.table, order, retime)
     plan = planner.plan()
     there = {(finding.code, finding.stream, finding.path) for finding in ordered.findings}
     by_order = tuple(
@@ -281,43 +281,37 @@ def plan_repair(
     return replace(plan, mended=by_order + plan.mended)
 
 
+@dataclass(eq=False)
 class _Planner:
     """Collects changes and, with each, the findings that it repairs."""
 
-    def __init__(
-        self,
-        check: DatasetCheck,
-        declared: v3.Declared,
-        table: v3.EpisodeTable,
-        order: NewOrder,
-        *,
-        retime: bool,
-    ) -> None:
-        self._check = check
-        self._order = order
-        self._episode_rows = _moved(order.episodes)
-        self._declared = declared
-        self._table = table
-        self._retime = retime
-        self._episodes: dict[str, npt.NDArray[Any] | pa.Array] = {}
-        self._videos: list[VideoRepair] = []
-        self._data: list[DataRepair] = []
-        self._info: dict[str, Any] = {}
-        self._stats: dict[str, Mapping[str, Any]] = {}
-        self._remarks: list[str] = []
-        self._findings = list(check.findings)
+    check: DatasetCheck
+    declared: v3.Declared
+    table: v3.EpisodeTable
+    order: NewOrder
+    retime: bool
+    episodes: dict[str, npt.NDArray[Any] | pa.Array] = field(default_factory=dict)
+    videos: list[VideoRepair] = field(default_factory=list)
+    data: list[DataRepair] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._episode_rows = _moved(self.order.episodes)
+        self._untimed = self.check.untimed.copy()
+        self._findings = list(self.check.findings)
         self._of_path: defaultdict[str | None, list[Finding]] = defaultdict(list)
         for finding in self._findings:
             self._of_path[finding.path].append(finding)
         # By identity: two findings may be equal.
         self._gone: dict[int, Finding] = {}
-        self._untimed = check.untimed.copy()
 
     def plan(self) -> RepairPlan:
-        codes = {finding.code for finding in self._check.findings}
-        if self._order.episodes is not None and self._episode_rows is None:
-            self._episodes["episode_index"] = np.arange(len(self._table))
-        if _rows_are_certain(self._check):
+        codes = {finding.code for finding in self.check.findings}
+        if self.order.episodes is not None and self._episode_rows is None:
+            self.episodes["episode_index"] = np.arange(len(self.table))
+        if _rows_are_certain(self.check):
             self._plan_ranges(codes)
             self._plan_data()
             self._plan_tasks()
@@ -325,24 +319,24 @@ class _Planner:
         self._plan_files()
         self._plan_videos()
         self._plan_stats()
-        derived = self._check.derived
+        derived = self.check.derived
         if derived is not None:
-            self._info |= derived.info
+            self.info |= derived.info
         return RepairPlan(
-            self._check.root,
-            self._declared.fps,
-            tuple(sorted(self._videos, key=lambda video: video.path)),
-            tuple(sorted(self._data, key=lambda data: data.path)),
-            self._episodes,
+            self.check.root,
+            self.declared.fps,
+            tuple(sorted(self.videos, key=lambda video: video.path)),
+            tuple(sorted(self.data, key=lambda data: data.path)),
+            self.episodes,
             self._episode_rows,
-            self._order.tasks,
-            self._info,
-            self._stats,
+            self.order.tasks,
+            self.info,
+            self.stats,
             () if derived is None else derived.files,
             tuple(self._gone.values()),
             tuple(self._left),
-            tuple(self._remarks),
-            Extent(self._check.episodes, self._check.frames, len(self._declared.features)),
+            tuple(self.remarks),
+            Extent(self.check.episodes, self.check.frames, len(self.declared.features)),
         )
 
     def _codes(self, path: str) -> set[str]:
@@ -359,7 +353,7 @@ class _Planner:
         return [each for each in self._findings if id(each) not in self._gone]
 
     def _plan_ranges(self, codes: set[str]) -> None:
-        start, length = self._table.start, self._table.length
+        start, length = self.table.start, self.table.length
         if "episode-range" in codes:
             if length.min() < 1:
                 return
@@ -368,21 +362,21 @@ class _Planner:
                 "dataset_to_index": start + length,
                 "length": length,
             }
-            self._episodes |= wanted
+            self.episodes |= wanted
             self._mend({"episode-range"})
         if "stale-total" in codes:
             totals = {
-                "total_episodes": len(self._table),
+                "total_episodes": len(self.table),
                 "total_frames": int(length.sum()),
-                "total_tasks": None if self._check.tasks is None else len(self._check.tasks),
+                "total_tasks": None if self.check.tasks is None else len(self.check.tasks),
             }
             for key, value in totals.items():
-                if value is not None and self._declared.raw.get(key) != value:
-                    self._info[key] = value
+                if value is not None and self.declared.raw.get(key) != value:
+                    self.info[key] = value
             self._mend({"stale-total"})
 
     def _plan_locations(self, codes: set[str]) -> None:
-        reader = v3.EpisodesReader(self._check.root)
+        reader = v3.EpisodesReader(self.check.root)
         moves_far = self._episode_rows is not None and len(reader.paths) > 1
         if "episodes-location" not in codes and not moves_far:
             return
@@ -395,19 +389,19 @@ class _Planner:
                 return
             for name, number in zip(v3.LOCATION_COLUMNS, numbers, strict=True):
                 columns[name] += [int(number)] * len(rows)
-        self._episodes |= {name: np.array(values) for name, values in columns.items()}
+        self.episodes |= {name: np.array(values) for name, values in columns.items()}
         self._mend({"episodes-location"})
 
     def _plan_data(self) -> None:
-        wanted = INDEX_COLUMNS | (_RETIMED if self._retime else {})
-        numbers = self._order.task_numbers
+        wanted = INDEX_COLUMNS | (_RETIMED if self.retime else {})
+        numbers = self.order.task_numbers
         if numbers is not None and np.array_equal(numbers, np.arange(len(numbers))):
             numbers = None  # rows use the row numbers that tasks will have
-        frames = int(self._table.length.sum())
-        for routed in self._check.files.get(DATA_STREAM, []):
+        frames = int(self.table.length.sum())
+        for routed in self.check.files.get(DATA_STREAM, []):
             codes = self._codes(routed.path) & wanted.keys()
             if codes:
-                stored = pq.read_schema(self._check.root / routed.path)
+                stored = pq.read_schema(self.check.root / routed.path)
                 # The types stay; a conversion has others.
                 codes = {
                     code
@@ -419,13 +413,13 @@ class _Planner:
                 columns.add("task_index")
             if not columns:
                 continue
-            self._data.append(
+            self.data.append(
                 DataRepair(
                     routed.path,
                     tuple(sorted(columns)),
                     routed.episodes,
-                    self._table.start[routed.episodes],
-                    self._table.length[routed.episodes],
+                    self.table.start[routed.episodes],
+                    self.table.length[routed.episodes],
                     numbers,
                 )
             )
@@ -438,17 +432,17 @@ class _Planner:
 
         A task that only the list has may be a person's better knowledge, so the user decides.
         """
-        texts = self._check.tasks
-        if texts is None or not self._check.other_tasks:
+        texts = self.check.tasks
+        if texts is None or not self.check.other_tasks:
             return
-        reader = v3.EpisodesReader(self._check.root)
+        reader = v3.EpisodesReader(self.check.root)
         listed: list[list[str]] = []
         for block in reader.blocks(lambda name: name == "tasks"):
             listed += block.column(0).to_pylist()
         if self._episode_rows is not None:
             listed = [listed[row] for row in self._episode_rows]
         is_changed = False
-        for path, other in self._check.other_tasks.items():
+        for path, other in self.check.other_tasks.items():
             added = {
                 episode: sorted(tasks.of_rows - tasks.listed)
                 for episode, tasks in other.items()
@@ -463,25 +457,25 @@ class _Planner:
                 if rest:
                     self._findings.append(v3.episode_tasks_finding(path, rest))
         if is_changed:
-            self._episodes["tasks"] = pa.array(listed, pa.list_(pa.string()))
+            self.episodes["tasks"] = pa.array(listed, pa.list_(pa.string()))
 
     def _plan_files(self) -> None:
         """Name the files in which the check found the episodes."""
-        for stream, places in self._check.located.places.items():
-            self._episodes |= {
+        for stream, places in self.check.located.places.items():
+            self.episodes |= {
                 f"{stream}/chunk_index": places.chunk,
                 f"{stream}/file_index": places.file,
             }
             if camera_of(stream) is not None:
-                self._episodes |= {
+                self.episodes |= {
                     f"{stream}/from_timestamp": places.begin_seconds,
                     f"{stream}/to_timestamp": places.end_seconds,
                 }
-        self._info |= self._check.located.info
-        self._gone |= {id(finding): finding for finding in self._check.misplaced}
+        self.info |= self.check.located.info
+        self._gone |= {id(finding): finding for finding in self.check.misplaced}
 
     def _plan_videos(self) -> None:
-        for stream, files in self._check.files.items():
+        for stream, files in self.check.files.items():
             if stream == DATA_STREAM:
                 continue
             for routed in files:
@@ -490,17 +484,17 @@ class _Planner:
                     self._plan_video(stream, routed, codes)
 
     def _plan_video(self, stream: str, routed: v3.RoutedFile, codes: set[str]) -> None:
-        path = self._check.root / routed.path
+        path = self.check.root / routed.path
         try:
             index = media.read_clip_index(path)
         except UnreadableSourceError as error:
-            self._remarks.append(f"{routed.path} is not repaired: {error.message}")
+            self.remarks.append(f"{routed.path} is not repaired: {error.message}")
             return
-        placed, fps = self._table.placed[stream], self._declared.fps
+        placed, fps = self.table.placed[stream], self.declared.fps
         frames = frames_of(index)
-        spans = _located(frames, spans_of(frames, routed, self._table), fps)
+        spans = _located(frames, spans_of(frames, routed, self.table), fps)
         if spans is None:
-            self._remarks.append(
+            self.remarks.append(
                 f"{routed.path} is not repaired: the first frames of its episodes are unknown, "
                 "since the times of the episodes overlap and their frames do not add up to "
                 "those of the file."
@@ -518,25 +512,25 @@ class _Planner:
         if not media.has_exact_times(index, fps):
             if index.other_tracks and not index.begins_at(0):
                 # FFmpeg, which copies its tracks, would mark the first frame as a keyframe.
-                self._remarks.append(
+                self.remarks.append(
                     f"{routed.path} is not repaired: it has sound or another further track "
                     "and does not begin with a keyframe."
                 )
                 return
             try:
-                self._videos.append(self._video_repair(routed.path, index, spans))
+                self.videos.append(self._video_repair(routed.path, index, spans))
             except UnreadableSourceError as error:  # FFmpeg cannot copy its tracks
-                self._remarks.append(f"{routed.path} is not repaired: {error.message}")
+                self.remarks.append(f"{routed.path} is not repaired: {error.message}")
                 return
         for name, stored, exact_seconds in (
             ("from_timestamp", placed.begin_seconds, spans.from_seconds),
             ("to_timestamp", placed.end_seconds, spans.to_seconds),
         ):
             column = f"{stream}/{name}"
-            changed = self._episodes.get(column, stored).copy()
+            changed = self.episodes.get(column, stored).copy()
             changed[spans.episodes] = exact_seconds
-            if not np.array_equal(changed, self._episodes.get(column, stored)):
-                self._episodes[column] = changed
+            if not np.array_equal(changed, self.episodes.get(column, stored)):
+                self.episodes[column] = changed
         present = self._codes(routed.path)
         self._mend((_TIMES | _OF_EXACT_TIMES) - expected.keys(), routed.path)
         for code, (message, episode) in expected.items():
@@ -551,7 +545,7 @@ class _Planner:
             len(index.other_tracks) - media.carried_tracks(index.path)
         )
         if lost:
-            self._remarks.append(
+            self.remarks.append(
                 f"{count(lost, 'further track')} of {path} cannot be copied. The kept "
                 "dataset still has all tracks."
             )
@@ -570,22 +564,22 @@ class _Planner:
             if finding.code in _STATS or finding.path == v3.STATS_PATH
         ]
         stale = {finding.stream for finding in of_stats if finding.severity != "info"}
-        if not stale & {None, *self._declared.features}:
+        if not stale & {None, *self.declared.features}:
             return
-        features = self._declared.features
+        features = self.declared.features
         is_gone = None in stale
         wanted = {
             key: feature
             for key, feature in features.items()
-            if (key in self._check.stats and (is_gone or key in stale))
+            if (key in self.check.stats and (is_gone or key in stale))
             or (is_gone and key in DEFAULT_COLUMNS)
         }
-        if not wanted or DATA_STREAM not in self._check.files:
+        if not wanted or DATA_STREAM not in self.check.files:
             return
-        tables = [str(self._check.root / each.path) for each in self._check.files[DATA_STREAM]]
+        tables = [str(self.check.root / each.path) for each in self.check.files[DATA_STREAM]]
         # The stored rows of columns that are counted again are not the result's.
-        as_stored = wanted.keys() - (DEFAULT_COLUMNS.keys() if self._data else ())
-        fresh = _aggregated(self._check.root, wanted, as_stored, tables)
+        as_stored = wanted.keys() - (DEFAULT_COLUMNS.keys() if self.data else ())
+        fresh = _aggregated(self.check.root, wanted, as_stored, tables)
         stored = self._stored_stats(is_gone=is_gone)
         for key, feature in wanted.items():
             total = fresh.get(key)
@@ -597,18 +591,18 @@ class _Planner:
                 kept = [name for name in old if name not in entry]
                 if kept:
                     names = ", ".join(kept)
-                    self._remarks.append(
+                    self.remarks.append(
                         f"{names} of {key} are not repaired: the episodes have no such statistics "
                         "to add up."
                     )
                 entry |= {name: old[name] for name in kept}
-            added_up = self._check.stats.get(key)
-            if any(check_feature_stats(feature, entry, added_up, int(self._table.length.max()))):
+            added_up = self.check.stats.get(key)
+            if any(check_feature_stats(feature, entry, added_up, int(self.table.length.max()))):
                 continue
-            self._stats[key] = entry
+            self.stats[key] = entry
         for finding in of_stats:
-            is_all = is_gone and finding.stream is None and bool(self._stats)
-            if finding.stream in self._stats or is_all:
+            is_all = is_gone and finding.stream is None and bool(self.stats)
+            if finding.stream in self.stats or is_all:
                 self._gone[id(finding)] = finding
 
     def _stored_stats(self, *, is_gone: bool) -> Mapping[str, Any]:
@@ -617,8 +611,8 @@ class _Planner:
         Raises:
             StorageError: The file could not be read at first, but now it can.
         """
-        path = self._check.root / v3.STATS_PATH
-        stored = stored_stats(self._check.root)
+        path = self.check.root / v3.STATS_PATH
+        stored = stored_stats(self.check.root)
         if is_gone and stored:
             raise StorageError(
                 f"{path} could not be read at first, but could be read later.",

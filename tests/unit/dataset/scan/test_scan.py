@@ -51,9 +51,6 @@ def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"codebase_version": "v3.0"}, "codebase_version 'v3.0', but its files are those of v2.1"),
-        ({"codebase_version": "v1.6"}, "codebase_version 'v1.6'"),
-        ({"codebase_version": None}, "has no codebase_version, but its files are those of v2.1"),
         ({"fps": True}, "fps True"),
         ({"fps": 0}, "fps 0"),
         ({"features": []}, "has no features"),

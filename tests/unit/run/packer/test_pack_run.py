@@ -51,7 +51,7 @@ def test_a_packer_that_waits_for_workers_ends_as_soon_as_it_is_asked_to(planned:
     assert len(seen) == 2
     assert not Path(planned.manifest.target).exists()
     [(owner, tree)] = staging_trees(Path(planned.manifest.target))
-    assert owner == planned.manifest.run_id
+    assert owner == planned.paths.run_id
     assert (tree / "meta/episodes").is_dir(), "the next packer finds what this one made"
     run_worker(planned.work_dir.root)
     assert pack_run(planned).verified == "structure"

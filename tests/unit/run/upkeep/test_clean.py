@@ -68,8 +68,8 @@ def begin_packing(run: OpenedRun) -> Path:
     """Let a packer begin, and die with half a tree; return the tree."""
     journal = Journal(run.paths)
     journal.begin()
-    tree = staging_dir(Path(run.manifest.target), run.manifest.run_id, journal.generation)
-    make_tree(tree, run.manifest.run_id)
+    tree = staging_dir(Path(run.manifest.target), run.paths.run_id, journal.generation)
+    make_tree(tree, run.paths.run_id)
     return tree
 
 
@@ -181,7 +181,7 @@ def test_a_finished_run_goes_and_its_work_dir_is_empty_and_can_be_planned_in_aga
     assert digest_of(tmp_path / "out") == digest
     assert clean_work_dir(root) == CleanReport(dry_run=False, removed=(), kept=())
     again = open_or_plan(small_source, tmp_path / "again", root)
-    assert planned.work_dir.current_run_id() == again.manifest.run_id
+    assert planned.work_dir.current_run_id() == again.paths.run_id
 
 
 def test_what_is_not_ours_stays_in_an_emptied_work_dir(planned: OpenedRun) -> None:
@@ -263,7 +263,7 @@ def test_a_run_that_was_interrupted_in_the_middle_of_its_swap_stays_with_its_tre
     journal = Journal(planned.paths)
     journal.begin()
     # The exchange happened, and the old tree bears the new tree's name.
-    tree = staging_dir(target, planned.manifest.run_id, journal.generation)
+    tree = staging_dir(target, planned.paths.run_id, journal.generation)
     shutil.copytree(small_source, tree)
     journal.write(PackStep.SWAPPING, swap={"target": str(target), "old": f"{target}_old"})
     before = snapshot(tree)
@@ -281,7 +281,7 @@ def test_a_tree_that_holds_a_source_dataset_stays_whatever_the_records_say(
     edit_json: Callable[..., None],
     version: str | None,
 ) -> None:
-    tree = staging_dir(Path(planned.manifest.target), planned.manifest.run_id, 1)
+    tree = staging_dir(Path(planned.manifest.target), planned.paths.run_id, 1)
     shutil.copytree(small_source, tree)
     edit_json(tree / "meta/info.json", codebase_version=version)
     before = snapshot(tree)
@@ -336,10 +336,10 @@ def test_a_tree_whose_removal_was_interrupted_goes_whoever_began_it(planned: Ope
     target = Path(planned.manifest.target)
     own, strange = (
         removed_folder(staging_dir(target, run_id, 1))
-        for run_id in (planned.manifest.run_id, "20200101T000000-abcdef")
+        for run_id in (planned.paths.run_id, "20200101T000000-abcdef")
     )
     newest = begin_packing(planned)
-    make_tree(own, planned.manifest.run_id)
+    make_tree(own, planned.paths.run_id)
     make_tree(strange, "20200101T000000-abcdef")
     assert removed(clean_work_dir(planned.work_dir.root)) == {own}
     assert removed(clean_work_dir(planned.work_dir.root, target=target)) == {strange}
