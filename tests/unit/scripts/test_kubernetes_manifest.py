@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from leconvert.cli.parser import Parser
+from leconvert.cli.main import build_parser
 from leconvert.support import errors
 
 _MANIFEST = Path(__file__).parents[3] / "docs/howto/leconvert.yaml"
@@ -31,11 +30,9 @@ def container(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-    program, command, *arguments = words
+    program, *arguments = words
     assert program == "leconvert"
-    parser = Parser(exit_on_error=False)
-    import_module(f"leconvert.cli.{command}").add_arguments(parser)
-    return parser.parse_args(arguments)
+    return build_parser().parse_args(arguments)
 
 
 def test_every_command_is_one_of_ours_on_the_same_work_dir(jobs: dict[str, Any]) -> None:
