@@ -234,7 +234,8 @@ class ConversionStorm(Storm):
             return
         pid = self.chance.choice(living)
         member = self.members[pid]
-        if member.continues_at is None and self.chance.random() < 0.35:
+        # The first blow stops a process, so that no round is without.
+        if member.continues_at is None and (not self.stops or self.chance.random() < 0.35):
             os.kill(pid, signal.SIGSTOP)
             member.continues_at = time.monotonic() + self.chance.uniform(0, LONGEST_STOP_SECONDS)
             self.stops += 1
