@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from leconvert.support.errors import (
@@ -463,6 +462,8 @@ def write_listing(path: Path, table: pa.Table, whole: Iterable[str]) -> None:
         table: The listing.
         whole: Paths of the files that the outline holds whole.
     """
+    import pyarrow.compute as pc  # takes 50 ms, which conversions of folders need not spend
+
     held = pc.is_in(table.column("path"), pa.array(list(whole), pa.string()))
     table = table.set_column(table.schema.get_field_index("whole"), "whole", held)
     pq.write_table(table, path, row_group_size=_ROWS_PER_GROUP, compression="zstd")
@@ -474,6 +475,8 @@ def find_listed(path: Path, wanted: Sequence[str]) -> list[tuple[RemoteFile, boo
     Raises:
         KeyError: A path is not listed.
     """
+    import pyarrow.compute as pc  # as above
+
     field = pc.field("path")
     # The bounds leave out row groups by their statistics; pyarrow does not derive them from a list.
     within = (field >= min(wanted)) & (field <= max(wanted)) & field.isin(wanted)
