@@ -279,7 +279,17 @@ class DataFile:
         columns: Top-level column names, in file order.
     """
 
-    __slots__ = ("_chunks", "_group", "columns", "footer", "group_bytes", "path", "rows", "table")
+    __slots__ = (
+        "_chunks",
+        "_group",
+        "_null_counts",
+        "columns",
+        "footer",
+        "group_bytes",
+        "path",
+        "rows",
+        "table",
+    )
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -303,6 +313,7 @@ class DataFile:
                 raise unreadable(path, error) from error
             raise
         self.rows = sum(self.footer.rows)
+        self._null_counts: list[int | None] = []  # of each leaf, once they are asked for
 
     def __enter__(self) -> Self:
         return self
@@ -354,9 +365,13 @@ class DataFile:
     def _null_count(self, leaf: int | None) -> int | None:
         if leaf is None:
             return None
-        counts = [group.null_count(leaf) for group in self.footer.row_groups]
-        known = [number for number in counts if number is not None]
-        return sum(known) if len(known) == len(counts) else None
+        if not self._null_counts:
+            groups = [group.null_counts() for group in self.footer.row_groups]
+            counts = zip(*groups or [[0] * len(self.footer.schema.leaves)], strict=True)
+            self._null_counts = [
+                None if None in of_leaf else sum(filter(None, of_leaf)) for of_leaf in counts
+            ]
+        return self._null_counts[leaf]
 
     def raw(self, column: str) -> tuple[object, bytes] | None:
         """Return the stored form of a column in a small file; None if it is not in memory.

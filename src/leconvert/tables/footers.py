@@ -439,10 +439,10 @@ class RowGroupEntry(NamedTuple):
             for values, plain_bytes, chunk_bytes, data, dictionary in batched(numbers, 5)
         ]
 
-    def null_count(self, leaf: int) -> int | None:
-        """Return the number of a leaf column's empty values; None if it is not stated."""
-        at = self.form.null_counts[leaf]
-        return None if at is None else unzigzag(self.groups[at])
+    def null_counts(self) -> list[int | None]:
+        """Return the number of empty values of each leaf column; None if it is not stated."""
+        groups = self.groups
+        return [None if at is None else unzigzag(groups[at]) for at in self.form.null_counts]
 
     def extremes(self) -> dict[str, tuple[float, float]]:
         """Return the least and the greatest value of each column of numbers that has them."""
@@ -456,9 +456,8 @@ def chunk_outside(chunks: Iterable[ChunkEntry], size_bytes: int) -> int | None:
     """Return the number of a chunk that does not lie within a file of this size; None if all do."""
     for number, (values, plain_bytes, chunk_bytes, _, _, start) in enumerate(chunks):
         first = len(MAGIC) if chunk_bytes else 0
-        if min(values, plain_bytes, chunk_bytes) < 0 or not (
-            first <= start <= size_bytes - chunk_bytes
-        ):
+        is_inside = first <= start <= size_bytes - chunk_bytes
+        if values < 0 or plain_bytes < 0 or chunk_bytes < 0 or not is_inside:
             return number
     return None
 

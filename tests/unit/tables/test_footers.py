@@ -239,7 +239,7 @@ def test_the_numbers_of_a_row_group_are_those_that_arrow_reads(
             assert chunk.dictionary_offset == (column.dictionary_page_offset or 0)
             assert chunk.start == (column.dictionary_page_offset or column.data_page_offset)
             nulls = column.statistics.null_count
-            assert group.null_count(leaf) == nulls == int(leaf == 0)
+            assert group.null_counts()[leaf] == nulls == int(leaf == 0)
         end = max(chunk.start + chunk.compressed_bytes for chunk in group.chunks())
         assert chunk_outside(group.chunks(), end) is None
         assert chunk_outside(group.chunks(), end - 1) is not None
