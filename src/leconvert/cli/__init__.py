@@ -1,4 +1,4 @@
-"""The command line. Each module is a command: it parses, calls one function and prints."""
+"""The command line. A command parses, calls one function and prints; some share a module."""
 
 import sys
 
