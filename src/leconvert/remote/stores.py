@@ -211,14 +211,15 @@ class UploadReport:
 
 
 def refuse_hub(root: Path, url: str) -> None:
-    """Refuse to upload to the Hub, and to a name that may be a repo or a folder.
+    """Refuse to upload to the Hub, and to a name that may be a repo, a URL or a folder.
 
     Args:
         root: The dataset.
         url: The address or name.
 
     Raises:
-        UsageError: ``url`` is an address on the Hub, or ``ORG/NAME`` without a folder ``ORG`` here.
+        UsageError: ``url`` is an address on the Hub, ``ORG/NAME`` without a folder ``ORG`` here, or
+            a path such as ``s3:/BUCKET/NAME`` without a folder ``s3:`` here.
     """
     named = HubName.parse(url)
     repo_id = "ORG/NAME" if named is None else named.repo_id
@@ -237,6 +238,13 @@ def refuse_hub(root: Path, url: str) -> None:
             f"{url} may be a repo on the Hub or a folder.",
             path=url,
             next_step=f"{push}; write ./{url} for the folder.",
+        )
+    first = url.partition("/")[0]
+    if ":" in first and "://" not in url and not Path(first).is_dir():
+        raise UsageError(
+            f"{url} may be a URL or a folder.",
+            path=url,
+            next_step=f"A URL has two slashes, as s3://BUCKET/NAME; write ./{url} for the folder.",
         )
 
 

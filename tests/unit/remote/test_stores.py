@@ -484,6 +484,8 @@ def test_a_store_that_keeps_less_is_noticed(
         ("hf://datasets/a/b", "is on the Hub"),
         ("https://huggingface.co/datasets/a/b", "is on the Hub"),
         ("a/b", "may be a repo on the Hub or a folder"),
+        ("s3:/bucket/name", "may be a URL or a folder"),
+        ("host:/data/name", "may be a URL or a folder"),
     ],
 )
 def test_places_that_cannot_be_sent_to_are_refused(
@@ -494,7 +496,7 @@ def test_places_that_cannot_be_sent_to_are_refused(
         upload_tree(result, where)
     if where.endswith("a/b"):
         assert f"leconvert push {result} --push-repo-id a/b" in str(caught.value.next_step)
-    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / where.partition("/")[0]).exists()
 
 
 @pytest.mark.parametrize("where", ["./a/b", "a/b"])
