@@ -72,6 +72,15 @@ def test_a_folder_without_a_dataset_is_no_difference(
     assert f"{tmp_path} is not a dataset: it has no meta/." in capsys.readouterr().err
 
 
+def test_a_source_that_is_no_folder_is_a_wrong_path(
+    small_result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(small_result, tmp_path / "absent") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path / 'absent'} is not a folder." in said
+    assert "--source is the dataset that it was made from." in said
+
+
 def test_result_and_source_in_each_others_places_differ(
     small_result: Path, small_source: Path
 ) -> None:

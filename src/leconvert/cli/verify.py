@@ -133,8 +133,9 @@ def check_places(result: Path, source: Path | str) -> None:
 
     A result with missing files, even without ``meta/info.json``, is accepted: verify finds that.
     """
-    if not is_folder(result):
-        raise UsageError(f"{result} is not a folder.", path=str(result), next_step=_ROLES)
+    for place in (result, source):
+        if isinstance(place, Path) and not is_folder(place):
+            raise UsageError(f"{place} is not a folder.", path=str(place), next_step=_ROLES)
     if isinstance(source, Path) and source.resolve() == overlaid_meta(result.resolve()):
         return
     converted = isinstance(source, Path) and is_converted(source)
