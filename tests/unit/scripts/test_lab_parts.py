@@ -1,4 +1,4 @@
-"""What of the labs can be told without a lab: refusals, and the table."""
+"""Refusals of the labs, and their table: neither needs a lab."""
 
 from __future__ import annotations
 
