@@ -276,11 +276,15 @@ def test_killed_workers_leave_results_as_of_single_conversions(
 
 
 def _kill_with_workers(fleet: subprocess.Popen[bytes]) -> None:
+    # A stopped fleet reaps no worker, so each number is still a worker's. Workers end by themselves
+    # if their fleet is gone.
+    fleet.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, fleet.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     children = Path(f"/proc/{fleet.pid}/task/{fleet.pid}/children")
     workers = [int(pid) for pid in children.read_text().split()] if fleet.poll() is None else []
-    fleet.kill()
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
+    fleet.kill()
     fleet.wait()
 
 
