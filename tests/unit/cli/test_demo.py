@@ -8,17 +8,23 @@ import pytest
 
 from leconvert.cli import demo
 from leconvert.support.errors import VerificationError
+from leconvert.testing import DatasetSpec
+
+
+@pytest.fixture(autouse=True)
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DEMO_SPEC", DatasetSpec(episodes=2, frames=3))
 
 
 def test_a_demo_that_was_interrupted_can_be_given_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for trouble in (KeyboardInterrupt(), OSError(28, "full")):
-        _stop_with(trouble, monkeypatch)
-        with pytest.raises(type(trouble)):
-            demo.run_demo(tmp_path)
+        with monkeypatch.context() as patch:
+            _stop_with(trouble, patch)
+            with pytest.raises(type(trouble)):
+                demo.run_demo(tmp_path)
         assert list(tmp_path.iterdir()) == []
-    monkeypatch.undo()
     assert demo.run_demo(tmp_path).verification.ok
 
 
