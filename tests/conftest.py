@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from leconvert.support.machine import own_scheduling
 from tests.program import Leconvert, expecting, run_leconvert, start_leconvert
+from tests.slurm import slurm  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from leconvert.workdir.run import OpenedRun

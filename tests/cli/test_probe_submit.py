@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from tests.program import Leconvert
-
-SBATCH = """\
-#!/bin/sh
-cat > /dev/null
-echo "$@" >> "$0.calls"
-wc -l < "$0.calls"
-"""
+from tests.slurm import Slurm
 
 
-def test_a_submitted_chain_is_told_as_json(leconvert: Leconvert, tmp_path: Path) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text(SBATCH)
-    sbatch.chmod(0o755)
+def test_a_submitted_chain_is_told_as_json(
+    leconvert: Leconvert, slurm: Slurm, tmp_path: Path
+) -> None:
     sent = leconvert(
         *("probe", "submit", "--scenarios", "mmap_local,stream_hub", "--repo-id", "lab/set"),
         *("--no-summary", "--json"),
         cwd=tmp_path,
-        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
         code=0,
     )
     assert json.loads(sent.stdout)["jobs"] == [
         {
-            "job_id": "1",
+            "job_id": "41",
             "name": "probe-mmap_local",
-            "log": "probe-results/logs/probe-mmap_local-1.out",
+            "log": "probe-results/logs/probe-mmap_local-41.out",
             "after": None,
         },
         {
-            "job_id": "2",
+            "job_id": "42",
             "name": "probe-stream_hub",
-            "log": "probe-results/logs/probe-stream_hub-2.out",
-            "after": "1",
+            "log": "probe-results/logs/probe-stream_hub-42.out",
+            "after": "41",
         },
     ]
     assert (tmp_path / "probe-results/logs").is_dir()
-    assert len((tmp_path / "sbatch.calls").read_text().splitlines()) == 2
+    assert len(slurm.submitted) == 2

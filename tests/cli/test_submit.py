@@ -18,51 +18,37 @@ from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import UsageError
 from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert
-
-_SBATCH = """\
-#!/bin/bash
-cat > /dev/null
-echo "$@" >> "$(dirname "$0")/calls"
-wc -l < "$(dirname "$0")/calls"
-"""
-
-
-def with_sbatch(tmp_path: Path) -> dict[str, str]:
-    sbatch = tmp_path / "bin" / "sbatch"
-    sbatch.parent.mkdir()
-    sbatch.write_text(_SBATCH)
-    sbatch.chmod(0o755)
-    return {**os.environ, "PATH": f"{sbatch.parent}{os.pathsep}{os.environ['PATH']}"}
+from tests.slurm import Slurm
 
 
 def test_workers_and_a_packer_are_submitted(
-    leconvert: Leconvert, planned: OpenedRun, tmp_path: Path
+    leconvert: Leconvert, planned: OpenedRun, slurm: Slurm
 ) -> None:
     work = planned.work_dir.root
     options = ("--nodes", "2", "--workers-per-node", "8", "--slurm-extra=--exclusive")
-    sent = leconvert("submit", work, "--json", *options, env=with_sbatch(tmp_path), code=0)
+    sent = leconvert("submit", work, "--json", *options, code=0)
     told = json.loads(sent.stdout)
     # Five batches are left: more workers would find nothing.
-    assert (told["workers"], told["worker_job"], told["packer_job"]) == (5, "1", "2")
-    calls = (tmp_path / "bin/calls").read_text().splitlines()
-    assert "--array=0-4" in calls[0].split()
-    assert "--exclusive" in calls[0].split()
-    assert "--dependency=afterany:1" in calls[1].split()
+    assert (told["workers"], told["worker_job"], told["packer_job"]) == (5, "41", "42")
+    (workers, _), (packer, _) = slurm.submitted
+    assert "--array=0-4" in workers
+    assert "--exclusive" in workers
+    assert "--dependency=afterany:41" in packer
 
+    slurm.flag("away")
     shown = leconvert("status", work)
     assert (
-        "jobs     slurm 1, 5 workers: state unknown: the scheduler does not answer on this host"
+        "jobs     slurm 41, 5 workers: state unknown: the scheduler does not answer on this host"
     ) in shown.stdout
 
 
 def test_a_dry_run_prints_a_script_and_submits_nothing(
-    leconvert: Leconvert, planned: OpenedRun, tmp_path: Path
+    leconvert: Leconvert, planned: OpenedRun, slurm: Slurm
 ) -> None:
     work = planned.work_dir.root
-    shown = leconvert("submit", work, "--dry-run", "--verify", "bytes", env=with_sbatch(tmp_path))
-    assert shown.returncode == 0, shown.stderr
+    shown = leconvert("submit", work, "--dry-run", "--verify", "bytes", code=0)
     assert f"exec leconvert pack {work} --verify=bytes --no-wait" in shown.stdout.splitlines()
-    assert not (tmp_path / "bin/calls").exists()
+    assert not (slurm.folder / "calls.jsonl").exists()
     assert not planned.paths.jobs_dir.exists()
 
 
@@ -114,7 +100,7 @@ def test_ray_has_no_queue_to_submit_to(leconvert: Leconvert, planned: OpenedRun)
 
 
 def test_of_a_fleet_workers_alone_are_submitted(
-    leconvert_here: Leconvert, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path, slurm: Slurm
 ) -> None:
     """They plan and pack, too; there can be more of them than datasets."""
     (tmp_path / "list.txt").write_text(f"{small_source} --name small\n")
@@ -123,16 +109,15 @@ def test_of_a_fleet_workers_alone_are_submitted(
     leconvert_here(*words, "--plan-only", "-q", code=0)
     assert not (tmp_path / "out").exists()
 
-    monkeypatch.setenv("PATH", with_sbatch(tmp_path)["PATH"])
     shown = leconvert_here("submit", work, "--dry-run", code=0)
     (start,) = (line for line in shown.stdout.splitlines() if line.startswith("exec "))
     assert start.startswith(f"exec leconvert work {work} ")
-    assert not (tmp_path / "bin/calls").exists()
+    assert not (slurm.folder / "calls.jsonl").exists()
     sent = leconvert_here("submit", work, "--json", "--nodes", "3", code=0)
     told = json.loads(sent.stdout)
-    assert (told["workers"], told["worker_job"], told["packer_job"]) == (12, "1", None)
-    (call,) = (tmp_path / "bin/calls").read_text().splitlines()
-    assert "--array=0-11" in call.split()
+    assert (told["workers"], told["worker_job"], told["packer_job"]) == (12, "41", None)
+    ((call, _),) = slurm.submitted
+    assert "--array=0-11" in call
 
     for more, said in (
         (("--verify", "bytes"), "--force-conversion or --delete-source for a fleet"),

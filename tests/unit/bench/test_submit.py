@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.slurm import Slurm
 
 from leconvert.bench.options import SCENARIOS, Resources
 from leconvert.bench.submit import (
@@ -169,35 +168,6 @@ def script_of(job: Job, site: Site) -> str:
     return batch_jobs([job], site, log_dir="logs")[0].script
 
 
-# Stands for SLURM's sbatch: writes down its words and its script, and answers with an id.
-RECORDER = """\
-#!/usr/bin/env python3
-import json, pathlib, sys
-calls = pathlib.Path(__file__).with_name("calls.jsonl")
-number = 41 + (len(calls.read_text().splitlines()) if calls.exists() else 0)
-with calls.open("a") as file:
-    print(json.dumps([sys.argv[1:], sys.stdin.read()]), file=file)
-if number == 43 and pathlib.Path(__file__).with_name("full").exists():
-    sys.exit("sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed")
-print(f"{number};cluster1")
-"""
-
-
-@pytest.fixture
-def bin_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in front of the PATH with an sbatch that records."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "sbatch").write_text(RECORDER)
-    (folder / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return folder
-
-
-def calls(bin_dir: Path) -> list[list[object]]:
-    return [json.loads(line) for line in (bin_dir / "calls.jsonl").read_text().splitlines()]
-
-
 def test_a_training_has_a_rank_for_each_gpu_of_a_node() -> None:
     job = Job("train", ("probe", "train"), Resources(cpus=16, gpus=8), trains=True)
     assert {"--nodes=1", "--ntasks-per-node=8", "--cpus-per-task=2", "--gpus-per-node=8"} <= set(
@@ -220,7 +190,7 @@ def test_account_partition_and_qos_come_from_the_environment_unless_given() -> N
         site_from({}, Site(program=" "))
 
 
-def test_a_chain_waits_for_each_job_however_it_ends(bin_dir: Path, tmp_path: Path) -> None:
+def test_a_chain_waits_for_each_job_however_it_ends(slurm: Slurm, tmp_path: Path) -> None:
     submitted = submit_chain([ONE, TWO, ONE], SITE, log_dir=str(tmp_path / "out/logs"))
     assert [(job.job_id, job.after) for job in submitted] == [
         ("41", None),
@@ -229,26 +199,26 @@ def test_a_chain_waits_for_each_job_however_it_ends(bin_dir: Path, tmp_path: Pat
     ]
     assert submitted[1].log == f"{tmp_path}/out/logs/probe-two-42.out"
     assert (tmp_path / "out/logs").is_dir()
-    words, script = calls(bin_dir)[2]
+    words, script = slurm.submitted[2]
     asked = words_of(ONE, SITE, str(tmp_path / "out/logs"))
     assert words == [*asked[1:], "--dependency=afterany:42"]
     assert script == script_of(ONE, SITE)
 
 
-def test_the_printed_script_submits_the_very_same(bin_dir: Path, tmp_path: Path) -> None:
+def test_the_printed_script_submits_the_very_same(slurm: Slurm, tmp_path: Path) -> None:
     log_dir = str(tmp_path / "a folder/logs")
     jobs = [ONE, replace(TWO, trains=True)]
     submit_chain(jobs, SITE, log_dir=log_dir)
-    by_us = calls(bin_dir)
-    (bin_dir / "calls.jsonl").unlink()
+    by_us = slurm.submitted
+    (slurm.folder / "calls.jsonl").unlink()
     printed = chain_script(jobs, SITE, log_dir=log_dir)
     said = subprocess.run(["bash"], input=printed, capture_output=True, text=True, check=True)
-    assert calls(bin_dir) == by_us
+    assert slurm.submitted == by_us
     assert said.stdout == "41 probe-one\n42 probe-two\n"
 
 
-def test_a_refused_job_names_what_is_queued_already(bin_dir: Path, tmp_path: Path) -> None:
-    (bin_dir / "full").touch()
+def test_a_refused_job_names_what_is_queued_already(slurm: Slurm, tmp_path: Path) -> None:
+    (slurm.folder / "full").write_text("43")
     with pytest.raises(EngineError, match="Batch job submission failed") as refused:
         submit_chain([ONE, TWO, ONE], SITE, log_dir=str(tmp_path))
     assert refused.value.details == ("sbatch: error: AssocMaxSubmitJobLimit",)

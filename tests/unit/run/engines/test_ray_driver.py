@@ -12,7 +12,7 @@ import pytest
 from leconvert.run.engines.ray import Driver, Order, Outcome, RayOptions
 
 if TYPE_CHECKING:
-    from conftest import TurnedClock
+    from tests.unit.conftest import TurnedClock
 
 LOST = Outcome(None)
 NOTHING_LEFT = Outcome(0, "host")

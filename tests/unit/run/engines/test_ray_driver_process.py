@@ -15,7 +15,7 @@ from leconvert.support.errors import EngineError
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
-    from conftest import TurnedClock
+    from tests.unit.conftest import TurnedClock
 
 _BEGUN = 'tell(event="begun", job_id="0100", workers=2)\n'
 _PRELUDE = """

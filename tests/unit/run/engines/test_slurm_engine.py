@@ -13,7 +13,8 @@ from leconvert.workdir.activity import read_jobs
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
-    from conftest import Slurm, TurnedClock
+    from tests.slurm import Slurm
+    from tests.unit.conftest import TurnedClock
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from leconvert.run.engines.slurm import (
 from leconvert.support.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
-    from conftest import Slurm
+    from tests.slurm import Slurm
 
 OPTIONS = SlurmOptions(
     nodes=2,

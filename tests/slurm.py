@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+__all__ = ["Slurm", "slurm"]
+
 _SBATCH = """\
 #!/usr/bin/env python3
 import json, pathlib, sys
@@ -16,7 +18,8 @@ calls = folder / "calls.jsonl"
 number = 41 + (len(calls.read_text().splitlines()) if calls.exists() else 0)
 with calls.open("a") as file:
     print(json.dumps([sys.argv[1:], sys.stdin.read()]), file=file)
-if (folder / "full").exists():
+full = folder / "full"
+if full.exists() and number >= int(full.read_text() or 0):
     sys.exit("sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed")
 print(f"{number};cluster1")
 """
@@ -67,7 +70,10 @@ class Slurm:
         (self.folder / f"states-{job_id}").write_text("".join(f"{line}\n" for line in lines))
 
     def flag(self, name: str, *, on: bool = True) -> None:
-        """Let the queue be ``full``, or the controller ``away``."""
+        """Let the queue be ``full``, or the controller ``away``.
+
+        A number in the file ``full`` is that of the first job which finds it full.
+        """
         if on:
             (self.folder / name).touch()
         else:
