@@ -1,16 +1,17 @@
-"""Folders compared: by content alone, or by everything a user would notice."""
+"""Folders compared, by content alone or by everything a user would notice; what is open there."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from leconvert.dataset.formats.v3 import EpisodesReader
 
-__all__ = ["digest_of", "read_episodes", "snapshot"]
+__all__ = ["digest_of", "open_below", "read_episodes", "snapshot"]
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, int, str]]:
@@ -37,6 +38,20 @@ def digest_of(root: Path, *, but: str = "") -> str:
                 content = hashlib.sha256(file.read()).digest()
             digest.update(path[len(os.fspath(root)) + 1 :].encode() + b"\0" + content)
     return digest.hexdigest()
+
+
+def open_below(*roots: Path) -> list[str]:
+    """Return each descriptor's path of this process that is one of these paths or lies below one.
+
+    All descriptors are no measure: threads and garbage of earlier tests close theirs at any time.
+    """
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names)
+        with suppress(FileNotFoundError):  # the listing's own
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if any(path.is_relative_to(root) for root in roots):
+                found.append(str(path))
+    return found
 
 
 def read_episodes(root: Path) -> pa.Table:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.trees import open_below
 
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import DataFile, StoredGroups, read_data_schema, row_group_rows
@@ -129,13 +130,12 @@ def test_a_file_that_is_encrypted_or_torn_is_not_left_open(tmp_path: Path) -> No
     encrypted, torn = (write(tmp_path / name) for name in ("encrypted", "torn"))
     encrypted.write_bytes(encrypted.read_bytes()[:-4] + b"PARE")
     torn.write_bytes(torn.read_bytes()[:-9])
-    open_before = len(list(Path("/proc/self/fd").iterdir()))
     for path in (encrypted, torn, tmp_path / "gone"):
         for read in (lambda path: DataFile(str(path)), row_group_rows, read_data_schema):
             with pytest.raises(UnreadableSourceError) as caught:
                 read(path)
             assert caught.value.path == str(path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    assert open_below(tmp_path) == []
 
 
 def test_a_column_whose_name_is_no_text_is_unreadable(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.trees import open_below
 
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
@@ -57,10 +57,9 @@ def test_a_torn_source_is_refused_and_not_left_open(tmp_path: Path, kept: float)
     source = tmp_path / "torn"
     pq.write_table(ROWS, source)
     source.write_bytes(source.read_bytes()[: int(source.stat().st_size * kept)])
-    before = os.listdir("/proc/self/fd")  # noqa: PTH208 (as it is read: names)
     with pytest.raises(UnreadableSourceError):
         join_tables([Slice(str(source), frames=12)], tmp_path / "t", schema=ROWS.schema)
-    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+    assert open_below(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["torn"]
 
 

@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.trees import open_below
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UsageError
 from leconvert.transfer import options
@@ -209,10 +210,6 @@ def test_a_folder_that_is_a_file_is_refused_with_what_helps(tmp_path: Path) -> N
     assert caught.value.next_step == "Give a local folder with --scratch-dir."
 
 
-def open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 @pytest.mark.parametrize("refused", [1, 2], ids=["the folder's", "the slot's"])
 def test_a_lock_that_cannot_be_had_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
@@ -225,13 +222,12 @@ def test_a_lock_that_cannot_be_had_leaves_nothing_open(
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    before = open_files()
     with (
         pytest.raises(StorageError, match="No locks available"),
         hold_slot(ScratchOptions(tmp_path), "run"),
     ):
         pytest.fail("it is not locked")
-    assert open_files() == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_lock_file_that_went_while_it_was_waited_for_is_made_again(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
+from tests.trees import open_below
 
 from leconvert.support.errors import StorageError
 from leconvert.support.file_calls import CANNOT_FLAG
@@ -171,11 +172,10 @@ def test_a_folder_that_cannot_be_forced_to_the_disk_is_a_storage_error(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(StorageError, match="input/output error") as caught:
         sync_dir(tmp_path)
     assert caught.value.path == str(tmp_path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before, "nothing stays open"
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["rename_no_replace", "exchange"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.trees import open_below
 
 from leconvert.dataset.formats.v2 import Dataset
 from leconvert.dataset.scan import changed_files, changes, scan_source
@@ -128,11 +129,10 @@ def test_each_file_is_opened_by_its_name_in_its_folder_which_is_closed_again(
         opened.append(path)
         return real(path, flags, dir_fd=dir_fd)
 
-    before = len(list(Path("/proc/self/fd").iterdir()))
     monkeypatch.setattr(os, "open", noted)
     assert changed_files(dataset, "data", scan.streams[0].files) == []
     monkeypatch.undo()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_below(source_copy) == []
     folder, *names = opened
     assert folder == str((source_copy / DATA.format(0)).parent)
     assert names == [Path(DATA.format(key)).name for key in scan.streams[0].files.key.tolist()]
