@@ -186,7 +186,25 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_read(
     assert cache.read(KEY, 0, BLOCK_BYTES) == BLOCK
 
 
-def test_a_fetcher_that_is_killed_lets_others_fetch(cache: ByteCache) -> None:
+def found_locked(patch: pytest.MonkeyPatch, thread: threading.Thread) -> threading.Event:
+    """Return what is set once a thread has found a block locked, for which it waits."""
+    is_waiting, real = threading.Event(), byte_cache.try_lock_range
+
+    def try_lock_range(descriptor: int, start: int, length: int) -> None:
+        try:
+            real(descriptor, start, length)
+        except BlockingIOError:
+            if threading.current_thread() is thread:
+                is_waiting.set()
+            raise
+
+    patch.setattr(byte_cache, "try_lock_range", try_lock_range)
+    return is_waiting
+
+
+def test_a_fetcher_that_is_killed_lets_others_fetch(
+    cache: ByteCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store()
 
     def fetch(stop_here: Any) -> None:
@@ -196,39 +214,31 @@ def test_a_fetcher_that_is_killed_lets_others_fetch(cache: ByteCache) -> None:
     child = in_a_process(fetch)
     file = store.open(cache)
     waiting = threading.Thread(target=file.need, args=([(0, 1)],))
+    is_waiting = found_locked(monkeypatch, waiting)
     waiting.start()
-    waiting.join(0.05)
-    assert waiting.is_alive()
+    assert is_waiting.wait(60)
     kill(child)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert content(file, 0, 99) == store.content[:99]
 
 
-def test_who_waits_for_a_fetcher_does_not_fetch(cache: ByteCache) -> None:
+def test_who_waits_for_a_fetcher_does_not_fetch(
+    cache: ByteCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store()
     one, other = store.open(cache), store.open(cache)
-    is_waiting = threading.Event()
     waiting = threading.Thread(target=other.need, args=([(0, 2 * BLOCK_BYTES)],))
-    real = byte_cache._lock
-
-    def lock(descriptor: int, start: int, length: int, patience_s: float) -> bool:
-        if threading.current_thread() is waiting:
-            is_waiting.set()
-        return real(descriptor, start, length, patience_s)
+    is_waiting = found_locked(monkeypatch, waiting)
 
     def begin() -> None:
         if waiting.ident is None:
-            byte_cache._lock = lock
             waiting.start()
-            assert is_waiting.wait(10)
+            assert is_waiting.wait(60)
 
     store.meanwhile = [begin]
-    try:
-        one.need([(0, 1)])
-        waiting.join(10)
-    finally:
-        byte_cache._lock = real
+    one.need([(0, 1)])
+    waiting.join(60)
     assert store.asked == [(0, BLOCK_BYTES), (BLOCK_BYTES, 2 * BLOCK_BYTES)]
     assert content(other, 0, 2 * BLOCK_BYTES) == store.content[: 2 * BLOCK_BYTES]
 
