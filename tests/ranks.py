@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,15 @@ def run_as_ranks(
 
 
 def free_port() -> int:
-    """Return a port that nobody listened on a moment ago."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Return a free port, which nobody gets by chance until a rank has imported torch.
+
+    The kernel gives any port from 32768 on to whoever connects or asks for one.
+    """
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port below 32000 is free")
 
 
 def _main(place: str, world_size: str, variable: str, outcome: str, *arguments: str) -> int:
