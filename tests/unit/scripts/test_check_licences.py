@@ -85,9 +85,3 @@ def test_cuda_is_allowed_where_an_extra_brings_it_and_not_as_a_need(script: Modu
     cuda = script.Declared("nvidia-cublas", "LicenseRef-NVIDIA-Proprietary")
     assert script.is_allowed(cuda, is_needed=False)
     assert not script.is_allowed(cuda)
-
-
-def test_what_is_installed_here_passes(
-    script: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert script.main() == 0, capsys.readouterr().out
