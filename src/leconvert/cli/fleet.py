@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from leconvert.cli.options import (
     controlled,
     conversion_options,
     filled,
-    layout_options,
     local_path,
     path_or_url,
     push_of_each,
@@ -30,7 +30,7 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.model.versions import V3_VERSION
-from leconvert.run.conversion import Conversion, ProofOptions
+from leconvert.run.conversion import Conversion
 from leconvert.support.errors import BatchesFailedError, IncompleteError, UsageError
 from leconvert.support.text import amount, count, guessed_duration
 from leconvert.transfer.names import HubName
@@ -216,15 +216,9 @@ def _options_of_each(options: argparse.Namespace) -> Conversion:
     """Return the conversion of each dataset, with its push."""
     from leconvert.dataset.findings import check_accepted
 
-    repairs = filled(RepairOptions, options)
-    check_accepted(repairs.accept)
-    return Conversion(
-        layout=layout_options(options),
-        selection=filled(EpisodeSelection, options),
-        repairs=repairs,
-        proof=filled(ProofOptions, options),
-        push=push_of_each(options),
-    )
+    conversion = conversion_options(options)
+    check_accepted(conversion.repairs.accept)
+    return replace(conversion, push=push_of_each(options))
 
 
 def _read_flags(words: Sequence[str]) -> RepairOptions:

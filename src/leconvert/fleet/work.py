@@ -228,11 +228,18 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
 
 
 def _same(one: Sequence[FleetDataset], other: Sequence[FleetDataset]) -> bool:
-    """Return whether two lists hold the same datasets; estimates for the Hub may differ."""
+    """Return whether two lists hold the same datasets.
+
+    Estimates for the Hub may differ, and the runs that only a command with --restart gives up.
+    """
 
     def compared(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         known = (
-            replace(dataset, cost_seconds=0.0) if isinstance(dataset.source, HubName) else dataset
+            replace(
+                dataset,
+                discard=None,
+                cost_seconds=0.0 if isinstance(dataset.source, HubName) else dataset.cost_seconds,
+            )
             for dataset in datasets
         )
         return sorted(known, key=lambda dataset: dataset.name)
