@@ -226,6 +226,7 @@ def _conversion(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str 
         ("Source", ", ".join(story.sources) or None),
         ("Result", story.target),
         ("Kept source", story.kept_source),
+        ("Earlier result", story.kept_result),
         ("Work dir", story.work_dir),
         ("Run", story.run_id),
         ("Worked from", None if axis is None else f"{when(axis.began)} to {when(axis.ended)}"),
