@@ -88,6 +88,7 @@ from leconvert.workdir.removal import give_up_run, remove_leftovers, remove_work
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (
     META,
+    check_places,
     is_converted,
     is_same_folder,
     lies_in,
@@ -108,6 +109,7 @@ __all__ = [
     "SharedOptions",
     "SplitPart",
     "Submission",
+    "check_extras",
     "check_several",
     "convert",
     "find_finished",
@@ -411,23 +413,13 @@ def run_conversion(
     progress = control.progress
     if push is not None:
         _check_push(push, arrival, layout.to)
-    if probe_seconds is not None:
-        if layout.to != TARGET_VERSIONS[0]:
-            raise UsageError(
-                f"--probe measures only v3.0 datasets, not {layout.to}.",
-                next_step="Leave --probe out.",
-            )
-        from leconvert.bench import require_packages
-
-        require_packages("torch")
     started = time.monotonic()
     sources = [root.resolve() for root in roots]
     source = sources[0]
     migrates = is_outline(arrival) and output is None
-    if migrates:
-        _check_migration(arrival, push, probe_seconds)
     target = Path(output).resolve() if output is not None else source
     if migrates:
+        _check_migration(arrival, push)
         target = WorkDir.migrated(source)
     if output is not None and len(sources) == 1 and is_same_folder(target, source):
         raise source_as_output(source)
@@ -439,10 +431,7 @@ def run_conversion(
     if len(sources) > 1:
         check_all_places(sources, target, folder)
     page = None if report is None else Path(report).resolve()
-    if page is not None:
-        from leconvert.report.page import check_report_place
-
-        check_report_place(page, [*sources, target])
+    check_extras(sources, target, layout.to, probe_seconds, page, migrates=migrates)
     seconds: dict[str, float] = {}
 
     if work_dir is None:
@@ -566,10 +555,8 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
         check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
 
 
-def _check_migration(
-    arrival: HubOrigin | None, push: PushOptions | None, probe_seconds: float | None
-) -> None:
-    """Refuse options that do not fit a conversion whose files stay on the Hub."""
+def _check_migration(arrival: HubOrigin | None, push: PushOptions | None) -> None:
+    """Refuse a push that does not fit a conversion whose files stay on the Hub."""
     origin = arrival.origin if arrival else None
     if origin is None or push is None or push.repo_id not in (None, origin.repo_id):
         raise UsageError(
@@ -578,12 +565,34 @@ def _check_migration(
             next_step=f"Push to {origin.repo_id if origin else 'that repo'}, or give a folder for "
             "the result with --output.",
         )
+
+
+def check_extras(
+    sources: Sequence[Path],
+    target: Path,
+    to: str,
+    probe_seconds: float | None,
+    page: Path | None,
+    *,
+    migrates: bool,
+) -> None:
+    """Refuse a measurement or a page that could not be made, before any work."""
     if probe_seconds is not None:
-        raise UsageError(
-            "--probe measures results on this machine, but the files of this result stay on the "
-            "Hub.",
-            next_step="Leave --probe out.",
-        )
+        wrong = None
+        if to != TARGET_VERSIONS[0]:
+            wrong = f"--probe measures only v3.0 datasets, not {to}."
+        elif migrates:
+            wrong = "--probe measures results on this machine, but the files of this result stay "
+            wrong += "on the Hub."
+        if wrong is not None:
+            raise UsageError(wrong, next_step="Leave --probe out.")
+        from leconvert.bench import require_packages
+
+        require_packages("torch")
+    if page is not None:
+        from leconvert.report.page import check_report_place
+
+        check_report_place(page, [*sources, target])
 
 
 def _on_hub(run: OpenedRun) -> Mapping[str, str]:
@@ -983,6 +992,7 @@ def split_dataset(
             )
         own = replace(conversion, selection=EpisodeSelection(episodes=part.episodes))
         place = work_dir_beside(part.output) if work_dir is None else work_dir.resolve() / name
+        check_places(source, part.output, place, makes_folder=True)
         if not dry_run and work_dir is None:
             remove_leftovers(place)
         # A run under way knows its progress.

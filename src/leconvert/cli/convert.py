@@ -432,7 +432,7 @@ def make_dataset(
     Returns:
         The exit code.
     """
-    from leconvert.api import run_conversion
+    from leconvert.api import check_extras, run_conversion
 
     report = None
     with controlled(options) as control, bring(control) as found:
@@ -456,7 +456,12 @@ def make_dataset(
             return show(options, record, [said])
         if options.dry_run and is_there:
             return show(options, record, [_PUSH_LEFT, "Nothing was written."])
+        page = report_place(options.report, found.named)
         if options.dry_run:
+            check_extras(
+                *(found.sources, found.target, conversion.layout.to, probe_seconds, page),
+                migrates=found.migrates,
+            )
             return show_dry_run(options, found, conversion, control, repairs)
         if repairs is not None and not (options.json or options.quiet):
             print(*planned_lines(repairs), sep="\n")
@@ -473,7 +478,7 @@ def make_dataset(
                 keep_work_dir=options.keep_work_dir,
                 for_push=pushes,
                 probe_seconds=probe_seconds,
-                report=report_place(options.report, found.named),
+                report=page,
             )
         found.release()
     return _show_outcome(options, report, found.target, repo_id)
