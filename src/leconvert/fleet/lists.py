@@ -455,6 +455,11 @@ def _meeting(
 # Policies: the flags that a dataset gets if a scan finds certain errors.
 
 
+def errors_of(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the errors among a dataset's findings."""
+    return [finding for finding in findings if finding["severity"] == "error"]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
     """Allowed flags for some findings in some datasets."""

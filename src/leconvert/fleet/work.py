@@ -53,8 +53,7 @@ from leconvert.api import (
     run_conversion,
     run_worker,
 )
-from leconvert.fleet.advice import errors_of
-from leconvert.fleet.lists import FleetDataset, Policy, map_on_hub
+from leconvert.fleet.lists import FleetDataset, Policy, errors_of, map_on_hub
 from leconvert.fleet.results import (
     AtHand,
     Host,
