@@ -9,6 +9,7 @@ from shutil import rmtree
 from typing import NamedTuple
 
 from leconvert.api import ConversionReport, convert
+from leconvert.cli.main import end_on_signals
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
 from leconvert.cli.progress import progress_for
@@ -79,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo, and print the outcome and the places."""
-    report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
+    with end_on_signals():
+        report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
     proof = report.verification
     record = {
         "conversion": report.conversion.as_record(),

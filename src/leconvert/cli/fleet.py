@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
     add_group,
@@ -125,7 +126,9 @@ def run_convert(options: argparse.Namespace) -> int:
     )
     work_dir = options.work_dir.resolve()
     if options.dry_run:
-        return _show_price(options, price_fleet(datasets, work_dir, policy, conversion.scratch))
+        with end_on_signals():  # temporary folders of migrations are removed
+            price = price_fleet(datasets, work_dir, policy, conversion.scratch)
+        return _show_price(options, price)
     with controlled(options) as control:
         plan = conversion.plan
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
