@@ -24,9 +24,8 @@ from leconvert.cli.options import (
     path_or_url,
     push_of_each,
 )
-from leconvert.cli.output import former_line, print_sentence, show, table
+from leconvert.cli.output import former_line, print_sentence, progress_for, show, table
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
-from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
@@ -114,7 +113,7 @@ def run_convert(options: argparse.Namespace) -> int:
     )
 
     conversion = conversion_options(options)
-    progress = progress_for(quiet=options.json or options.quiet)
+    progress = progress_for(options)
     policy = Policy()
     if options.policy is not None:
         policy = read_policy(options.policy, _read_flags)

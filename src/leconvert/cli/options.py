@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
+from leconvert.cli.output import progress_for
 from leconvert.cli.parser import OptionalValue, Settings, hide
-from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
@@ -609,5 +609,5 @@ def conversion_options(
 def controlled(options: argparse.Namespace) -> Iterator[Control]:
     """Yield how the command is stopped, by signals, and how it shows progress."""
     with stop_on_signals() as stop:
-        progress = progress_for(quiet=options.json or options.quiet)
+        progress = progress_for(options)
         yield Control(stop=stop, progress=progress, command=options.command_line)

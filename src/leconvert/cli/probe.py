@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from leconvert.cli.options import add_flags, filled
-from leconvert.cli.output import show, table
+from leconvert.cli.output import progress_for, show, table
 from leconvert.cli.parser import Parser, Settings, add_output, hide
-from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.text import amount
@@ -199,7 +198,7 @@ def run_run(options: argparse.Namespace) -> int:
     if options.plots:
         require_matplotlib()
     out_dir = Path(options.out_dir or DEFAULT_OUT_DIR)
-    document = run_probe(wanted, results_dir=out_dir, progress=progress_for(quiet=options.json))
+    document = run_probe(wanted, results_dir=out_dir, progress=progress_for(options))
     path, table_path = write_document(document, out_dir)
     if options.plots:
         draw_plots(summarize([document]), out_dir, path.stem)
@@ -551,7 +550,7 @@ def run_resample(options: argparse.Namespace) -> int:
         wanted = everything(wanted)
     if options.all and not options.no_plots:
         require_matplotlib()
-    document = run_resample(wanted, progress=progress_for(quiet=options.json))
+    document = run_resample(wanted, progress=progress_for(options))
     out_dir = Path(options.out_dir)
     paths = write_document(document, out_dir)
     path, written = paths[0], [each.name for each in paths]

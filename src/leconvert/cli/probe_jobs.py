@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_flags, site
-from leconvert.cli.output import show, table
+from leconvert.cli.output import progress_for, show, table
 from leconvert.cli.parser import Parser, Settings, hide
 from leconvert.cli.probe import (
     DEFAULT_OUT_DIR,
@@ -26,9 +26,9 @@ from leconvert.cli.probe import (
     start_with_ffmpeg,
     training_given,
 )
-from leconvert.cli.progress import progress_for
 from leconvert.run.engines.options import Site
 from leconvert.support.errors import ProbeError, UsageError
+from leconvert.support.progress import NO_PROGRESS
 
 if TYPE_CHECKING:
     from leconvert.bench import Job, StepFacts, TrainReport
@@ -233,7 +233,7 @@ def run_train(options: argparse.Namespace) -> int:
             seed=wanted.seed,
             **training_given(options),
         )
-        progress = progress_for(quiet=options.json or loader.stream.rank != 0)
+        progress = NO_PROGRESS if loader.stream.rank else progress_for(options)
         with progress.stage("train", asked.steps, "steps") as stage:
             done = 0
 

@@ -16,9 +16,8 @@ from leconvert.cli.options import (
     push_target,
     works_only,
 )
-from leconvert.cli.output import show
+from leconvert.cli.output import progress_for, show
 from leconvert.cli.parser import add_output
-from leconvert.cli.progress import progress_for
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.support.text import amount, count
@@ -115,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     how = push_options(options, options.push_repo_id)
     if datasets := _datasets_below(options.result):
         return _push_folders(options, datasets, how)
-    report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
+    report = push(options.result.resolve(), how, progress=progress_for(options))
     return show(options, report.as_record(), push_lines(report))
 
 
@@ -150,7 +149,7 @@ def _push_folders(
             )
         name = in_folder(how.repo_id, place) if how.repo_id else origin.repo_id if origin else ""
         named[name] = path.resolve()
-    reports = push_folders(named, how, progress=progress_for(quiet=options.json))
+    reports = push_folders(named, how, progress=progress_for(options))
     commits = {report.commit for report in reports if report.added or report.deleted}
     made = max(report.commits for report in reports) if options.dry_run else len(commits)
     done = "would be pushed" if options.dry_run else "pushed"
@@ -323,7 +322,7 @@ def run_mirror(options: argparse.Namespace) -> int:
             options.url,
             create_bucket=options.create_bucket,
             stop=stop,
-            progress=progress_for(quiet=options.json),
+            progress=progress_for(options),
         )
     sent = (
         f"Uploaded {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "

@@ -18,10 +18,10 @@ from leconvert.cli.output import (
     planned_lines,
     print_planned_findings,
     print_sentence,
+    progress_for,
     show,
 )
 from leconvert.cli.parser import Parser, add_output, hide
-from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import dataset_root, source_at
 from leconvert.support.errors import (
     SourceError,
@@ -92,11 +92,11 @@ def run_check(options: argparse.Namespace) -> int:
     if options.plan_repairs:
         from leconvert.run.repairing import choose_repairs
 
-        plan = choose_repairs(root, progress=progress_for(quiet=options.json))
+        plan = choose_repairs(root, progress=progress_for(options))
         if not options.json:
             print_planned_findings(plan)
         return show(options, plan.as_record(), planned_lines(plan))
-    report = check_dataset(root, progress=progress_for(quiet=options.json))
+    report = check_dataset(root, progress=progress_for(options))
     failed = report.count("error") + (report.count("warning") if options.strict else 0)
     code = SourceError.exit_code if failed else 0
     show(options, report.as_record(), _check_lines(report))
@@ -280,7 +280,7 @@ def run(options: argparse.Namespace) -> int:
         raise works_only("--scratch-dir", f"if the source is a URL; {given[0]} is a folder")
     for source in given:
         check_places(result, source.resolve() if isinstance(source, Path) else source)
-    progress = progress_for(quiet=options.json)
+    progress = progress_for(options)
     with stop_on_signals() as stop, ExitStack() as fetched:
         with end_on_signals(stop):
             sources = [

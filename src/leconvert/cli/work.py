@@ -24,9 +24,8 @@ from leconvert.cli.options import (
     report_place,
     slurm_options,
 )
-from leconvert.cli.output import show
+from leconvert.cli.output import progress_for, show
 from leconvert.cli.parser import add_output
-from leconvert.cli.progress import progress_for
 from leconvert.run.conversion import LeaseOptions, PlanOptions, ProofOptions
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.support.errors import UsageError
@@ -104,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
             allow_mixed_versions=options.allow_mixed_versions,
             command=options.command_line,
             stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            progress=progress_for(options),
         )
     failed = count(summary.batches_failed, "failed attempt")
     said = (
@@ -253,7 +252,7 @@ def run_pack(options: argparse.Namespace) -> int:
     page = report_place(options.report, Path(opened.manifest.target))
     with report_on_exit(opened, page), stop_on_signals() as stop:
         record_invocation(opened.paths, "pack", options.command_line)
-        progress = progress_for(quiet=options.json or options.quiet)
+        progress = progress_for(options)
         if not options.no_wait:
             _say_what_it_waits_for(opened, progress)
         packed = pack_run(
