@@ -288,7 +288,7 @@ def convert(
     return run_conversion(
         [Path(root)],
         conversion,
-        _control(stop, progress, command),
+        Control(stop=stop or threading.Event(), progress=progress, command=command),
         arrival=arrival,
         output=output,
         work_dir=work_dir,
@@ -319,15 +319,8 @@ def _asked(given: SharedOptions, **own: Any) -> tuple[Conversion, Control]:
         raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
     parts: dict[str, Any] = {**given}
     control = {name: parts.pop(name, None) for name in ("stop", "progress", "command")}
-    return Conversion(**parts, **own), _control(**control)
-
-
-def _control(
-    stop: threading.Event | None, progress: Progress | None, command: Sequence[str] | None
-) -> Control:
-    return Control(
-        stop=stop or threading.Event(), progress=progress or NO_PROGRESS, command=command
-    )
+    told = {name: value for name, value in control.items() if value is not None}
+    return Conversion(**parts, **own), Control(**told)
 
 
 @any_storage_errors()
@@ -441,7 +434,7 @@ def run_conversion(
     with _another_may_finish(folder, target, layout.to, own_place=work_dir is None) as joined:
         run = None if begins_anew else _run_in_swap(folder, sources, target)
         if run is not None:
-            with _report_on_exit(run, page):
+            with report_on_exit(run, page):
                 record_invocation(run.paths, "convert", control.command)
                 packed, begins_anew = _finish(
                     run, planned_name(sources, arrival), conversion, control
@@ -463,7 +456,7 @@ def run_conversion(
             )
             seconds["plan"] = time.monotonic() - started
         joined(run)
-        with _report_on_exit(run, page):
+        with report_on_exit(run, page):
             if packed is None:
                 watch = f"leconvert status {shlex.quote(str(folder))}"
                 progress.say(f"The work dir is {folder}. Watch the progress with: {watch}")
@@ -696,12 +689,13 @@ def _another_may_finish(
         ) from error
 
 
-def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+def report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+    """Write a run's report when the block ends, however it ends; do nothing without a path."""
     if report is None:
         return nullcontext()
-    from leconvert.report.page import report_on_exit  # only this function needs its imports
+    from leconvert.report import page  # its imports take time
 
-    return report_on_exit(run, report)
+    return page.report_on_exit(run, report)
 
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:

@@ -134,17 +134,6 @@ def works_only(flag: str, where: str, instead: str | None = None) -> UsageError:
     return UsageError(f"{flag} works only {where}.", next_step=step)
 
 
-# The layout: how a dataset is cut into files and batches.
-
-
-def layout_options(options: argparse.Namespace) -> LayoutOptions:
-    """Return the options of the layout."""
-    layout = filled(LayoutOptions, options)
-    if hasattr(options, "loader_workers") and layout.layout != "streaming":
-        raise works_only("--loader-workers", "with --layout streaming", "Add --layout streaming")
-    return layout
-
-
 # Options of workers: leases, versions and patience.
 
 
@@ -591,8 +580,11 @@ def conversion_options(
 ) -> Conversion:
     """Return all options of a conversion. An option that a command does not have is the default."""
     workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
+    layout = filled(LayoutOptions, options)
+    if hasattr(options, "loader_workers") and layout.layout != "streaming":
+        raise works_only("--loader-workers", "with --layout streaming", "Add --layout streaming")
     return Conversion(
-        layout=layout_options(options),
+        layout=layout,
         repairs=filled(RepairOptions, options),
         selection=filled(EpisodeSelection, options) if selection is None else selection,
         plan=filled(PlanOptions, options),

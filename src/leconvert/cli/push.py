@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_push_options,
+    controlled,
     given_flags,
     local_dataset,
     push_options,
@@ -316,13 +316,13 @@ def run_mirror(options: argparse.Namespace) -> int:
     """Upload a dataset to other storage, and print the outcome."""
     from leconvert.remote.stores import upload_tree
 
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         report = upload_tree(
             options.result.resolve(),
             options.url,
             create_bucket=options.create_bucket,
-            stop=stop,
-            progress=progress_for(options),
+            stop=control.stop,
+            progress=control.progress,
         )
     sent = (
         f"Uploaded {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import controlled
 from leconvert.cli.output import progress_for, show, table
 from leconvert.cli.parser import add_output, add_place_of_run
 from leconvert.support.errors import BusyError, UsageError
@@ -42,12 +42,12 @@ def run_undo(options: argparse.Namespace) -> int:
 
     dataset = options.dataset.resolve()
     kept = newest_kept(dataset)
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         report = undo_conversion(
             dataset,
             dry_run=options.dry_run,
-            stop=stop,
-            progress=progress_for(options),
+            stop=control.stop,
+            progress=control.progress,
         )
     place = dataset / "meta" if overlaid_meta(dataset) else dataset
     return show(options, report.as_record(), _undo_lines(report, kept, place))
