@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -320,11 +320,17 @@ def places(
     if not options.dry_run:
         yield _places(options, conversion, control, options.work_dir, stream)
         return
-    with TemporaryDirectory(prefix="leconvert-plan-") as begun:
-        found = _places(options, conversion, control, Path(begun) / "work", True)
-        if not isinstance(found, str) and not found.migrates:
-            found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
-        yield found
+    missing = [folder for folder in local_root(options).resolve().parents if not folder.exists()]
+    try:
+        with TemporaryDirectory(prefix="leconvert-plan-") as begun:
+            found = _places(options, conversion, control, Path(begun) / "work", True)
+            if not isinstance(found, str) and not found.migrates:
+                found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
+            yield found
+    finally:
+        for folder in missing:  # made for a dataset of the Hub, as in the run itself
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _work_dir(given: Path | None, target: Path) -> Path:
