@@ -70,7 +70,7 @@ from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former
-from leconvert.workdir.fs import is_there, make_durably, replace_record
+from leconvert.workdir.fs import is_there, replace_record
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
 
@@ -730,7 +730,7 @@ def price_fleet(
 
     An existing result is compared with its source, as the conversion would do. For a dataset on the
     Hub only ``meta/info.json`` and the listing are read. If its files stay there, everything that a
-    plan needs is downloaded to a temporary folder in ``scratch``.
+    plan needs is downloaded to a temporary folder in ``scratch``, or beside it until it exists.
 
     Raises:
         UsageError: Paths would mix sources, results and the work dir.
@@ -814,10 +814,9 @@ def _price_migration(
 ) -> PricedDataset:
     """Plan a migration in a temporary folder."""
     place = dataset.name, str(dataset.source), dataset.place
-    if scratch.folder is not None:
-        make_durably(scratch.folder)
+    near = None if scratch.folder is None else _existing(scratch.folder / "plan")
     try:
-        with TemporaryDirectory(prefix="leconvert-plan-", dir=scratch.folder) as begun:
+        with TemporaryDirectory(prefix="leconvert-plan-", dir=near) as begun:
             folder = WorkDir(Path(begun) / "work")
             hand = snapshot_at(dataset, found, folder, Path(begun), stop=threading.Event())
             repairs, plan = draft_dataset(dataset, policy, folder, hand)
