@@ -33,6 +33,17 @@ _NEXT_STEPS: dict[int, tuple[str, str]] = {
         "too many files are open",
         "Raise the limit with `ulimit -n`, then run the same command again.",
     ),
+    errno.ENFILE: (
+        "too many files are open on this machine",
+        "Close other programs, then run the same command again.",
+    ),
+    errno.ENOMEM: (
+        "this process can get no more memory",
+        "Close other programs, or raise the limit of the job or of `ulimit -v`; then run the same "
+        "command again.",
+    ),
+    errno.ENOTCONN: ("its mount has lost its server or program", CHECK_DISK),
+    errno.EHOSTDOWN: ("the server is down", CHECK_DISK),
     errno.EFBIG: ("the file is too large for the file system", CHECK_DISK),
 }
 
