@@ -86,8 +86,8 @@ def test_scenarios_are_sent_without_another_word(leconvert_here: Leconvert) -> N
 
     assert sent.returncode == 0, sent.stderr
     assert sent.stdout == named.stdout
-    for words in ("--scenario=mmap_local --root=sets/set", "--max-buffer-input-shards=8"):
-        assert words in sent.stdout
+    words = "--root=sets/set --repo-id=lab/set --scenario=mmap_local --max-buffer-input-shards=8"
+    assert words in sent.stdout
 
 
 def test_the_metadata_of_a_bucket_of_data_files_are_the_repositorys(

@@ -24,7 +24,7 @@ unset RANK WORLD_SIZE LOCAL_RANK
 export MASTER_ADDR=$(hostname)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 srun --nodes=4 --ntasks=4 --cpus-per-task=16 --kill-on-bad-exit=1 leconvert probe train \
---root=hf://buckets/lab/set --mode=sarm --device=cuda --steps=100000 --out-dir=run1 \
+--root=hf://buckets/lab/set --mode=sarm --device=cuda --out-dir=run1 --steps=100000 \
 --resume-from=last
 JOB
 )

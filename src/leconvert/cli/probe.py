@@ -120,13 +120,9 @@ def run_options(options: argparse.Namespace) -> RunOptions:
     return filled(RunOptions, argparse.Namespace(**{**vars(options), **spelled}))
 
 
-DEFAULT_TRAIN_DIR = "probe-train"
-_OF_TRAINING = ("steps", "learning_rate", "log_every", "save_every", "resume_from", "dummy")
-
-
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """Add every option except those of the job of ``--submit``."""
-    from leconvert.bench import RunOptions
+    from leconvert.bench import RunOptions, TrainOptions
 
     said = {
         "mode": "kind of a sample: single, sarm or sarm-action, as for `leconvert probe run` "
@@ -136,42 +132,8 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     for title, names in _OF_TRAINING_DATA.items():
         add_flags(parser.add_argument_group(title), RunOptions, names, **said)
     group = parser.add_argument_group("training")
-    group.add_argument(
-        "--steps",
-        type=int,
-        metavar="N",
-        help="number of steps, including the steps before a resume (default: 200)",
-    )
-    group.add_argument(
-        "--learning-rate",
-        type=float,
-        metavar="X",
-        help="learning rate of the optimizer (default: 0.001)",
-    )
-    group.add_argument("--log-every", type=int, metavar="N", help="log every N steps (default: 10)")
-    group.add_argument(
-        "--save-every", type=int, metavar="N", help="write a checkpoint every N steps (default: 50)"
-    )
-    group.add_argument(
-        "--resume-from", metavar="DIR|last",
-        help="a checkpoint to continue from; last: the newest checkpoint in --out-dir, if there is "
-        "one",
-    )  # fmt: skip
-    group.add_argument(
-        "--dummy", action="store_true", help="only load data and log the speed; do not train"
-    )
-    group.add_argument(
-        "--out-dir",
-        metavar="DIR",
-        help=f"the folder for checkpoints and the log (default: {DEFAULT_TRAIN_DIR})",
-    )
+    add_flags(group, TrainOptions)
     add_output(group)
-
-
-def training_given(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the training that the user gave."""
-    given = {name: getattr(options, name) for name in _OF_TRAINING}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 # ``leconvert probe run``.
