@@ -369,7 +369,7 @@ def run_probe(
                 num_samples=options.probe_samples,
             )
     check = check_samples(loader, subject, progress) if options.check else None
-    limit = known_limit(options, meta, data_files, results_dir, backend=backend)
+    limit = known_limit(options, meta, data_files, results_dir)
     ffmpeg = find_ffmpeg() if backend == "torchcodec" else None
     window_frames = frames_per_sample(deltas, meta.camera_keys)
     frames_per_s = measured.frames_per_s

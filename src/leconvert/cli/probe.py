@@ -16,6 +16,7 @@ from leconvert.cli.parser import Parser, Settings, add_output, hide
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.support.flags import whole
 from leconvert.support.text import amount
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=int,
+        type=whole(1),
         metavar="N",
         help="number of decoding processes (default: the cores)",
     )
@@ -240,26 +241,16 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
         help=f"the folder for the result (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
-    parser.set_defaults(duration_s=10.0, decode_device="cpu", seed=0)
+    parser.set_defaults(duration_s=10.0)
     add_output(parser)
 
 
 def run_limit(options: argparse.Namespace) -> int:
     """Measure, write the result, and print the rates."""
     start_with_ffmpeg()
-    from leconvert.bench import dataset_place, run_limit, write_document
+    from leconvert.bench import run_limit, write_document
 
-    if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
-        raise UsageError("--duration-s must be above 0, and --processes at least 1.")
-    document = run_limit(
-        dataset_place(options.root, options.repo_id),
-        data_files_root=options.data_files_root,
-        revision=options.revision,
-        processes=options.processes,
-        duration_s=options.duration_s,
-        decode_device=options.decode_device,
-        seed=options.seed,
-    )
+    document = run_limit(run_options(options), options.processes)
     path, _ = write_document(document, Path(options.out_dir))
     rows = (
         (rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}")

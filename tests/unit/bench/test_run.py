@@ -209,7 +209,7 @@ def test_the_limit_is_found_beside_the_result(
     # Real ones are decoded in `tests/cli/test_probe.py`.
     stretches = [(9, 0.1), (9, 0.3)]
     monkeypatch.setattr(verdicts, "_decoded_by", lambda processes, *_: [stretches] * processes)
-    limit = run_limit(str(several_files))
+    limit = run_limit(RunOptions(root=str(several_files)))
     assert violations(limit) == []
     assert [(rate["access"], rate["processes"]) for rate in limit["rates"]] == [
         ("sequential", 1), ("random", 1), ("sequential", 2), ("random", 2)
@@ -236,7 +236,7 @@ def test_the_limit_is_found_beside_the_result(
 
 def test_without_videos_there_is_no_limit(without_video: Path) -> None:
     with pytest.raises(ProbeError, match="has no videos"):
-        run_limit(str(without_video), duration_s=0.1)
+        run_limit(RunOptions(root=str(without_video), duration_s=0.1))
 
 
 def test_lerobots_loaders_refuse_what_they_cannot_do(several_files: Path) -> None:
@@ -317,7 +317,7 @@ def ways_to_decode(root: Path) -> dict[str, Any]:
         "run, unreadable frames counted": lambda: run(root, check=5, **cuda),
         "stream": lambda: next(iter(EpisodeStream(root, decode_device="cuda"))),
         "limit": lambda: run_limit(
-            str(root), processes=1, duration_s=0.1, decode_device="cuda"
+            RunOptions(root=str(root), duration_s=0.1, decode_device="cuda"), processes=1
         ),
     }  # fmt: skip
 
