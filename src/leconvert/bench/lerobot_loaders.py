@@ -27,6 +27,7 @@ from leconvert.bench.loaders import (
     loader_settings,
     timed_calls,
 )
+from leconvert.bench.options import RunOptions
 from leconvert.loading import Counters, StreamFacts
 from leconvert.support.errors import UsageError
 
@@ -131,25 +132,46 @@ class _LeRobotUnderTest(LoaderUnderTest):
     def _cache(self) -> _CountingCache:
         return _CountingCache(self._counters, self.subject.options.video_decoder_cache_size)
 
-    def _place(self) -> dict[str, Any]:
-        """Return the arguments for the dataset's location."""
-        options = self.subject.options
-        if options.data_files_root is not None:
-            raise UsageError(
-                f"The loader {options.loader} does not support --data-files-root.",
-                next_step="Use --loader stream, or leave --data-files-root out.",
-            )
-        root = str(options.root)
-        if "://" not in root:
-            return {"repo_id": options.repo_id or _LOCAL_NAME, "root": root}
-        name = root.removeprefix("hf://datasets/").strip("/")
-        if "://" in name:
-            raise UsageError(
-                f"The loader {options.loader} cannot read {root}.",
-                next_step="Choose --loader stream, or give a local folder or hf://datasets/….",
-            )
-        revision = {} if options.revision is None else {"revision": options.revision}
-        return {"repo_id": name, **revision}
+
+def _place(options: RunOptions) -> dict[str, Any]:
+    """Return the arguments of LeRobot's classes for a dataset's location."""
+    if options.data_files_root is not None:
+        raise UsageError(
+            f"The loader {options.loader} does not support --data-files-root.",
+            next_step="Use --loader stream, or leave --data-files-root out.",
+        )
+    root = str(options.root)
+    if "://" not in root:
+        return {"repo_id": options.repo_id or _LOCAL_NAME, "root": root}
+    name = root.removeprefix("hf://datasets/").strip("/")
+    if "://" in name:
+        raise UsageError(
+            f"The loader {options.loader} cannot read {root}.",
+            next_step="Choose --loader stream, or give a local folder or hf://datasets/….",
+        )
+    revision = {} if options.revision is None else {"revision": options.revision}
+    return {"repo_id": name, **revision}
+
+
+def open_map(
+    options: RunOptions,
+    deltas: Mapping[str, Sequence[float]],
+    episodes: Sequence[int] | None = None,
+    *,
+    return_uint8: bool = True,
+) -> LeRobotDataset:
+    """Open LeRobot's map-style dataset; with all episodes an item has its frame's number."""
+    return LeRobotDataset(
+        **_place(options),
+        episodes=None if episodes is None else list(episodes),
+        delta_timestamps=_windows(deltas),
+        tolerance_s=options.tolerance_s,
+        return_uint8=return_uint8,
+    )
+
+
+def _windows(deltas: Mapping[str, Sequence[float]]) -> dict[str, list[float]] | None:
+    return {key: list(seconds) for key, seconds in deltas.items()} or None
 
 
 class MapUnderTest(_LeRobotUnderTest):
@@ -158,13 +180,7 @@ class MapUnderTest(_LeRobotUnderTest):
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         options = subject.options
-        self.dataset = LeRobotDataset(
-            **self._place(),
-            episodes=None if subject.episodes is None else list(subject.episodes),
-            delta_timestamps=subject.windows(),
-            tolerance_s=options.tolerance_s,
-            return_uint8=True,
-        )
+        self.dataset = open_map(options, subject.deltas, subject.episodes)
         # Workers inherit it, each with decoders of its own.
         video_utils._default_decoder_cache = self._cache()  # noqa: SLF001
         self._sampler = _ShuffledShare(
@@ -204,8 +220,8 @@ class StreamingUnderTest(_LeRobotUnderTest):
             self.notes += ("stream-lerobot ignores ranks: every process loads everything",)
         self.pool_size = options.episode_pool_size or _FRAMES_BUFFERED
         self.dataset = StreamingLeRobotDataset(
-            **self._place(),
-            delta_timestamps=subject.windows(),
+            **_place(options),
+            delta_timestamps=_windows(subject.deltas),
             tolerance_s=options.tolerance_s,
             buffer_size=self.pool_size,
             max_num_shards=options.max_buffer_input_shards or _MOST_SHARDS,

@@ -277,10 +277,6 @@ class Subject:
     deltas: Deltas  # windows in seconds by feature; empty for none
     episodes: Sequence[int] | None  # indices of the episodes of this node's share; None for all
 
-    def windows(self) -> dict[str, list[float]] | None:
-        """Return the windows in LeRobot's form."""
-        return {key: list(seconds) for key, seconds in self.deltas.items()} or None
-
 
 SampleToCheck = tuple[Sample, Mapping[str, str]]
 """A sample, and the cameras with a frame that could not be decoded, each with the reason."""

@@ -52,7 +52,6 @@ from leconvert.loading import (
     find_rank,
 )
 from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
-from leconvert.support.extras import missing_package
 from leconvert.support.machine import allowed_cores
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 
@@ -106,8 +105,15 @@ class Comparison:
         return self.samples > 0 and not wrong
 
 
-def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) -> Any:
-    """Open the same dataset with LeRobot's map-style class.
+def compare_with_map(stream: EpisodeStream, samples: int) -> Comparison:
+    """Compare the first samples of a stream with LeRobot's samples of the same numbers.
+
+    Args:
+        stream: The stream; it is iterated in this process.
+        samples: Maximum number of samples.
+
+    Returns:
+        The differences. Frames that LeRobot itself refuses to load are counted separately.
 
     Raises:
         UsageError: The dataset is not local.
@@ -118,36 +124,11 @@ def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) 
             f"{root} is not a local folder, but LeRobot's dataset class reads only local folders.",
             next_step="Download the dataset and give its folder.",
         )
-    try:
-        from lerobot.datasets.lerobot_dataset import LeRobotDataset
-    except ImportError as error:
-        raise missing_package("Comparing with LeRobot needs lerobot", "deep") from error
-    deltas = None if delta_timestamps is None else {k: list(v) for k, v in delta_timestamps.items()}
-    return LeRobotDataset(
-        f"local/{Path(root).name}",
-        root=root,
-        delta_timestamps=deltas,
-        return_uint8=stream.return_uint8,
-    )
+    require_packages("lerobot", "datasets")
+    from leconvert.bench.lerobot_loaders import open_map
 
-
-def compare_with_map(stream: EpisodeStream, samples: int, *, reference: Any = None) -> Comparison:
-    """Compare the first samples of a stream with LeRobot's samples of the same numbers.
-
-    Args:
-        stream: The stream; it is iterated in this process.
-        samples: Maximum number of samples.
-        reference: Samples to compare with, indexed by the number of a frame in the whole dataset;
-            by default those of LeRobot's map-style dataset.
-
-    Returns:
-        The differences. Frames that LeRobot itself refuses to load are counted separately.
-
-    Raises:
-        UsageError: The dataset is not local.
-    """
-    if reference is None:
-        reference = open_map(stream, stream.delta_timestamps)
+    deltas = stream.delta_timestamps or {}
+    reference = open_map(RunOptions(root=root), deltas, return_uint8=stream.return_uint8)
     first = ((sample, ()) for sample in islice(stream, samples))
     return compare_samples(first, reference, cameras=stream.meta.camera_keys)
 
@@ -240,7 +221,7 @@ def check_samples(
     if samples is None:
         return None
     require_packages("torch", "lerobot", "datasets")
-    from leconvert.bench.lerobot_loaders import MapUnderTest
+    from leconvert.bench.lerobot_loaders import open_map
 
     options = subject.options
     if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
@@ -249,9 +230,7 @@ def check_samples(
             next_step="Leave --check out, or give a local copy of the dataset.",
         )
     # Open all episodes, so that samples have the numbers of the dataset's frames.
-    reference = MapUnderTest(
-        replace(subject, episodes=None, options=replace(options, data_files_root=None))
-    ).dataset
+    reference = open_map(replace(options, data_files_root=None), subject.deltas)
     unreadable: list[str] = []
     with progress.stage("check", options.check, "samples") as stage:
         found = compare_samples(
