@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CORE = ("run", "workdir", "tables", "media", "dataset", "model")
-KINDS = ("comparison", "constant", "call", "condition")
 
 FLIPPED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,

@@ -658,13 +658,12 @@ def _lines(
     return figure
 
 
-def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, Any]:
+def probe_result(root: Path, *, duration_s: float) -> dict[str, Any]:
     """Measure how fast a v3.0 dataset loads through ``EpisodeStream``.
 
     Args:
         root: The dataset.
         duration_s: Seconds to measure.
-        seed: Seed of the sample order.
 
     Returns:
         The probe's document, as ``docs/formats/probe-result.schema.json`` describes it.
@@ -676,8 +675,7 @@ def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, A
         ended = subprocess.run(
             [
                 sys.executable, "-P", "-m", "leconvert", "probe", "run", "--json",
-                f"--root={root}", f"--duration-s={duration_s}", f"--seed={seed}",
-                f"--out-dir={folder}",
+                f"--root={root}", f"--duration-s={duration_s}", f"--out-dir={folder}",
             ],
             capture_output=True,
             text=True,

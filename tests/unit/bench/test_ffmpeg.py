@@ -120,11 +120,11 @@ def test_the_same_command_is_started_again_unless_ffmpeg_is_found(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("LECONVERT_FFMPEG_LINKS", raising=False)
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "leconvert", "probe", "run"])
     started: list[tuple[str, list[str], dict[str, str]]] = []
 
     for found in (FoundFfmpeg(7, "system"), None):
         start_again_with_ffmpeg(
-            ["-m", "leconvert", "probe", "run"],
             find=lambda found=found: found,  # type: ignore[misc]
             execute=lambda *call: started.append(call),
         )
