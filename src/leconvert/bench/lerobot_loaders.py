@@ -181,6 +181,7 @@ class MapUnderTest(_LeRobotUnderTest):
         super().__init__(subject)
         options = subject.options
         self.dataset = open_map(options, subject.deltas, subject.episodes)
+        self.backend = self.dataset._video_backend  # noqa: SLF001 - LeRobot chose it
         # Workers inherit it, each with decoders of its own.
         video_utils._default_decoder_cache = self._cache()  # noqa: SLF001
         self._sampler = _ShuffledShare(
@@ -207,6 +208,8 @@ class MapUnderTest(_LeRobotUnderTest):
 
 class StreamingUnderTest(_LeRobotUnderTest):
     """``StreamingLeRobotDataset`` as released; it supports neither ranks nor chosen episodes."""
+
+    backend = "torchcodec"
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)

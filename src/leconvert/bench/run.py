@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -323,7 +322,7 @@ def run_probe(
     began = time.perf_counter()
     document = begin_document("run")
     options = options.placed()
-    backend = choose_backend("auto", options.decode_device)
+    choose_backend("auto", options.decode_device)  # a device that cannot decode is refused at once
     find_device(options.device)
     meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
     rank, world_size = find_rank(
@@ -349,7 +348,7 @@ def run_probe(
             )
     check = check_samples(loader, subject, progress) if options.check else None
     limit = known_limit(options, meta, data_files, results_dir)
-    ffmpeg = find_ffmpeg() if backend == "torchcodec" else None
+    ffmpeg = find_ffmpeg() if loader.backend == "torchcodec" else None
     window_frames = frames_per_sample(deltas, meta.camera_keys)
     frames_per_s = measured.frames_per_s
     samples_of, frames_of = measured.of_workers(options.num_workers or 0)
@@ -387,7 +386,7 @@ def run_probe(
         "read_from": options.read_from,
         "notes": [*loader.notes, *_remarks(options)],
         "decoder": {
-            "backend": backend,
+            "backend": loader.backend,
             "ffmpeg": ffmpeg and {"major": ffmpeg.major, "origin": ffmpeg.origin},
         },
         "dataset": dataset_record(meta, data_files),
@@ -503,15 +502,7 @@ def _loader_errors(options: RunOptions) -> Iterator[None]:
 
 
 def _remarks(options: RunOptions) -> list[str]:
-    """Return remarks on options and the decoder for the reader of the result."""
-    remarks = []
-    if options.max_buffer_input_shards is not None and options.loader != "stream-lerobot":
-        remarks.append(
-            f"{options.loader} has no input shards: --max-buffer-input-shards did nothing"
-        )
-    if options.loader == "stream" and find_spec("torchcodec") is not None and find_ffmpeg() is None:
-        remarks.append(
-            "PyAV decodes: torchcodec finds no FFmpeg that it is built for; `leconvert doctor` "
-            "says what to install"
-        )
-    return remarks
+    """Return remarks on options for the reader of the result."""
+    if options.max_buffer_input_shards is None or options.loader == "stream-lerobot":
+        return []
+    return [f"{options.loader} has no input shards: --max-buffer-input-shards did nothing"]

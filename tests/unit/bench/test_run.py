@@ -62,6 +62,11 @@ def test_every_loader_is_timed_with_and_without_workers(
     assert cache["hit_rate"] == cache["hits"] / (cache["hits"] + cache["misses"])
     assert result["loaded_episodes"] == 6
     assert result["options"]["loader"] == loader
+    if loader == "stream":
+        assert result["decoder"] == {"backend": "pyav", "ffmpeg": None}
+    else:  # LeRobot's own
+        assert result["decoder"]["backend"] == "torchcodec"
+        assert result["decoder"]["ffmpeg"]["major"] > 3
     assert result["dataset"]["codec"] == "h264"
     assert result["dataset"]["gop"] == 2
     assert result["dataset"]["video_files"] > 3
