@@ -364,7 +364,6 @@ def require_matplotlib() -> None:
 
 def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:
     """Draw throughput, latency, randomness and distance to the limit as ``STEM-NAME.png``."""
-    require_matplotlib()
     figures = {
         "throughput": _bars(
             lines,
@@ -557,7 +556,6 @@ _SIZE_INCHES = (7.5, 4.5)
 
 def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
     """Draw all plots into a folder and return their paths."""
-    require_matplotlib()
     results, compared = document["results"], document["speedups"]
     figures = {
         "throughput": _lines(
