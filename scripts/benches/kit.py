@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,11 @@ class Case:
             packages: Whose versions are noted.
             facts: Further facts of the first line.
         """
-        from leconvert.bench import package_version
-
         head = {
             "format": "leconvert-bench",
             "version": 1,
             **machine(self.script, self.arguments, scratch),
-            "packages": {package: package_version(package) for package in packages},
+            "packages": {package: version_of(package) for package in packages},
             **facts,
         }
         path = new_log(self.options.log_dir, head["started"][:10], *name)
@@ -420,6 +419,14 @@ def commit(tree: Path | None = None) -> str:
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
     result = subprocess.run(command, check=False, capture_output=True, text=True)
     return result.stdout.strip() or "unknown"
+
+
+def version_of(package: str) -> str | None:
+    """Return an installed package's version."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def conversions_table(rows: Iterable[Mapping[str, Any]], against: Sequence[str] = ()) -> str:
