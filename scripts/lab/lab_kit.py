@@ -24,7 +24,7 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = [
     "REPOSITORY", "SEARCHED", "LabError", "Network", "Rows", "demand", "digest_of",
-    "missing_packages", "require", "run_tool", "short_episodes", "wait_until",
+    "missing_packages", "processes_that", "require", "run_tool", "short_episodes", "wait_until",
 ]  # fmt: skip
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -121,6 +121,16 @@ def run_tool(
     said = done.stderr.strip() or f"exit code {done.returncode}"
     demand(done.returncode == 0, f"`{' '.join(command)}` failed: {said}")
     return done.stdout
+
+
+def processes_that(are: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Return the processes of this machine that are so; one that ends meanwhile is not."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if are(process):
+                found.append(process)
+    return found
 
 
 def short_episodes(folder: Path) -> tuple[Path, str]:
