@@ -39,7 +39,7 @@ from leconvert.bench.environment import (
 )
 from leconvert.bench.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
-from leconvert.support.errors import LeconvertError, ProbeError, UsageError
+from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import allowed_cores
 from leconvert.transfer.files import Files, files_at
@@ -354,14 +354,11 @@ def video_facts(path: str) -> dict[str, Any] | None:
     Returns:
         None if the file is no video.
     """
-    import av
-
-    from leconvert.media.pyav import open_container
+    from leconvert.media.pyav import opened_video
 
     keyframes: list[int] = []
     reordered = False
-    with suppress(av.error.FFmpegError, OSError, IndexError), open_container(path) as container:
-        stream = container.streams.video[0]
+    with suppress(UnreadableSourceError), opened_video(path) as (container, stream):
         for number, packet in enumerate(container.demux(stream)):
             if not packet.size or number >= _PACKETS_LOOKED_AT:
                 break

@@ -16,7 +16,7 @@ from lerobot.datasets.dataset_reader import DatasetReader
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
 from lerobot.datasets.video_utils import VideoDecoderCache
-from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
+from torch.utils.data import DataLoader, DistributedSampler, default_collate, get_worker_info
 
 from leconvert.bench.loaders import (
     WORKER_KEY,
@@ -84,25 +84,6 @@ def _taken_out(sample: dict[str, Any]) -> list[tuple[str, str]]:
     """Remove the marks of failed cameras from a sample, and return camera and reason of each."""
     marks = [key for key in sample if key.startswith(_FAILED)]
     return [(key.removeprefix(_FAILED), sample.pop(key)) for key in marks]
-
-
-class _ShuffledShare(Sampler[int]):
-    """A new permutation of all frames each epoch; each rank takes its share."""
-
-    def __init__(self, length: int, seed: int, rank: int, world_size: int) -> None:
-        self._length = length
-        self._seed = seed
-        self._rank = rank
-        self._world_size = world_size
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self._seed + self.epoch)
-        order = torch.randperm(self._length, generator=generator)
-        yield from order[self._rank :: self._world_size].tolist()
-
-    def __len__(self) -> int:
-        return len(range(self._rank, self._length, self._world_size))
 
 
 class _LeRobotUnderTest(LoaderUnderTest):
@@ -184,15 +165,20 @@ class MapUnderTest(_LeRobotUnderTest):
         self.backend = self.dataset._video_backend  # noqa: SLF001 - LeRobot chose it
         # Workers inherit it, each with decoders of its own.
         video_utils._default_decoder_cache = self._cache()  # noqa: SLF001
-        self._sampler = _ShuffledShare(
-            len(self.dataset), options.seed, options.rank or 0, options.world_size or 1
+        # The ranks stay disjoint, and one without frames gets none.
+        self._sampler: Any = DistributedSampler(
+            self.dataset,
+            num_replicas=options.world_size or 1,
+            rank=options.rank or 0,
+            seed=options.seed,
+            drop_last=True,
         )
         self.num_shards = len(subject.meta.table.data.paths)
         self.loaded_episodes = self.dataset.num_episodes
 
     @override
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
-        self._sampler.epoch = epoch
+        self._sampler.set_epoch(epoch)
         return self._batches(sampler=self._sampler)
 
     @override

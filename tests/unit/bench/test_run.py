@@ -145,6 +145,9 @@ def test_ranks_load_shares_of_their_own(several_files: Path) -> None:
     assert results[0]["loaded_episodes"] + results[1]["loaded_episodes"] in {6, 7}
     assert [result["options"]["rank"] for result in results] == [0, 1, 1]
     assert results[2]["samples_measured"] == 32
+    for loader in ("stream", "map"):
+        with pytest.raises(ProbeError, match="has no frames"):
+            run(several_files, loader=loader, rank=9999, world_size=10000)
 
 
 def test_a_dataset_without_video_is_measured_without_a_decoder(without_video: Path) -> None:
