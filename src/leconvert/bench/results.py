@@ -602,7 +602,7 @@ def _lines(
     """
     from matplotlib.figure import Figure
 
-    # Of each line its points: the size, the figure, its least and its greatest single repeat.
+    # The points of each line: size, figure, and the least and the greatest of its repeats.
     series: dict[str, list[tuple[int, float, float, float]]] = {}
     for row in rows:
         for suffix, (key, of_repeat) in keys.items():
