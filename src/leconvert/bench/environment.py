@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -192,8 +193,8 @@ def link_ffmpeg(links: Path) -> str:
     links.mkdir(parents=True, exist_ok=True, mode=0o700)
     for match in found:
         link = links / f"{match['name']}.so.{match['major']}"
-        fresh = links / f".{link.name}.{os.getpid()}"
-        fresh.unlink(missing_ok=True)
+        # Hosts may share the folder, and processes in containers have the same small numbers.
+        fresh = links / f".{link.name}.{secrets.token_hex(4)}"
         fresh.symlink_to(libraries / match[0])
         fresh.replace(link)
     return f"{links.resolve()}{os.pathsep}{libraries}"
