@@ -43,6 +43,20 @@ def test_the_launcher_word_for_word(leconvert: Leconvert) -> None:
     assert printed.stdout == LAUNCHER
 
 
+def test_a_job_does_not_get_the_libraries_of_the_machine_that_submits_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from leconvert.cli import main
+
+    begun: list[None] = []
+    monkeypatch.setattr("leconvert.cli.probe_jobs.start_with_ffmpeg", lambda: begun.append(None))
+    words = ["probe", "train", "--root", "nowhere"]
+    assert main([*words, "--submit", "--dry-run"]) == 0
+    assert begun == []
+    assert main(words) == 3
+    assert begun == [None]
+
+
 def test_it_trains_resumes_and_tells_the_outcome(
     leconvert_here: Leconvert, small_result: Path, tmp_path: Path
 ) -> None:

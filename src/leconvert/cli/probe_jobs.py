@@ -188,12 +188,13 @@ def add_train_arguments(parser: Parser) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train here, or submit a job that does."""
-    start_with_ffmpeg()
+    # A job gets the environment of its submission: the libraries of this machine must not be in it.
     if options.submit or options.dry_run:
         return _submit(options)
     if options.gpus:
         return _start_one_a_gpu(options)
     refuse_slurm_options(options)
+    start_with_ffmpeg()
     from leconvert.bench import TrainOptions, open_stream_loader, train
 
     wanted = run_options(options)
