@@ -121,6 +121,15 @@ def test_a_diagnosis_on_a_gpu_that_is_not_there_says_what_to_install(several_fil
     assert any("torch sees no GPU" in sentence for sentence in found["missing"])
 
 
+@pytest.mark.parametrize("device", ["tpu", "cuda:one", "mps"])
+def test_a_device_that_nobody_decodes_on_is_refused_in_a_sentence(device: str) -> None:
+    found = diagnose_decoding(None, decode_device=device)
+
+    assert violations(found) == []
+    assert not found["ok"]
+    assert found["error"]["message"] == f"decode_device must be cpu or cuda, not {device}."
+
+
 def test_a_diagnosis_needs_no_dataset(without_video: Path) -> None:
     alone, numbers = diagnose_decoding(None), diagnose_decoding(str(without_video))
 
