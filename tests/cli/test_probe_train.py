@@ -91,6 +91,7 @@ def test_it_trains_resumes_and_tells_the_outcome(
         (("--gpus", "99", "--device", "cuda"), 14, "GPUs of this machine"),
         (("--dummy", "--resume-from", "last"), 2, "which makes no checkpoints"),
         (("--steps", "0"), 2, "--steps must be at least 1"),
+        (("--learning-rate", "nan"), 2, "--learning-rate must be at least 0, not nan"),
         (("--resume-from", "nowhere"), 14, "nowhere is not a complete checkpoint"),
         (("--rank", "0"), 2, "rank and world_size must be given together"),
         (("--rank", "0", "--world-size", "2"), 14, "ranks cannot connect"),

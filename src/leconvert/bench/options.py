@@ -439,6 +439,8 @@ class TrainOptions:
         for name in ("steps", "log_every", "save_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
+        if not 0 <= self.learning_rate < math.inf:
+            raise UsageError(f"--learning-rate must be at least 0, not {self.learning_rate}.")
         if self.dummy and self.resume_from:
             raise UsageError(
                 "--resume-from does not work with --dummy, which makes no checkpoints."

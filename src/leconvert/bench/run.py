@@ -419,7 +419,7 @@ def _proposed_keys(
 
 
 def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
-    if options.max_episodes is None and options.num_partitions == 1:
+    if options.max_episodes is None and (options.num_partitions, options.partition_index) == (1, 0):
         return None
     table = meta.table
     places = chosen_episodes(

@@ -247,6 +247,11 @@ def test_without_videos_there_is_no_limit(without_video: Path) -> None:
         run_limit(RunOptions(root=str(without_video), duration_s=0.1))
 
 
+def test_a_share_of_no_partition_is_refused(several_files: Path) -> None:
+    with pytest.raises(UsageError, match="partition_index must be 0 to 0, not 1"):
+        run(several_files, partition_index=1)
+
+
 def test_lerobots_loaders_refuse_what_they_cannot_do(several_files: Path) -> None:
     with pytest.raises(UsageError, match="The loader stream-lerobot always reads all episodes"):
         run(several_files, loader="stream-lerobot", max_episodes=2)
