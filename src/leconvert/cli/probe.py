@@ -106,7 +106,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 # Other spellings of names.
-_SPELLED = {"mode": ("_", "-"), "loader": ("_", "-"), "scenario": ("-", "_")}
+_SPELLED = {
+    "mode": ("_", "-"), "loader": ("_", "-"), "scenario": ("-", "_"), "source": ("-", "_"),
+}  # fmt: skip
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
