@@ -177,9 +177,10 @@ class Ranks:
     """
 
     def __init__(self, rank: int, world_size: int, device: str) -> None:
-        if device != "cpu" and not torch.cuda.is_available():
+        wanted = torch.device(device)
+        if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
             raise ProbeError(
-                "This machine has no CUDA device, or torch was built without CUDA.",
+                f"This machine has no CUDA device for {device}, or torch was built without CUDA.",
                 next_step="Use --device cpu, or install a CUDA build of torch.",
             )
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
@@ -199,6 +200,8 @@ class Ranks:
         if world_size > 1:  # accelerate knows torchrun's names, not SLURM's and not --rank
             names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank()}
             os.environ |= {name: str(number) for name, number in names.items()}
+        elif wanted.index is not None:
+            os.environ["ACCELERATE_TORCH_DEVICE"] = device  # accelerate would take the first GPU
         self._accelerator = Accelerator(cpu=device == "cpu")
         self.device: torch.device = self._accelerator.device
 
