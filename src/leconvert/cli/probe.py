@@ -143,6 +143,7 @@ def run_run(options: argparse.Namespace) -> int:
     """Measure, write the result, and print it."""
     start_with_ffmpeg()
     from leconvert.bench import (
+        check_results_dir,
         draw_plots,
         failure_of,
         require_matplotlib,
@@ -155,6 +156,7 @@ def run_run(options: argparse.Namespace) -> int:
     if options.plots:
         require_matplotlib()
     out_dir = Path(options.out_dir or DEFAULT_OUT_DIR)
+    check_results_dir(out_dir)
     document = run_probe(wanted, results_dir=out_dir, progress=progress_for(options))
     path, table_path = write_document(document, out_dir)
     if options.plots:
@@ -241,10 +243,12 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
 def run_limit(options: argparse.Namespace) -> int:
     """Measure, write the result, and print the rates."""
     start_with_ffmpeg()
-    from leconvert.bench import run_limit, write_document
+    from leconvert.bench import check_results_dir, run_limit, write_document
 
+    out_dir = Path(options.out_dir)
+    check_results_dir(out_dir)
     document = run_limit(run_options(options), options.processes)
-    path, _ = write_document(document, Path(options.out_dir))
+    path, _ = write_document(document, out_dir)
     rows = (
         (rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}")
         for rate in document["rates"]
@@ -484,6 +488,7 @@ def resample_options(options: argparse.Namespace) -> ResampleOptions:
 def run_resample(options: argparse.Namespace) -> int:
     """Measure, write the result, and print it."""
     from leconvert.bench import (
+        check_results_dir,
         draw_resampling,
         everything,
         require_matplotlib,
@@ -497,8 +502,9 @@ def run_resample(options: argparse.Namespace) -> int:
         wanted = everything(wanted)
     if options.all and not options.no_plots:
         require_matplotlib()
-    document = run_resample(wanted, progress=progress_for(options))
     out_dir = Path(options.out_dir)
+    check_results_dir(out_dir)
+    document = run_resample(wanted, progress=progress_for(options))
     paths = write_document(document, out_dir)
     path, written = paths[0], [each.name for each in paths]
     if not options.no_plots and can_draw():
