@@ -40,13 +40,8 @@ settings.load_profile("same")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Let the garbage collector leave alone what is imported: 700,000 objects, no garbage.
-
-    It comes more rarely, too: tests import and share as many objects again, and it looked at all of
-    them every four seconds.
-    """
+    """Let the garbage collector leave alone what is imported: 700,000 objects, no garbage."""
     gc.disable()
-    gc.set_threshold(20_000, 10, 50)
     try:
         return (yield)
     finally:
