@@ -258,7 +258,7 @@ def bring_from_store(
             f"--dry-run cannot show a plan of {url}: the dataset would first have to be downloaded."
         )
     folder = source_dir(target)
-    conversion.proof.check_target(folder, target, conversion.layout.to)
+    conversion.check_target(folder, target)
     return download_tree(url, folder, stop=control.stop, progress=control.progress)
 
 

@@ -735,9 +735,8 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
             return PricedDataset(*place, is_finished=True, flags=repairs.flags())
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
         if dataset.target is not None and is_there(dataset.target):
-            layout = dataset.options.layout
             proof = replace(dataset.options.proof, keep_as_former=True)  # as in the conversion
-            proof.check_target(source, dataset.target, layout.to, appends=layout.append)
+            replace(dataset.options, proof=proof).check_target(source, dataset.target)
     except LeconvertError as error:
         return _stopped(place, error)
     return _priced(place, repairs.flags(), plan, weighed(dataset).cost_seconds)

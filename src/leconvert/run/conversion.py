@@ -23,7 +23,13 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there
-from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
+from leconvert.workdir.swap import (
+    check_target,
+    codebase_version,
+    exchanged_place,
+    is_converted,
+    old_dir,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +241,9 @@ class ProofOptions:
             )
 
     def check_target(
-        self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
+        self, source: Path, target: Path, to: str, layout: str, *, appends: bool
     ) -> None:
         """Refuse a target that is not free, before any work is done."""
-        from leconvert.workdir.run import exchanged_place  # its imports take time
-
         self.check_proof(source, target)
         old = self.old_place(source, target, to, layout, appends=appends)
         check_target(exchanged_place(source, target, layout), old)
@@ -249,9 +253,9 @@ class ProofOptions:
         source: Path,
         target: Path,
         to: str,
-        layout: str = "",
+        layout: str,
         *,
-        appends: bool = False,
+        appends: bool,
         run_id: str = "0",
     ) -> Path | None:
         """Return the new path of the tree at the target; None if there is no such tree.
@@ -268,8 +272,6 @@ class ProofOptions:
             TargetError: The target must be free, and is not.
             UsageError: The options contradict each other.
         """
-        from leconvert.workdir.run import exchanged_place  # its imports take time
-
         if appends and self.force_conversion:
             raise UsageError(
                 "--append keeps the files of the existing result, but --force-conversion replaces "

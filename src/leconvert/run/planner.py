@@ -82,7 +82,6 @@ from leconvert.workdir.records import WorkDir, new_run_id
 from leconvert.workdir.run import (
     Manifest,
     OpenedRun,
-    exchanged_place,
     open_run,
     tool_versions,
     write_plan,
@@ -90,6 +89,7 @@ from leconvert.workdir.run import (
 from leconvert.workdir.swap import (
     META,
     check_places,
+    exchanged_place,
     is_converted,
     is_same_folder,
     overlaid_meta,

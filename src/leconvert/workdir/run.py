@@ -56,7 +56,7 @@ from leconvert.workdir.records import (
     default_work_dir,
     targets_beside,
 )
-from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
+from leconvert.workdir.swap import exchanged_place, is_converted, old_dir, work_dir_beside
 
 MANIFEST_VERSION = 5
 # The kind of a shard: a part of an output file (0), all of it (1), or the source's file unchanged
@@ -159,11 +159,6 @@ class Manifest:
     def source_name(self) -> str:
         """Name of the source, or of all sources, in messages."""
         return self.outline or ", ".join(source.root for source in self.sources)
-
-
-def exchanged_place(source: Path, target: Path, layout: str) -> Path:
-    """Return the folder that a swap exchanges: the target, or an overlay's ``meta/`` in place."""
-    return target / META if source == target and layout == OVERLAY else target
 
 
 def tool_versions() -> dict[str, str]:

@@ -56,6 +56,7 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from leconvert.model.values import OVERLAY
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import (
     BusyError,
@@ -457,6 +458,11 @@ def result_aside(target: Path, version: str = "v3.0") -> Path:
     """Return the path at which an undo keeps the result: ``<target>_v30`` or ``_v21``."""
     real = Path(os.path.realpath(target))
     return real.with_name(f"{real.name}_{version.replace('.', '')}")
+
+
+def exchanged_place(source: Path, target: Path, layout: str) -> Path:
+    """Return the folder that a swap exchanges: the target, or an overlay's ``meta/`` in place."""
+    return target / META if source == target and layout == OVERLAY else target
 
 
 def overlaid_meta(root: Path) -> Path | None:
