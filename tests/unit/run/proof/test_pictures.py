@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from tests.pictures import CAMERA, DATA, IMAGE, move_rows
 
+import leconvert
 from leconvert.run.proof import Sampling, verify_pair
 from leconvert.support.errors import InstallationError
 from leconvert.support.extras import command_for_extra
+from leconvert.testing import edit_info
 
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 
@@ -46,6 +48,15 @@ def test_an_image_in_the_wrong_row_is_found(
     found = verify_pair(root, picture_source, sampling=Sampling(decode=1000)).differences
     assert [each.what for each in found] == [f"pixels of frame {n} of {IMAGE!r}" for n in (5, 6)]
     assert {(each.path, each.episode, each.stream) for each in found} == {(DATA, 0, "data")}
+
+
+def test_a_description_of_a_camera_that_is_no_table_is_no_hindrance(
+    picture_source: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(picture_source, tmp_path / "source"))
+    edit_info(source, lambda info: info["features"][CAMERA].update(info="none"))
+    leconvert.convert(source, output=tmp_path / "out")
+    assert verify_pair(tmp_path / "out", source, sampling=Sampling(decode=4)).pictures == 4
 
 
 def test_only_episodes_of_the_sample_are_decoded(
