@@ -9,7 +9,6 @@ made from. The record stays beside the result and is never part of the dataset.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,8 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.transfer.names import folder_of, in_folder, repository_of
-from leconvert.workdir.fs import write_durably
-from leconvert.workdir.records import encode_record, find_record
+from leconvert.workdir.fs import sha256_of, write_durably
+from leconvert.workdir.records import beside, encode_record, find_record
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
@@ -158,12 +157,6 @@ class Provenance:
         return self.source
 
 
-def _sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with storage_errors(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def hash_files(
     root: Path, sizes: Mapping[str, int], digests: dict[str, str], progress: Progress
 ) -> None:
@@ -176,7 +169,7 @@ def hash_files(
         ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool,
     ):
         places = [root / path for path in unread]
-        for path, digest in zip(unread, pool.map(_sha256_of, places), strict=True):
+        for path, digest in zip(unread, pool.map(sha256_of, places), strict=True):
             digests[path] = digest
             stage.advance(sizes[path])
 
@@ -305,8 +298,7 @@ def told_by_repairs(result: Path) -> Provenance | None:
 
 def provenance_path(result: Path) -> Path:
     """Return the path of a result's record: ``<parent>/.<name>.leconvert-provenance``."""
-    real = Path(os.path.realpath(result))
-    return real.with_name(f".{real.name}.leconvert-provenance")
+    return beside(result, ".{}.leconvert-provenance")
 
 
 def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") -> None:

@@ -81,6 +81,7 @@ from leconvert.workdir.records import (
     PackStep,
     RunPaths,
     WorkDir,
+    beside,
     default_work_dir,
     target_lock_path,
 )
@@ -831,19 +832,13 @@ def undo_conversion(
     )
 
 
-def _repaired_aside(target: Path) -> Path:
-    """Return the folder in which the undo of a repair keeps the result: ``<target>_repaired``."""
-    old = old_dir(target)
-    return old.with_name(f"{old.name.removesuffix('_old')}_repaired")
-
-
 def _places_of_repair(target: Path) -> _UndoPlaces | None:
     """Return the places of a repaired dataset and its source; None if there is no such pair.
 
     The repaired dataset has one more repair than the other. If it is already aside, the source is
     at the target and nothing is left to do.
     """
-    places = (target, old_dir(target), _repaired_aside(target))
+    places = (target, old_dir(target), beside(target, "{}_repaired"))
     times = [repairs_of(place) for place in places]
     for source, result, third in ((1, 0, 2), (0, 1, 2), (1, 2, 0), (0, 2, 1)):
         first, second = times[source], times[result]
@@ -877,13 +872,9 @@ def _found(place: Path) -> Found:
     return Found.V3 if is_v3 else Found.OTHER
 
 
-def _carries_mark(tree: Path) -> bool:
-    """Return whether an undo has marked this tree as the result."""
-    return marked_by(tree) == _UNDO_RUN
-
-
 def _is_unmarked(tree: Path) -> bool:
-    return not _carries_mark(tree)
+    """Return whether no undo has marked this tree as the result."""
+    return marked_by(tree) != _UNDO_RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -908,7 +899,7 @@ def _places_of_undo(target: Path) -> _UndoPlaces:
     asides = {kind: result_aside(target, version) for kind, version in _ASIDE_OF.items()}
     for place in (target, old, *asides.values()):
         found[place] = _found(place)
-    marked = [place for place in found if _carries_mark(place)]
+    marked = [place for place in found if not _is_unmarked(place)]
     datasets = {place for place, kind in found.items() if kind in asides}
     for result in [*marked, target, *asides.values()]:
         if result not in datasets:

@@ -127,14 +127,19 @@ _OWN_RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{6}\Z")  # the form of `new
 _WORK_DIR = ".leconvert-work"
 
 
-def default_work_dir(target: Path) -> Path:
-    """Return the work dir beside a target: ``<parent>/.<name>.leconvert-work``.
+def beside(target: Path, form: str) -> Path:
+    """Return the path beside a target whose name has the target's in place of ``{}``.
 
-    Symbolic links in ``target`` are followed first, so that it is on the file system of the tree
-    that will be replaced.
+    Symbolic links in ``target`` are followed first, so that the path is on the file system of the
+    tree that will be replaced.
     """
     real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}{_WORK_DIR}")
+    return real.with_name(form.format(real.name))
+
+
+def default_work_dir(target: Path) -> Path:
+    """Return the work dir beside a target: ``<parent>/.<name>.leconvert-work``."""
+    return beside(target, f".{{}}{_WORK_DIR}")
 
 
 def is_default_work_dir(folder: Path) -> bool:
@@ -159,8 +164,7 @@ def removed_folder(folder: Path) -> Path:
 
 def target_lock_path(target: Path) -> Path:
     """Return the lock beside a target: ``.<name>.leconvert-lock/lock``."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}.leconvert-lock") / "lock"
+    return beside(target, ".{}.leconvert-lock") / "lock"
 
 
 def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:

@@ -81,6 +81,7 @@ from leconvert.workdir.records import (
     Journal,
     PackStep,
     WorkDir,
+    beside,
     default_work_dir,
     encode_record,
     read_record,
@@ -161,8 +162,7 @@ _STILL_OPEN = ".nfs"  # an NFS client's name for a removed file that a process h
 
 def staging_dir(target: Path, run_id: str, generation: int) -> Path:
     """Return the path of a packer's new tree: ``.<name>.leconvert-<run id>.<generation>``."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}.leconvert-{run_id}.{generation}")
+    return beside(target, f".{{}}.leconvert-{run_id}.{generation}")
 
 
 def staging_generations(target: Path, journal: Journal) -> list[int]:
@@ -440,8 +440,7 @@ def info_path(root: Path) -> Path:
 
 def old_dir(target: Path) -> Path:
     """Return where the tree at a target is kept: ``<target>_old``, as in LeRobot's script."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f"{real.name}_old")
+    return beside(target, "{}_old")
 
 
 def removed_old_dir(target: Path) -> Path:
@@ -456,8 +455,7 @@ def removed_dir(kept: Path) -> Path:
 
 def result_aside(target: Path, version: str = "v3.0") -> Path:
     """Return the path at which an undo keeps the result: ``<target>_v30`` or ``_v21``."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f"{real.name}_{version.replace('.', '')}")
+    return beside(target, f"{{}}_{version.replace('.', '')}")
 
 
 def exchanged_place(source: Path, target: Path, layout: str) -> Path:
