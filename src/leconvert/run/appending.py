@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from leconvert.dataset.files import EPISODE_FOLDERS, names_to_keep
+from leconvert.dataset.files import EPISODE_FOLDERS
 from leconvert.dataset.formats import TARGETS, Sources, SourceView, open_sources, v3
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
@@ -215,9 +215,6 @@ def not_as_planned(target: Path, why: str) -> TargetError:
 # Whether a dataset holds everything of its state before episodes were appended.
 
 
-_DERIVED = frozenset({v3.REPAIRS_PATH})
-
-
 # Keys of `info.json` about all episodes together, and the size limits of new files.
 _OF_ALL_EPISODES = frozenset(
     {
@@ -286,10 +283,7 @@ def _changed_keys(before: v3.Dataset, after: v3.Dataset) -> list[str]:
 
 def other_files(root: Path) -> list[str]:
     """Return a v3.0 dataset's files that are neither its tables nor files of episodes."""
-    dataset = v3.Dataset(root)
-    known = {*dataset.tables(), *_DERIVED}
-    known |= {path for stream in dataset.streams for path in dataset.slices(stream).paths}
-    return sorted(name for name in names_to_keep(root) if name not in known)
+    return [name for name in v3.Dataset(root).other_files() if name != v3.REPAIRS_PATH]
 
 
 def _same_file(one: Path, other: Path) -> bool:

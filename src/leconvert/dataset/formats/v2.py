@@ -6,7 +6,6 @@ are findings of the scan.
 
 from __future__ import annotations
 
-import copy
 import errno
 import json
 import os
@@ -37,7 +36,9 @@ from leconvert.dataset.formats.dataset import (
     fps_number,
     frame_rate,
     renamed_stream,
+    with_other_keys,
     written_features,
+    written_splits,
 )
 from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, blocks_of_nothing
 from leconvert.dataset.formats.stats import STATS_PATH as TOTAL_STATS_PATH
@@ -910,8 +911,7 @@ def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
     for feature in features.values():
         feature.pop("fps", None)  # a key of v3.0
     cameras = sum(feature.get("dtype") == "video" for feature in features.values())
-    kept_splits = info.get("splits") if totals.splits is None else totals.splits
-    converted: dict[str, Any] = {
+    known = {
         "codebase_version": WRITTEN_VERSION,
         "robot_type": info.get("robot_type"),
         "total_episodes": totals.episodes,
@@ -921,15 +921,12 @@ def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
         "total_chunks": -(-totals.episodes // FILES_PER_CHUNK),
         "chunks_size": FILES_PER_CHUNK,
         "fps": fps_number(totals.fps),
-        "splits": dict(kept_splits) if isinstance(kept_splits, Mapping) else {},
+        "splits": written_splits(info, totals),
         "data_path": DATA_PATH_TEMPLATE,
         "video_path": VIDEO_PATH_TEMPLATE if cameras else None,
         "features": features,
     }
-    for key, value in info.items():
-        if key not in converted and key not in _DROPPED_KEYS:
-            converted[key] = copy.deepcopy(value)
-    return converted
+    return with_other_keys(known, info, _DROPPED_KEYS)
 
 
 def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> dict[str, Any]:
