@@ -28,6 +28,7 @@ from leconvert.run.conversion import (
     Control,
     Conversion,
     LeaseOptions,
+    Places,
     PlanOptions,
     ProofOptions,
     WorkerOptions,
@@ -48,11 +49,9 @@ from leconvert.run.planner import (
     check_all_places,
     check_asked,
     check_same_plan,
-    is_outline,
     kept_files,
     moved_bytes,
     open_or_plan,
-    planned_name,
     preview_plan,
     scan_sources,
 )
@@ -423,7 +422,7 @@ def run_conversion(
     started = time.monotonic()
     sources = [root.resolve() for root in roots]
     source = sources[0]
-    migrates = is_outline(arrival) and output is None
+    migrates = arrival is not None and arrival.outline is not None and output is None
     if migrates:
         _check_migration(arrival, push, probe_seconds)
     target = Path(output).resolve() if output is not None else source
@@ -436,8 +435,9 @@ def run_conversion(
         work_dir = None if is_default_work_dir(folder) else folder
     else:
         folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
+    places = Places(sources, target, folder, arrival)
     if len(sources) > 1:
-        check_all_places(sources, target, folder)
+        check_all_places(places)
     page = None if report is None else Path(report).resolve()
     if page is not None:
         from leconvert.report.page import check_report_place
@@ -454,24 +454,15 @@ def run_conversion(
         if run is not None:
             with _report_on_exit(run, page):
                 record_invocation(run.paths, "convert", control.command)
-                packed, begins_anew = _finish(
-                    run, planned_name(sources, arrival), conversion, control
-                )
+                packed, begins_anew = _finish(run, places, conversion, control)
         if run is None or packed is None:
             # Faults of the source are reported before faults of the target.
-            check_asked(sources, target, conversion)
-            conversion.proof.check_source(is_outline=bool(arrival and arrival.outline))
+            check_asked(places, conversion)
+            conversion.proof.check_source(is_outline=places.outline is not None)
             check_target = partial(conversion.check_target, source, target)
             check_target()
-            run = open_or_plan(
-                sources,
-                target,
-                folder,
-                replace(conversion, plan=replace(plan, restart=begins_anew)),
-                arrival=arrival,
-                check_target=check_target,
-                progress=progress,
-            )
+            asked = replace(conversion, plan=replace(plan, restart=begins_anew))
+            run = open_or_plan(places, asked, check_target=check_target, progress=progress)
             seconds["plan"] = time.monotonic() - started
         joined(run)
         with _report_on_exit(run, page):
@@ -766,10 +757,7 @@ def _run_in_swap(work_dir: Path, sources: Sequence[Path], target: Path) -> Opene
 
 
 def _finish(
-    run: OpenedRun,
-    source: str,
-    conversion: Conversion,
-    control: Control,
+    run: OpenedRun, places: Places, conversion: Conversion, control: Control
 ) -> tuple[PackReport | None, bool]:
     """End a run whose swap has begun; return its report, if any, and whether to start over.
 
@@ -784,15 +772,15 @@ def _finish(
             helps = f"--force-conversion converts again. The dataset at {target} is kept as {old}."
         elif old.is_dir():
             exchanged = manifest.exchanged
-            places = (exchanged, result_aside(exchanged, manifest.to))
-            there, aside = (shlex.quote(str(place)) for place in places)
+            pair = (exchanged, result_aside(exchanged, manifest.to))
+            there, aside = (shlex.quote(str(place)) for place in pair)
             helps = (
                 f"To convert it with other options, put the source back, `mv {there} {aside} && "
                 f"mv {shlex.quote(str(old))} {there}`, and convert again."
             )
         else:
             helps = "Its source was removed. Give the same options as before to finish the run."
-        check_same_plan(run, source, target, conversion, helps=helps)
+        check_same_plan(run, places, conversion, helps=helps)
 
     try:
         return finish_run(run, proof, check=check, stop=control.stop, progress=progress), False
@@ -999,7 +987,7 @@ def split_dataset(
         if part.verified is not None:
             progress.say(f"{part.output} is finished. It has {numbered('episode', part.episodes)}.")
         elif dry_run:
-            plan = preview_plan([source], part.output, place, own, progress=progress)
+            plan = preview_plan(Places([source], part.output, place), own, progress=progress)
             check_room(plan.space, part.output, taken)
             for room in plan.space.rooms:
                 taken[room.folder] += room.bytes_needed - plan.space.twice_bytes

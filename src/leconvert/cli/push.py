@@ -30,7 +30,7 @@ from leconvert.workdir.swap import info_path, is_converted, old_dir
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from leconvert.cli.sources import Places
+    from leconvert.cli.sources import FoundPlaces
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
 
@@ -182,7 +182,7 @@ def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
 
 
 def planned_push(
-    options: argparse.Namespace, conversion: Conversion, places: Places
+    options: argparse.Namespace, conversion: Conversion, places: FoundPlaces
 ) -> tuple[str | None, bool | None]:
     """Return what there is to push after ``convert``.
 
@@ -226,7 +226,7 @@ def planned_push(
 
 
 def _other_source(
-    options: argparse.Namespace, places: Places, now: Origin | None, known: Provenance
+    options: argparse.Namespace, places: FoundPlaces, now: Origin | None, known: Provenance
 ) -> list[str]:
     """Return how this command's source differs from the source of the result."""
     from leconvert.remote.provenance import facts_of
@@ -259,7 +259,7 @@ def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: 
     return push_target(options, conversion.layout, origin.repo_id if origin else None) is not None
 
 
-def _origin(places: Places) -> Origin | None:
+def _origin(places: FoundPlaces) -> Origin | None:
     """Return the place on the Hub that the source came from; None for a local source."""
     from leconvert.remote.provenance import noted_origin, read_origin
 

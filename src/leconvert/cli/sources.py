@@ -17,7 +17,7 @@ from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import exclude, given_flags, path_or_url, push_target, works_only
 from leconvert.cli.push import waits_for_push
 from leconvert.model.values import LayoutOptions
-from leconvert.run.conversion import Control, Conversion
+from leconvert.run.conversion import Control, Conversion, Places
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
@@ -266,34 +266,15 @@ def bring_from_store(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Folders that a command reads and writes, absolute."""
+class FoundPlaces(Places):
+    """The folders of a command, and how it found them."""
 
-    sources: Sequence[Path]  # the datasets, or the sparse snapshot of the only one
-    target: Path  # the folder of the result
-    work_dir: Path  # the run's folder
-    arrival: HubOrigin | None = None  # how the source came from the Hub; None for a local source
     is_temporary: bool = False  # whether the source was downloaded only to be converted
     # Whether the result goes to the source's repo, where its files stay; the target is then in the
     # work dir.
     migrates: bool = False
     # The target that the options name. A report goes beside it.
     named: Path = Path()
-
-    @property
-    def source(self) -> Path:
-        """The first source."""
-        return self.sources[0]
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the result takes the place of its source."""
-        return self.source == self.target
-
-    @property
-    def outline(self) -> str | None:
-        """The URL of the source if its files are on the Hub; None if they are on this machine."""
-        return None if self.arrival is None else self.arrival.outline
 
     @property
     def made_of(self) -> str:
@@ -316,7 +297,7 @@ def places(
     control: Control,
     *,
     stream: bool,
-) -> Iterator[Places | str]:
+) -> Iterator[FoundPlaces | str]:
     """Provide source, target and work dir for the block; a source on the Hub is downloaded first.
 
     A signal ends the download at once. The next call continues it. Files that are downloaded for a
@@ -345,7 +326,7 @@ def _places(
     control: Control,
     named: Path | None,
     stream: bool,
-) -> Places | str:
+) -> FoundPlaces | str:
     local = local_root(options).resolve()
     migrates = _migrates(options, conversion.layout, local)
     stream = stream or migrates
@@ -356,10 +337,10 @@ def _places(
     with end_on_signals(control.stop):
         if isinstance(options.root, str):
             source = bring_from_store(options, conversion, control, target)
-            return Places([source], target, work_dir, is_temporary=True, named=target)
+            return FoundPlaces([source], target, work_dir, is_temporary=True, named=target)
         if options.output is None and options.root is None:
             target.parent.mkdir(parents=True, exist_ok=True)
-        here = Places([local], target, work_dir, _known(local), named=target)
+        here = FoundPlaces([local], target, work_dir, _known(local), named=target)
         if options.repo_id is None:
             _check_push(options, conversion.layout, here.arrival)
             return here
@@ -419,10 +400,10 @@ def bring_from_hub(
     options: argparse.Namespace,
     conversion: Conversion,
     control: Control,
-    here: Places,
+    here: FoundPlaces,
     *,
     stream: bool,
-) -> Places | str:
+) -> FoundPlaces | str:
     """Return the places of the dataset of ``--repo-id``, after its download."""
     from leconvert.remote import source as hub_source  # local datasets do not need the Hub's client
 
@@ -529,7 +510,7 @@ class NamedDataset(NamedTuple):
 @contextmanager
 def named_places(
     options: argparse.Namespace, datasets: Sequence[NamedDataset], control: Control
-) -> Iterator[Places]:
+) -> Iterator[FoundPlaces]:
     """Provide sources, target and work dir for the block, after downloads if need be."""
     from leconvert.run.planner import check_all_places
 
@@ -537,12 +518,12 @@ def named_places(
     target = folders[0] if options.output is None else options.output.resolve()
     # Impossible places are refused before anything is downloaded.
     if len(datasets) > 1:
-        check_all_places(folders, target, _work_dir(options.work_dir, target))
+        check_all_places(Places(folders, target, _work_dir(options.work_dir, target)))
     refuse_source_as_output(options, folders[0])
     sources = [dataset.bring(control) for dataset in datasets]
     if options.output is None:
         target = sources[0]
-    yield Places(sources, target, _work_dir(options.work_dir, target), named=target)
+    yield FoundPlaces(sources, target, _work_dir(options.work_dir, target), named=target)
 
 
 def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> list[NamedDataset]:

@@ -13,6 +13,7 @@ import pytest
 from huggingface_hub import constants, snapshot_download
 from tests.hub import Fault, StandIn
 from tests.mp4_boxes import Box, changed, with_bytes_over, with_zeros_over
+from tests.plans import open_or_plan
 from tests.trees import digest_of
 
 import leconvert
@@ -26,7 +27,6 @@ from leconvert.remote.provenance import HubOrigin
 from leconvert.remote.sparse_snapshot import SparseSnapshot, open_sparse_snapshot
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import clean_work_dir
 from leconvert.support.errors import (
     BusyError,

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import draft_plan, open_or_plan
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -32,7 +33,6 @@ from leconvert.dataset.formats import v3
 from leconvert.run.appending import what_is_lost
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.files import CARD_BEGIN
 from leconvert.run.upkeep import clean_kept_source, undo_conversion

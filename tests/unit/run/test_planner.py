@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.plans import draft_plan, open_or_plan
 
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner
 from leconvert.run.conversion import Conversion
-from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.space import SpaceNeeded
 from leconvert.support.errors import StorageError, TargetError
 from leconvert.support.progress import SilentProgress

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.dataset_damage import DATA, EPISODES, edit_info, rewrite, set_cells
 from tests.oddities import ODDITIES
+from tests.plans import open_or_plan
 
 import leconvert
 from leconvert import media
@@ -25,7 +26,6 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.conversion import Conversion, ProofOptions
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import FindingsError, SourceChangedError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
