@@ -55,7 +55,7 @@ from leconvert.run.packer import (
     rest_of_removal,
     tree_facts,
 )
-from leconvert.run.proof import VerificationReport, verify_pair
+from leconvert.run.proof import VerificationReport, check_stop, verify_pair
 from leconvert.run.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.support.errors import (
     BusyError,
@@ -633,7 +633,7 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
         return "it does not exist"
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
         if is_converted(source) and is_converted(target):
-            return _former_doubt(target, source, progress)
+            return _former_doubt(target, source, None, progress)
         versions = codebase_version(target), codebase_version(source)
         if versions != ("v3.0", "v2.1"):
             found = f"the two are {versions[1]} and {versions[0]}"
@@ -652,7 +652,14 @@ _OF_FORMER_EPISODES = frozenset({REPAIRS_PATH, STATS_PATH})
 _OF_FORMER_TASKS = frozenset({(TASKS_PATH, "tasks"), (INFO_PATH, "total_tasks")})
 
 
-def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = True) -> str | None:
+def _former_doubt(
+    new: Path,
+    old: Path,
+    stop: threading.Event | None,
+    progress: Progress,
+    *,
+    others: bool = True,
+) -> str | None:
     """Return which part of an old v3.0 dataset may be missing in a new one; None if nothing is.
 
     The new one may be the old one with appended episodes. Then, without ``others``, files of no
@@ -672,8 +679,10 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
             return "its tasks differ"
         selected = None if kept == now else EpisodeRanges(((0, kept - 1),))
         made = Repairs(selected_episodes=selected)
-        report = verify_pair(old, new, depth="bytes", repairs=made, progress=progress)
+        report = verify_pair(old, new, depth="bytes", repairs=made, progress=progress, stop=stop)
         frames = int(before.episodes.length.sum())
+    except InterruptedRunError:
+        raise
     except (LeconvertError, OSError) as error:
         return f"the two could not be compared: {error}"
     found = [
@@ -992,9 +1001,10 @@ def _compared(
     source, result = places.source, places.result
     before = TreePair.now(result, source)
     if not places.is_repair:
-        report = _of_former(*datasets, progress=progress) or verify_pair(
+        report = _of_former(*datasets, stop=stop, progress=progress) or verify_pair(
             datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
         )
+        check_stop(stop)
         differences = list(map(str, report.differences))
     elif (changes := read_changes(result)) is not None:
         differences = compare_trees(source, result, changes, stop=stop, progress=progress)
@@ -1021,7 +1031,11 @@ def _all_of(dataset: Dataset) -> VerificationReport:
 
 
 def _of_former(
-    source: Path, result: Path, *, progress: Progress = NO_PROGRESS
+    source: Path,
+    result: Path,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> VerificationReport | None:
     """Return the report for a result whose source has grown; None if it is no such pair.
 
@@ -1035,7 +1049,7 @@ def _of_former(
             return None
     except UnreadableSourceError:  # a later comparison reports the error
         return None
-    doubt = _former_doubt(result, source, progress, others=False)
+    doubt = _former_doubt(result, source, stop, progress, others=False)
     return _all_of(dataset) if doubt is None else None
 
 
