@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from leconvert.dataset.findings import frames_lost, lossless_remedy, named
+from leconvert.dataset.findings import frames_lost, lossless_remedy, named, source_finding
 from leconvert.dataset.fitness import MISFIT_SAID, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
@@ -758,7 +758,10 @@ def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UnfitF
 
 
 def _unfit(said: Sequence[str], remedy: str) -> list[dict[str, Any]]:
-    return [asdict(Finding("rewritten-file", "error", text, remedy=remedy)) for text in said]
+    return [
+        asdict(source_finding("rewritten-file", text, severity="error", remedy=remedy))
+        for text in said
+    ]
 
 
 def _check_can_overlay(places: Places, selection: EpisodeSelection) -> None:
@@ -861,9 +864,8 @@ def _lost_frames(
     usual = LayoutOptions()
     can_be_cut = (layout.to, layout.layout) == (usual.to, usual.layout)
     return [
-        Finding(
+        source_finding(
             "float32-reach",
-            "warning",
             f"LeRobot will refuse {lost:,} of {scan.num_frames:,} frames: they lie so late "
             "in their file that its float32 times are too coarse.",
             stream=stream,
@@ -884,7 +886,7 @@ def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
         "bounds of their "
     )
     return [
-        Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
+        source_finding("quantile-bounds", f"{shown(name)}: {said}quantiles.", stream=name)
         for name, feature in scan.features.items()
         if scan.repairs.quantiles
         and feature["dtype"] in VISUAL_DTYPES
@@ -907,7 +909,7 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
                 else (f" The same holds for {number - 1:,} other files of {stream.stream}.")
             )
             said = f"{shown(path)} {MISFIT_SAID[reason]}, so it is written again.{others}"
-            found.append(Finding("rewritten-file", "info", said, stream=stream.stream, path=path))
+            found.append(source_finding("rewritten-file", said, stream=stream.stream, path=path))
     return found
 
 

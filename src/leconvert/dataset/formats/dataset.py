@@ -175,9 +175,9 @@ class Dataset(ABC):
     def relative(self, stream: str, key: int) -> str:
         """Return the path of the file that a scan's `FileTable` calls ``key``."""
 
-    @abstractmethod
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
         """Yield the path of each of some files, including the dataset's folder."""
+        return (f"{self.root}/{self.relative(stream, key)}" for key in keys)
 
     @abstractmethod
     def slices(self, stream: str) -> Slices:

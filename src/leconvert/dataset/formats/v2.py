@@ -819,10 +819,6 @@ class Dataset(AnyDataset):
         """Return the path of an episode's file; its key is the episode's index."""
         return self.paths.relative(self._stored_stream(stream), key)
 
-    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each of some files, including the dataset's folder."""
-        return self.paths.absolute(self._stored_stream(stream), keys)
-
     @cached_property
     def task_table(self) -> list[tuple[int, str]]:
         """Index and text of each task, in ascending order of the index."""
