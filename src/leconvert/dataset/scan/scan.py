@@ -119,7 +119,7 @@ def source_reading(root: Path, options: RepairOptions) -> Repairs:
     return replace(reading, derived_tables=v3.lacking_tables(root))
 
 
-def reads_as_v3(root: Path, options: RepairOptions) -> bool:
+def reads_as_v3(root: Path, options: RepairOptions = RepairOptions()) -> bool:
     """Tell which reader a source needs; refuse an assumed version that its files are not of."""
     assumed = options.assume_version
     is_v3 = is_converted(root) or v3.says_another_version(root, read_info(root))
