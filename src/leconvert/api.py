@@ -456,13 +456,10 @@ def run_conversion(
                 record_invocation(run.paths, "convert", control.command)
                 packed, begins_anew = _finish(run, places, conversion, control)
         if run is None or packed is None:
-            # Faults of the source are reported before faults of the target.
-            check_asked(places, conversion)
             conversion.proof.check_source(is_outline=places.outline is not None)
-            check_target = partial(conversion.check_target, source, target)
-            check_target()
+            check_asked(places, conversion)
             asked = replace(conversion, plan=replace(plan, restart=begins_anew))
-            run = open_or_plan(places, asked, check_target=check_target, progress=progress)
+            run = open_or_plan(places, asked, progress=progress)
             seconds["plan"] = time.monotonic() - started
         joined(run)
         with _report_on_exit(run, page):

@@ -51,7 +51,6 @@ def replaced_target(found: FoundPlaces, conversion: Conversion) -> list[str]:
     if not conversion.plan.restart and WorkDir(found.work_dir).current_run_id() is not None:
         return []
     check_asked(found, conversion)
-    conversion.check_target(sources[0], target)
     if target in sources or not target.exists():
         return []
     layout = conversion.layout

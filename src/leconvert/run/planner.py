@@ -324,7 +324,10 @@ class Draft(NamedTuple):
 
 
 def check_asked(places: Places, conversion: Conversion) -> None:
-    """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
+    """Refuse what could not be converted, before any work: first for its source, then its target.
+
+    A source may be unreadable, or already v3.0, so that it would stay unchanged.
+    """
     check_can_append(places, conversion)
     for source in places.sources:
         read_info(source)
@@ -332,6 +335,7 @@ def check_asked(places: Places, conversion: Conversion) -> None:
         asks_for_nothing = places.target == source and not conversion.changes_anything
         if not is_v3 or (asks_for_nothing and is_converted(source)):
             load_info(source, own.reading)
+    conversion.check_target(places.source, places.target)
 
 
 def draft_plan(
@@ -914,11 +918,7 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
 
 
 def open_or_plan(
-    places: Places,
-    conversion: Conversion,
-    *,
-    check_target: Callable[[], None] = lambda: None,
-    progress: Progress = NO_PROGRESS,
+    places: Places, conversion: Conversion, *, progress: Progress = NO_PROGRESS
 ) -> OpenedRun:
     """Return the run of a work dir: the one under way if it fits, else a new one.
 
@@ -928,8 +928,6 @@ def open_or_plan(
     Args:
         places: The folders.
         conversion: The conversion.
-        check_target: Called before a new run is written, while no other process plans: the
-            conversion may have been finished elsewhere since the target was checked.
         progress: Receives the progress.
 
     Raises:
@@ -958,7 +956,8 @@ def open_or_plan(
             return run
         if draft is None:  # the previous run has gone meanwhile
             draft = drafted()
-        check_target()
+        # While no other process plans: it may have been finished elsewhere since `check_asked`.
+        conversion.check_target(places.source, places.target)
         try_renames(exchanged_place(places.source, places.target, conversion.layout.layout))
         _write(folder, draft, plan.one_host, places.arrival)
     # Without a lock between hosts, another planner's run may be the current one now.
