@@ -393,7 +393,7 @@ class TestMap:
         """Read a map.
 
         Raises:
-            SystemExit: It was made of other sources.
+            SystemExit: It was made of other sources, or of equal ones in another folder.
         """
         from coverage import CoverageData
 
@@ -406,6 +406,8 @@ class TestMap:
         self._source = source
         self._data = CoverageData(str(folder / DATA))
         self._data.read()
+        if not any(Path(file).is_relative_to(source) for file in self._data.measured_files()):
+            raise SystemExit(f"{folder} is the map of sources in another folder: make it again.")
 
     def covering(self, mutant: Mutant) -> list[tuple[str, float]]:
         """Return the tests that reach a mutant and their seconds, the cheapest first.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from coverage import CoverageData
 
 SCRIPT = "mutate"
 
@@ -106,3 +108,16 @@ def test_a_seed_chooses_the_same_mutants_every_time_half_of_them_in_the_core(
     assert [m.file for m in first] == ["toy/run/numbers.py", "toy/other.py"] * 4
     everything = script.chosen(candidates, 7, 1000)
     assert len(everything) == len(set(everything)) == len(candidates)
+
+
+def test_a_map_of_equal_sources_in_another_folder_is_refused(
+    script: ModuleType, project: Path, tmp_path: Path
+) -> None:
+    source = project / "src"
+    facts = {"sources": script.digest_of(source), "seconds": {}, "uses": {}}
+    (tmp_path / script.TESTS).write_text(json.dumps(facts), "utf-8")
+    data = CoverageData(str(tmp_path / script.DATA))
+    data.add_lines({str(tmp_path / "src/toy/other.py"): [1]})
+    data.write()
+    with pytest.raises(SystemExit, match="another folder"):
+        script.TestMap(tmp_path, source)
