@@ -183,6 +183,27 @@ def test_what_tables_say_otherwise_is_named_and_the_result_is_as_lerobot_reads_t
     assert [index for index, _ in v3.read_tasks(tmp_path / "out")] == list(range(len(rows)))
 
 
+@pytest.mark.parametrize(
+    ("index", "beside"),
+    [("instruction", []), ("instruction", ["task"]), ("task", ["__index_level_0__"])],
+)
+def test_the_texts_of_tasks_are_the_pandas_index_whatever_the_names_of_the_columns(
+    source: Path, tmp_path: Path, index: str, beside: list[str]
+) -> None:
+    path = source / "meta/tasks.parquet"
+    table = pq.read_table(path)
+    texts = table.column("task").to_pylist()
+    pandas = json.loads(table.schema.metadata[b"pandas"]) | {"index_columns": [index]}
+    columns = {"task_index": range(len(texts)), index: texts}
+    columns |= {name: ["another text"] * len(texts) for name in beside}
+    metadata = {"pandas": json.dumps(pandas)}
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
+    assert not check_dataset(source).findings
+    converted(source, tmp_path / "out")
+    assert v3.read_tasks(tmp_path / "out") == list(enumerate(texts))
+    assert list(v3.Dataset(source).tasks) == texts
+
+
 def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:
     proof = ProofOptions(delete_source=True)
     report = leconvert.convert(source, layout=SMALL, proof=proof)

@@ -504,9 +504,12 @@ def read_task_table(root: str | os.PathLike[str]) -> pa.Table:
 def tasks_in(table: pa.Table, root: Path) -> list[tuple[int, str]]:
     """Return index and text of each row of a dataset's table of tasks.
 
-    The column of texts is ``task``, or the nameless index that LeRobot wrote at first.
+    The texts are the pandas index, whatever its name, as for LeRobot. A table without one has the
+    column ``task``, or the nameless index that LeRobot wrote at first.
     """
-    texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
+    texts = pandas_index(table.schema)
+    if texts is None:
+        texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
     try:
         columns = table.select(["task_index", texts])
     except (KeyError, pa.ArrowException) as error:
