@@ -193,11 +193,10 @@ def test_the_texts_of_tasks_are_the_pandas_index_whatever_the_names_of_the_colum
     path = source / "meta/tasks.parquet"
     table = pq.read_table(path)
     texts = table.column("task").to_pylist()
-    pandas = json.loads(table.schema.metadata[b"pandas"]) | {"index_columns": [index]}
+    pandas = table.schema.metadata[b"pandas"].replace(b'"task"', f'"{index}"'.encode())
     columns = {"task_index": range(len(texts)), index: texts}
     columns |= {name: ["another text"] * len(texts) for name in beside}
-    metadata = {"pandas": json.dumps(pandas)}
-    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
+    pq.write_table(pa.table(columns, metadata={"pandas": pandas}), path)
     assert not check_dataset(source).findings
     converted(source, tmp_path / "out")
     assert v3.read_tasks(tmp_path / "out") == list(enumerate(texts))
