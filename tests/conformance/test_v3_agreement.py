@@ -215,7 +215,8 @@ class Alteration:
         elif kind == 3:
             beside = self.chance.choice([None, "task", "__index_level_0__"])
             self._rewrite(path, lambda table: _with_other_index(table, beside))
-            self.said.append(f"tasks.parquet: an index of another name, and {beside}")
+            # The word would keep the texts from being compared.
+            self.said.append(f"another index of texts, other texts: {beside is not None}")
         else:
             path.unlink()
             self.said.append("no tasks.parquet")
