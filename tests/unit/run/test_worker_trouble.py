@@ -187,6 +187,18 @@ def test_a_limit_of_the_machine_is_no_fault_of_a_batch(
     assert list_batches(trouble.run.paths.failed_dir) == set()
 
 
+def test_an_interrupt_within_a_batch_hands_it_back(
+    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_keeper: HeartbeatKeeper) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HeartbeatKeeper, "__enter__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trouble.worker().run()
+    assert trouble.outcomes() == [Outcome.HANDED_BACK]
+
+
 def test_a_request_to_stop_ends_a_pause_at_once(trouble: Trouble) -> None:
     trouble.fs.fail("write_new", errno.ENOSPC, match="done.json", times=None)
     trouble.then = trouble.stop.set
