@@ -149,11 +149,7 @@ def load_info(root: Path, repairs: Repairs = NO_REPAIRS) -> DatasetInfo:
     """Read and check ``meta/info.json``. The files tell a version that it does not."""
     path = root / INFO_PATH
     raw = read_info(root)
-    version = repairs.assumed_version or raw.get("codebase_version")
-    if version not in SOURCE_VERSIONS:
-        version = version_of_files(root)
-        if version is None:
-            raise _wrong_version(path, raw)
+    version = legacy_version(root, raw, repairs.assumed_version)
     features = raw.get("features")
     if not isinstance(features, dict) or not features:
         raise _bad(path, "has no features")
@@ -188,10 +184,13 @@ def load_info(root: Path, repairs: Repairs = NO_REPAIRS) -> DatasetInfo:
     )
 
 
-def version_of_files(root: Path) -> str | None:
-    """Return the v2.x version that a dataset's tables fit; None if they fit neither."""
+def legacy_version(root: Path, raw: Mapping[str, Any], assumed: str | None = None) -> str:
+    """Return the v2.x version of a dataset; its tables tell one that ``info.json`` does not."""
+    version = assumed or raw.get("codebase_version")
+    if version in SOURCE_VERSIONS:
+        return str(version)
     if not (root / EPISODES_PATH).is_file() or (root / "meta/episodes").is_dir():
-        return None
+        raise _wrong_version(root / INFO_PATH, raw)
     return "v2.1" if (root / STATS_PATH).is_file() else "v2.0"
 
 

@@ -45,7 +45,7 @@ from leconvert.dataset.check import DatasetCheck, checked
 from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.findings import all_named
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import load_info, read_info, refuse_pointers
+from leconvert.dataset.formats.v2 import legacy_version, read_info, refuse_pointers
 from leconvert.dataset.scan import reads_as_v3
 from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
@@ -232,7 +232,7 @@ def _planned(root: Path, *, retime: bool, progress: Progress) -> Iterator[tuple[
     raw: Mapping[str, Any] = read_info(root)
     refuse_pointers(root)
     if not reads_as_v3(root):
-        version, said = load_info(root).codebase_version, raw.get("codebase_version")
+        version, said = legacy_version(root, raw), raw.get("codebase_version")
         if version != said:
             raise SourceError(
                 f"{root / v3.INFO_PATH} {said_version(said)}; the files are those of {version}.",
