@@ -45,7 +45,7 @@ from leconvert.dataset.formats import open_dataset
 from leconvert.dataset.formats.v2 import EPISODES_PATH, EpisodeLines, SourcePaths, load_info
 from leconvert.dataset.formats.v3 import has_files_of_v3
 from leconvert.media.boxes import read_moov
-from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.model.values import DATA_STREAM
 from leconvert.remote.provenance import Origin
 from leconvert.support.errors import (
@@ -195,6 +195,8 @@ _SHARE_OF_INDEX = 32
 _COPIES = "-copies"
 _FILES_AT_A_TIME = 4096
 _EPISODE_FOLDERS = ("data/", "videos/")
+# The files of episodes are the same whatever rate a user gives for one that info.json lacks.
+_ANY_RATE = Repairs(assumed_fps="1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +319,10 @@ def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool] | None:
     if has_files_of_v3(tree):
         return None
     try:
-        info = load_info(tree)
+        info = load_info(tree, _ANY_RATE)
         paths = SourcePaths(tree, info)
         writer.declared = info.features.keys()
-        writer.whole_tables = writer.for_copies and open_dataset(tree).has_quantiles
+        writer.whole_tables = writer.for_copies and open_dataset(tree, _ANY_RATE).has_quantiles
         lines = EpisodeLines(tree / EPISODES_PATH, validated=True)
         if len(lines):
             writer.first_table = paths.relative(DATA_STREAM, int(lines.episode_index.min()))

@@ -20,6 +20,7 @@ import leconvert
 from leconvert.api import run_worker
 from leconvert.cli import main
 from leconvert.dataset.scan import scan_source
+from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions, SourceScan
 from leconvert.remote import source as hub_source
 from leconvert.remote import sparse_snapshot as sparse
@@ -94,6 +95,20 @@ def test_an_outline_has_sizes_and_headers_and_little_else(
     assert made.largest_bytes == -(-largest // 4096) * 4096
     found = made.find([CLIP, "README.md"])
     assert [(file.path, whole) for file, whole in found] == [(CLIP, False), ("README.md", True)]
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_an_outline_has_the_files_of_episodes_also_without_a_frame_rate(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    edit_info(source_copy, lambda info: info.update(fps=None))
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    with pytest.raises(SourceError, match="not a frame rate"):
+        scan_source(made.tree)
+    assumed = RepairOptions(assume_fps="30")
+    local, outlined = scan_source(source_copy, assumed), scan_source(made.tree, assumed)
+    assert said(outlined) == said(local)
+    assert numbers(outlined)[1:4] == numbers(local)[1:4]
 
 
 @pytest.mark.usefixtures("only_headers")
