@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import exclude, given_flags, path_or_url, push_target, works_only
@@ -20,7 +19,6 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Control, Conversion, Places
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
-from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import check_can_push
 from leconvert.transfer.names import (
     HubName,
@@ -209,29 +207,23 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
 
 
 @contextmanager
-def source_at(
-    place: Path | str,
-    scratch_dir: Path | None,
-    progress: Progress = NO_PROGRESS,
-    stop: threading.Event | None = None,
-) -> Iterator[Path]:
+def source_at(place: Path | str, scratch_dir: Path | None, control: Control) -> Iterator[Path]:
     """Provide a source for the block. A source with a URL is downloaded, and removed afterwards."""
     if isinstance(place, Path):
         yield place.resolve()
         return
+    how: dict[str, Any] = {"stop": control.stop, "progress": control.progress}
     with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
         if is_of_the_hub(place):
             from leconvert.remote.source import download
 
             repo_id, revision = _on_the_hub(place)
             target = Path(folder) / "source"
-            yield download(
-                repo_id, revision, target, also_v3=True, stop=stop, progress=progress
-            ).source
+            yield download(repo_id, revision, target, also_v3=True, **how).source
         else:
             from leconvert.remote.stores import download_tree
 
-            yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
+            yield download_tree(place, Path(folder) / "source", **how)
 
 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
@@ -309,11 +301,17 @@ def places(
     if not options.dry_run:
         yield _places(options, conversion, control, options.work_dir, stream)
         return
-    with TemporaryDirectory(prefix="leconvert-plan-") as begun:
-        found = _places(options, conversion, control, Path(begun) / "work", True)
-        if not isinstance(found, str) and not found.migrates:
-            found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
-        yield found
+    missing = [folder for folder in local_root(options).resolve().parents if not folder.exists()]
+    try:
+        with TemporaryDirectory(prefix="leconvert-plan-") as begun:
+            found = _places(options, conversion, control, Path(begun) / "work", True)
+            if not isinstance(found, str) and not found.migrates:
+                found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
+            yield found
+    finally:
+        for folder in missing:  # made for a dataset of the Hub, as in the run itself
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _work_dir(given: Path | None, target: Path) -> Path:

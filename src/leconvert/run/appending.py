@@ -27,7 +27,14 @@ from typing import Any
 import numpy as np
 
 from leconvert.dataset.files import EPISODE_FOLDERS
-from leconvert.dataset.formats import TARGETS, Sources, SourceView, open_sources, v3
+from leconvert.dataset.formats import (
+    PROVENANCE_PATH,
+    TARGETS,
+    Sources,
+    SourceView,
+    open_sources,
+    v3,
+)
 from leconvert.model.selection import EpisodeRanges
 from leconvert.model.values import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
 from leconvert.model.versions import V3_VERSION
@@ -215,6 +222,10 @@ def not_as_planned(target: Path, why: str) -> TargetError:
 # Whether a dataset holds everything of its state before episodes were appended.
 
 
+# Records of a conversion, which the append writes again if the new result has them.
+_DERIVED = frozenset({v3.REPAIRS_PATH, PROVENANCE_PATH})
+
+
 # Keys of `info.json` about all episodes together, and the size limits of new files.
 _OF_ALL_EPISODES = frozenset(
     {
@@ -283,7 +294,7 @@ def _changed_keys(before: v3.Dataset, after: v3.Dataset) -> list[str]:
 
 def other_files(root: Path) -> list[str]:
     """Return a v3.0 dataset's files that are neither its tables nor files of episodes."""
-    return [name for name in v3.Dataset(root).other_files() if name != v3.REPAIRS_PATH]
+    return [name for name in v3.Dataset(root).other_files() if name not in _DERIVED]
 
 
 def _same_file(one: Path, other: Path) -> bool:
