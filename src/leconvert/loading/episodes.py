@@ -493,7 +493,9 @@ class FrameReader(_Reader[_FileKey, Clip]):
             # The decoders of this part cannot close each other.
             part = groups[first : first + self._threads]
             opened = [self._decoder(group) for group in part]
-            list(self._pool.map(self._serve, part, opened))
+            _finish(
+                [self._pool.submit(self._serve, *each) for each in zip(part, opened, strict=True)]
+            )
 
     def _grouped(self, request: FrameRequest) -> list[_Group]:
         camera = self._meta.table.cameras[request.camera]
@@ -598,6 +600,22 @@ class FrameReader(_Reader[_FileKey, Clip]):
                 self._decode(group, decoder, members[mine], ranks[mine])
 
 
+def _finish(tasks: Sequence[Future[None]]) -> None:
+    """Wait for the tasks of a batch; after the first error, too, and then raise it.
+
+    A task that went on would write into the memory of a later batch, or into a file of the same
+    number that was opened since its own was closed.
+    """
+    try:
+        for task in tasks:
+            task.result()
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        wait(tasks)
+        raise
+
+
 # The episodes that a worker mixes: their rows, and the bytes of their frames.
 
 
@@ -673,8 +691,7 @@ class EpisodePool:
             for start in turn:
                 if start is not None:
                     start()
-        for coming in waiting:
-            coming.result()
+        _finish(waiting)
         # Only now, since it would take bandwidth that the batch is waiting for.
         for place in [*needed, *self._expected]:
             self._bring_rows(place)
