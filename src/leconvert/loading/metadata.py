@@ -20,7 +20,7 @@ import pyarrow as pa
 from leconvert.dataset.check import errors_of_meta
 from leconvert.dataset.findings import named
 from leconvert.dataset.formats import Slices, v3
-from leconvert.model.values import DATA_STREAM, IntArray, camera_of
+from leconvert.model.values import DATA_STREAM, IntArray, camera_of, is_depth_map
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
@@ -153,9 +153,7 @@ class FeatureMeta:
 
     def is_depth(self, key: str) -> bool:
         """Return whether a camera is a depth camera."""
-        feature = self.features[key]
-        facts = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
-        return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
+        return is_depth_map(self.features[key])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
