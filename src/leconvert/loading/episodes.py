@@ -35,6 +35,7 @@ from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
+from leconvert.tables import chunk_range
 from leconvert.tables.arrow import is_number, stored_numbers
 from leconvert.transfer.files import Files, OpenFile
 
@@ -94,18 +95,8 @@ class _DataFile:
         spans = []
         for group in groups:
             chunks = self.reader.metadata.row_group(group)
-            columns = [chunks.column(number) for number in range(chunks.num_columns)]
-            starts = [
-                min(
-                    column.data_page_offset,
-                    column.dictionary_page_offset or column.data_page_offset,
-                )
-                for column in columns
-            ]
-            stops = [
-                start + column.total_compressed_size
-                for start, column in zip(starts, columns, strict=True)
-            ]
+            columns = map(chunks.column, range(chunks.num_columns))
+            starts, stops = zip(*map(chunk_range, columns), strict=True)
             spans.append((min(starts), max(stops)))
         return spans
 

@@ -59,7 +59,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
-from leconvert.tables import list_sizes
+from leconvert.tables import chunk_range, list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
@@ -147,10 +147,7 @@ class SparseCopy:
             for place in range(group.num_columns):
                 chunk = group.column(place)
                 if _is_of(chunk, wanted) or (may_be_empty[place] and _is_of(chunk, where_empty)):
-                    offsets = [chunk.data_page_offset]
-                    if chunk.dictionary_page_offset is not None:
-                        offsets.append(chunk.dictionary_page_offset)
-                    self.take(min(offsets), chunk.total_compressed_size)
+                    self.take(chunk_range(chunk)[0], chunk.total_compressed_size)
 
     def pread(self, _: int, count: int, position: int) -> bytes:
         """Fetch a range; called like `os.pread`."""
@@ -391,7 +388,7 @@ class _Writer:
             self._fetch_whole(file, target)
 
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
-        begun = self._temporary(file)
+        begun = part_in(self._folder, file.path)
         fetch_file(self._store, file, begun, begun.with_suffix(".part"), gate=self._gate)
         self._name(file, begun, target, whole=True)
 
@@ -418,14 +415,14 @@ class _Writer:
             return os.open(begun, flags, 0o666)
 
     def _make_hole(self, file: RemoteFile, target: Path) -> None:
-        begun = self._temporary(file)
+        begun = part_in(self._folder, file.path)
         with open(self._begin(begun), "wb") as out:  # noqa: PTH123 (of a descriptor)
             out.truncate(file.size_bytes)
         self._name(file, begun, target, whole=False)
 
     def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
         """Make a file of headers; return False if the scan's own reader finds a fault."""
-        begun = self._temporary(file)
+        begun = part_in(self._folder, file.path)
         descriptor = self._begin(begun)
         try:
             copy = SparseCopy(file, self._store, descriptor)
@@ -445,10 +442,6 @@ class _Writer:
             os.close(descriptor)
         self._name(file, begun, target, whole=False)
         return True
-
-    def _temporary(self, file: RemoteFile) -> Path:
-        """Return a temporary name for an incomplete file; the same one after a crash."""
-        return self._folder / "begun" / hashlib.sha256(file.path.encode()).hexdigest()
 
 
 # The disk space of a migration, and the files of its result that are already on the Hub.
