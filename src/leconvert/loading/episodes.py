@@ -32,7 +32,7 @@ from leconvert.loading.decoders import Backend, Clip, ClipDecoder, Codecs, open_
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.loading.tensors import WorkerCounters
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import IntArray
+from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 from leconvert.tables import chunk_range
@@ -42,7 +42,6 @@ from leconvert.transfer.files import Files, OpenFile
 Array = npt.NDArray[Any]
 
 _OPEN_FILES = 8
-_TOLERANCE_SECONDS = 1e-4
 _KEPT_GROUPS = 2
 _FOOTER_BYTES = 64 * 1024
 _TRAILER_BYTES = 8
@@ -315,7 +314,7 @@ class RowReader(_Reader[int, _DataFile]):
         if np.any((tasks < 0) | (tasks >= len(self._meta.task_texts))):
             wrong.append("task_index")
         late = np.abs(columns["timestamp"] - (frame / self._meta.fps).astype(np.float32))
-        if self._meta.video_keys and not np.all(late < _TOLERANCE_SECONDS):
+        if self._meta.video_keys and not np.all(late < LEROBOT_TOLERANCE_SECONDS):
             wrong.append("timestamp")
         if wrong:
             raise SourceError(

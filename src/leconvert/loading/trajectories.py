@@ -32,12 +32,12 @@ import numpy.typing as npt
 
 from leconvert.loading.episodes import RowReader
 from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.model.values import FloatArray, IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.transfer.files import files_at
 
 Array = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.float64]
 
 # The last target is kept if it is after the last sample by at most this share of a step.
 _GRID_TOLERANCE = 1e-6
@@ -127,7 +127,7 @@ class Trajectory:
         return SourceError(f"{self.name} {what}.", path=self.name, next_step=next_step)
 
 
-def even_counts(durations_s: FloatArray, hz: float) -> npt.NDArray[np.int64]:
+def even_counts(durations_s: FloatArray, hz: float) -> IntArray:
     """Return the number of targets, one every 1/hz, for each duration in seconds."""
     return (durations_s * hz + _GRID_TOLERANCE).astype(np.int64) + 1
 
