@@ -42,7 +42,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
 
 # The dataset that a command line names: a folder, a name on the Hub, or a URL.
 
@@ -272,7 +272,7 @@ class Places:
     sources: Sequence[Path]  # the datasets, or the sparse snapshot of the only one
     target: Path  # the folder of the result
     work_dir: Path  # the run's folder
-    arrival: HubOrigin | None = None  # how the source came from the Hub; None for a local source
+    arrival: Origin | None = None  # its origin on the Hub; None for a local source
     is_temporary: bool = False  # whether the source was downloaded only to be converted
     # Whether the result goes to the source's repo, where its files stay; the target is then in the
     # work dir.
@@ -346,6 +346,8 @@ def _places(
     named: Path | None,
     stream: bool,
 ) -> Places | str:
+    from leconvert.remote.provenance import known_origin
+
     local = local_root(options).resolve()
     migrates = _migrates(options, conversion.layout, local)
     stream = stream or migrates
@@ -359,7 +361,7 @@ def _places(
             return Places([source], target, work_dir, is_temporary=True, named=target)
         if options.output is None and options.root is None:
             target.parent.mkdir(parents=True, exist_ok=True)
-        here = Places([local], target, work_dir, _known(local), named=target)
+        here = Places([local], target, work_dir, known_origin(local), named=target)
         if options.repo_id is None:
             _check_push(options, conversion.layout, here.arrival)
             return here
@@ -386,13 +388,11 @@ def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -
     return is_asked and push_target(options, layout, options.repo_id) is not None
 
 
-def _check_push(
-    options: argparse.Namespace, layout: LayoutOptions, arrival: HubOrigin | None
-) -> None:
+def _check_push(options: argparse.Namespace, layout: LayoutOptions, arrival: Origin | None) -> None:
     """Refuse, before any work, a push that the token does not allow."""
     if not hasattr(options, "push_repo_id"):
         return
-    came_from = arrival.origin.repo_id if arrival else options.repo_id
+    came_from = arrival.repo_id if arrival else options.repo_id
     repo_id = push_target(options, layout, came_from)
     if repo_id is not None:
         try:
@@ -402,14 +402,6 @@ def _check_push(
                 f"{error.next_step} Or add --no-push: the result then stays on this machine."
             )
             raise
-
-
-def _known(local: Path) -> HubOrigin | None:
-    """Return how a local dataset came from the Hub; None if it did not."""
-    from leconvert.remote.provenance import HubOrigin, known_origin
-
-    origin = known_origin(local)
-    return None if origin is None else HubOrigin(origin)
 
 
 # A source named on the Hub: used from its folder, or downloaded.
@@ -443,7 +435,7 @@ def bring_from_hub(
         is_here = False
     elif is_here and options.revision is None:
         if here.arrival is not None:
-            hub_source.check_same_repo(local, here.arrival.origin, options.repo_id)
+            hub_source.check_same_repo(local, here.arrival, options.repo_id)
         _check_push(options, conversion.layout, here.arrival)
         return here
     elif options.revision is None and not force and (to == "v3.0" or not changes):

@@ -758,7 +758,7 @@ def find_on_hub(group: HubGroup | HubName) -> Iterator[FoundDataset]:
     named = [group.repo_id] if isinstance(group, HubName) else datasets_of(group)
     look = partial(glances_at, revision=revision or None)
     for seen in chain.from_iterable(map_on_hub(look, named)):
-        source = HubName(seen.repo_id, revision)
+        source = HubName(seen.origin.repo_id, revision)
         yield FoundDataset(
             source,
             str(source).removeprefix("hf://datasets/"),

@@ -677,9 +677,8 @@ def _price_on_hub(
         said = f"It is {seen.version or 'not a dataset'}."
         return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
-        found = Origin(dataset.source.repo_id, seen.revision, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)
-        return _price_migration(dataset, found, policy, scratch, seconds)
+        return _price_migration(dataset, seen.origin, policy, scratch, seconds)
     rooms = {} if dataset.target is None else {_existing(dataset.target): seen.size_bytes}
     return PricedDataset(
         *place,

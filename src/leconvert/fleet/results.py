@@ -33,7 +33,7 @@ from typing import Any
 
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, Policy, conversion_record
-from leconvert.remote.provenance import HubOrigin, Origin, facts_of, known_origin
+from leconvert.remote.provenance import Origin, facts_of, known_origin
 from leconvert.remote.push import PushReport, push, push_stands
 from leconvert.remote.source import (
     check_convertible,
@@ -221,7 +221,7 @@ class AtHand:
     """A dataset whose source and result are folders of this host."""
 
     dataset: FleetDataset  # the dataset, with these folders
-    origin: HubOrigin | None = None  # how it was downloaded from the Hub; None for a local dataset
+    origin: Origin | None = None  # its origin on the Hub; None for a local dataset
     # Folder for files of a migrating dataset that are fetched one by one; None if no room is
     # reserved for them.
     scratch: ScratchOptions | None = None
@@ -333,7 +333,7 @@ class Host:
                 yield hand
                 return
             if state.resolved is not None:
-                source, origin = folder / _SOURCE, HubOrigin(state.resolved)
+                source, origin = folder / _SOURCE, state.resolved
                 download_dataset(
                     state.resolved, source, listed=listed, replaces=True, stop=self.stop
                 )

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, override
 
 from leconvert._version import __version__
 from leconvert.dataset.files import CARD_BEGIN, files_below, kept_dataset, published_files
@@ -27,7 +27,7 @@ from leconvert.support.errors import HubConflictError, StorageError, WorkDirErro
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
-from leconvert.transfer.names import folder_of, in_folder, repository_of
+from leconvert.transfer.names import HubName, folder_of, in_folder, repository_of
 from leconvert.workdir.fs import write_durably
 from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
@@ -46,16 +46,6 @@ _ORIGIN_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class HubOrigin:
-    """How a planned source came to this machine."""
-
-    origin: Origin  # the dataset on the Hub
-    # The URL with the commit, if only a sparse snapshot is here
-    # (`leconvert.remote.sparse_snapshot`); None if it was downloaded.
-    outline: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """A dataset on the Hub, at one commit."""
 
@@ -63,11 +53,32 @@ class Origin:
     revision: str  # the requested tag, branch or commit
     commit: str  # its commit then, 40 hexadecimal digits
 
+    @property
+    def url(self) -> str:
+        """The URL with the commit."""
+        return str(HubName(self.repo_id, self.commit))
+
+    @property
+    def outline(self) -> str | None:
+        """The URL if only a sparse snapshot is here; None if all files are."""
+        return None
+
     def store(self, **options: Any) -> HubStore:
         """Return the files of the dataset at this commit; for the options see `HubStore`."""
         from leconvert.transfer.hub import HubStore  # local datasets do not need the Hub's client
 
         return HubStore(self.repo_id, self.commit, **options)
+
+
+class SparseOrigin(Origin):
+    """The origin of a sparse snapshot, see `leconvert.remote.sparse_snapshot`."""
+
+    __slots__ = ()
+
+    @property
+    @override
+    def outline(self) -> str:
+        return self.url
 
 
 _NO_ORIGIN = Origin("", "", "")  # of a local dataset
@@ -151,11 +162,14 @@ class Provenance:
         return sorted({self.repo_id, *(each.repo_id for each in self.merged)} - {""})
 
     @property
+    def origin(self) -> Origin | None:
+        """The source on the Hub; None for a local source."""
+        return Origin(self.repo_id, self.revision, self.commit) if self.repo_id else None
+
+    @property
     def place(self) -> str:
         """The source as ``leconvert verify --source`` takes it; empty if it is not known."""
-        if self.repo_id:
-            return f"hf://datasets/{self.repo_id}@{self.commit}"
-        return self.source
+        return self.origin.url if self.origin else self.source
 
 
 def _sha256_of(path: Path) -> str:
@@ -330,9 +344,7 @@ def read_provenance(result: Path) -> Provenance | None:
 def noted_origin(result: Path) -> Origin | None:
     """Return the origin of a result's source; None if it was local, or is not known."""
     known = read_provenance(result)
-    if known is None or not known.repo_id:
-        return None
-    return Origin(known.repo_id, known.revision, known.commit)
+    return None if known is None else known.origin
 
 
 # The dataset card: the user's own text and keys stay; one marked part is ours and holds the record
@@ -455,8 +467,7 @@ def _lines(
 
 
 def _origin_lines(provenance: Provenance, version: str, *, has_video: bool) -> list[str]:
-    origin = Origin(provenance.repo_id, provenance.revision, provenance.commit)
-    done = f"Converted to {version} from {_source(origin)}"
+    done = f"Converted to {version} from {_source(provenance.origin or _NO_ORIGIN)}"
     if provenance.merged:
         done = f"Merged to {version} from {', then '.join(map(_source, provenance.merged))},"
     lines = [

@@ -77,7 +77,7 @@ from leconvert.transfer.client import (
     make_api,
     without_its_bars,
 )
-from leconvert.transfer.names import folder_of, in_folder, repository_of
+from leconvert.transfer.names import HubName, folder_of, in_folder, repository_of
 from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.transfer.store import RemoteFile
 
@@ -544,7 +544,7 @@ class DatasetPush:
                 raise HubConflictError(
                     f"The tag {self.version} of {self.name} already leads to another "
                     f"{self.version} dataset, at commit {tag[:12]}.",
-                    next_step=f"That dataset is hf://datasets/{self.name}@{self.version}. To move "
+                    next_step=f"That dataset is {HubName(self.name, self.version)}. To move "
                     "the tag to this result, add --force-push.",
                 )
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from leconvert.dataset.formats.v2 import INFO_PATH
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
-from leconvert.remote.provenance import NOTES, HubOrigin, Origin, known_origin, write_origin
+from leconvert.remote.provenance import NOTES, Origin, known_origin, write_origin
 from leconvert.remote.sparse_snapshot import (
     SparseSnapshot,
     make_sparse_snapshot,
@@ -218,8 +218,8 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
-def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tuple[Path, Origin]:
-    """Return the folder of a revision in the client's cache, and its commit.
+def _cached_snapshot(repo_id: str, revision: str | None, to: str) -> FetchedSource:
+    """Return a revision in the client's cache.
 
     Its files are links into the cache. Without the Hub, nobody knows whether all files are there.
     The scan finds missing files.
@@ -245,7 +245,7 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
             next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: "
             + download_command(repo_id, revision, None),
         )
-    return folder, Origin(repo_id, revision, commit)
+    return FetchedSource(folder, Origin(repo_id, revision, commit))
 
 
 # From the name of a dataset on the Hub to a folder for a conversion.
@@ -257,12 +257,12 @@ class FetchedSource:
 
     Attributes:
         source: The folder: a download, a snapshot in the client's cache, or a sparse snapshot.
-        arrival: How it came here; None for a local dataset of unknown origin.
+        arrival: Its origin on the Hub; None for a local dataset of unknown origin.
         replaces_run: Whether the work dir has an unfinished run of another commit.
     """
 
     source: Path
-    arrival: HubOrigin | None
+    arrival: Origin | None
     replaces_run: bool = False
 
 
@@ -349,7 +349,7 @@ def download(
         if revision is None and known:
             check_same_repo(local, known, repo_id)
         if revision is None or (known and _is_of(known, repo_id, revision)):
-            return FetchedSource(local, HubOrigin(known) if known else None)
+            return FetchedSource(local, known)
         raise TargetError(
             f"{local} exists, but no record says that it is {repo_id} at {revision}.",
             path=str(local),
@@ -357,8 +357,7 @@ def download(
             "--root to download to.",
         )
     if is_offline():
-        folder, origin = cached_snapshot(repo_id, revision, to)
-        return FetchedSource(folder, HubOrigin(origin))
+        return _cached_snapshot(repo_id, revision, to)
     found = resolve_revision(repo_id, revision, to=to)
     check_convertible(found, found.store(), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.commit[:12]})")
@@ -366,7 +365,7 @@ def download(
         local.rmdir()  # empty, for example a mount point
     local.parent.mkdir(parents=True, exist_ok=True)
     download_dataset(found, local, replaces=anew, stop=stop, progress=progress)
-    return FetchedSource(local, HubOrigin(found))
+    return FetchedSource(local, found)
 
 
 def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
@@ -433,8 +432,7 @@ def fetch_sparse(
     if made is not None:
         progress.say(f"Continuing with {repo_id} at commit {made.origin.commit[:12]}")
     elif found is None and is_offline():
-        folder, origin = cached_snapshot(repo_id, revision, to)
-        return FetchedSource(folder, HubOrigin(origin))
+        return _cached_snapshot(repo_id, revision, to)
     else:
         found = found or resolve_revision(repo_id, revision, to=to)
         store = found.store(should_stop=stop.is_set)
@@ -450,7 +448,7 @@ def fetch_sparse(
                 # Files that an abandoned run made from this commit.
                 remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     made.check_limit(scratch_limit)
-    return FetchedSource(made.tree, HubOrigin(made.origin, made.store.name), replaces_run)
+    return FetchedSource(made.tree, made.origin, replaces_run)
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:
@@ -615,9 +613,7 @@ class HubGlance:
     """An overview of a dataset on the Hub.
 
     Attributes:
-        repo_id: ``ORG/NAME``.
-        revision: The revision that would be converted; empty if there is none.
-        commit: Its commit; empty if there is none.
+        origin: The revision that would be converted; without commit if there is none.
         version: Its version, or that of the tag ``v3.x`` if the Hub already has it converted; None
             if its ``meta/info.json`` is missing or states none.
         info: The contents of ``meta/info.json``.
@@ -625,9 +621,7 @@ class HubGlance:
         problem: Why it cannot be read; None if it can.
     """
 
-    repo_id: str
-    revision: str = ""
-    commit: str = ""
+    origin: Origin
     version: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     size_bytes: int = 0
@@ -658,8 +652,8 @@ def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
         return [seen]
 
     def look(folder: str) -> HubGlance:
-        origin = Origin(in_folder(repo_id, folder), seen.revision, seen.commit)
-        return _told(origin, bytes_in[folder])
+        here = replace(seen.origin, repo_id=in_folder(repo_id, folder))
+        return _told(here, bytes_in[folder])
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub") as pool:
         return list(pool.map(look, bytes_in))
@@ -696,7 +690,7 @@ def _look(repo_id: str, revision: str | None) -> tuple[HubGlance, Mapping[str, i
     except HubUnavailableError:
         raise
     except LeconvertError as error:
-        return HubGlance(repo_id, problem=error.message), {}
+        return HubGlance(Origin(repo_id, "", ""), problem=error.message), {}
 
 
 def _told(found: Origin, sizes: Sequence[int], *, is_there: bool = True) -> HubGlance:
@@ -705,9 +699,7 @@ def _told(found: Origin, sizes: Sequence[int], *, is_there: bool = True) -> HubG
     version = info.get("codebase_version")
     wrong = unreadable(info, f"{found.repo_id} at {found.revision}") if info else None
     return HubGlance(
-        found.repo_id,
-        found.revision,
-        found.commit,
+        found,
         version if isinstance(version, str) else None,
         info,
         sum(sizes),

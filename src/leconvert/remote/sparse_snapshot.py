@@ -47,7 +47,7 @@ from leconvert.dataset.formats.v3 import has_files_of_v3
 from leconvert.media.boxes import read_moov
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM
-from leconvert.remote.provenance import Origin
+from leconvert.remote.provenance import Origin, SparseOrigin
 from leconvert.support.errors import (
     HubAccessError,
     HubError,
@@ -200,7 +200,7 @@ class SparseSnapshot:
 
     folder: Path  # its folder
     store: HubStore  # the dataset, at the outline's commit
-    origin: Origin  # the repo and revision that were asked for
+    origin: SparseOrigin  # the repo and revision that were asked for
     size_bytes: int  # bytes of all files of the dataset
     # Disk space of the largest file that a worker has to fetch; the minimum for a scratch limit.
     largest_bytes: int
@@ -233,7 +233,7 @@ def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
     """
     folder = tree.parent
     record = read_record(folder / "outline.json", _KIND, version=_VERSION)
-    origin = Origin(record["repo_id"], record["revision"], record["commit"])
+    origin = SparseOrigin(record["repo_id"], record["revision"], record["commit"])
     return SparseSnapshot(
         folder,
         HubStore(origin.repo_id, origin.commit, record["endpoint"]),

@@ -97,7 +97,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ def draft_plan(
     work_dir: Path,
     conversion: Conversion = Conversion(),
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
     """Scan sources and lay them out; writes nothing.
@@ -406,7 +406,7 @@ def preview_plan(
     work_dir: Path,
     conversion: Conversion = Conversion(),
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PlanSummary:
     """Return the summary of the run that `open_or_plan` would plan or join; raise its errors.
@@ -429,7 +429,7 @@ def preview_plan(
 def scan_sources(
     sources: Sequence[Path],
     conversion: Conversion,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     *,
     progress: Progress = NO_PROGRESS,
 ) -> SourceScan:
@@ -783,7 +783,7 @@ def _check_can_overlay(
     target: Path,
     work_dir: Path | None,
     selection: EpisodeSelection,
-    arrival: HubOrigin | None,
+    arrival: Origin | None,
 ) -> None:
     """Refuse a plan that needs other files than one source's own.
 
@@ -792,7 +792,7 @@ def _check_can_overlay(
         target: The folder of the result.
         work_dir: The folder in which files are shared; None if they stay on the Hub.
         selection: The episodes to convert.
-        arrival: How the source came from the Hub.
+        arrival: The source's origin on the Hub.
     """
     source = sources[0]
     other = "Use --layout episode-files, which copies or shares the files."
@@ -812,7 +812,7 @@ def _check_can_overlay(
     if work_dir is None:
         return
     if arrival is not None and is_outline(arrival):
-        repo_id = arrival.origin.repo_id
+        repo_id = arrival.repo_id
         migrate = shlex.join(["leconvert", "convert", "--repo-id", repo_id, "--layout", OVERLAY])
         raise UsageError(
             f"--layout overlay leaves files where they are, but the files of {repo_id} are on the "
@@ -954,7 +954,7 @@ def open_or_plan(
     work_dir: Path,
     conversion: Conversion = Conversion(),
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     check_target: Callable[[], None] = lambda: None,
     progress: Progress = NO_PROGRESS,
 ) -> OpenedRun:
@@ -968,7 +968,7 @@ def open_or_plan(
         target: The folder of the result.
         work_dir: The folder of the run's state.
         conversion: The conversion.
-        arrival: How the source came from the Hub; None for a local dataset.
+        arrival: The source's origin on the Hub; None for a local dataset.
         check_target: Called before a new run is written, while no other process plans: the
             conversion may have been finished elsewhere since the target was checked.
         progress: Receives the progress.
@@ -1042,12 +1042,12 @@ def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Convers
         )
 
 
-def is_outline(arrival: HubOrigin | None) -> bool:
+def is_outline(arrival: Origin | None) -> bool:
     """Return whether only the outline of a source is on this machine."""
     return arrival is not None and arrival.outline is not None
 
 
-def planned_name(sources: Sequence[Path], arrival: HubOrigin | None) -> str:
+def planned_name(sources: Sequence[Path], arrival: Origin | None) -> str:
     """Return a run's name for its sources: the folders, or the URL of an outline."""
     return (arrival.outline if arrival else None) or ", ".join(map(str, sources))
 
@@ -1096,14 +1096,14 @@ def _identities(source: Path) -> Iterator[object]:
             yield found.st_ino, frozenset((path.name, FileFacts.of(path)) for path in tables)
 
 
-def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: HubOrigin | None) -> None:
+def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: Origin | None) -> None:
     run_id = new_run_id(datetime.now(UTC), os.urandom)
     with storage_errors(folder.root):
         write_plan(folder.run(run_id), draft.manifest, draft.scan, draft.batches, one_host=one_host)
         if arrival is not None:
             from leconvert.remote.provenance import write_origin
 
-            write_origin(folder.run(run_id).root, arrival.origin, run_id=run_id)
+            write_origin(folder.run(run_id).root, arrival, run_id=run_id)
         folder.set_current(run_id)
 
 

@@ -22,7 +22,6 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.values import LayoutOptions, SourceScan
 from leconvert.remote import source as hub_source
 from leconvert.remote import sparse_snapshot as sparse
-from leconvert.remote.provenance import HubOrigin
 from leconvert.remote.sparse_snapshot import SparseSnapshot, open_sparse_snapshot
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
@@ -262,7 +261,7 @@ def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
         made.tree,
         tmp_path / "out",
         tmp_path / "work",
-        arrival=HubOrigin(made.origin, made.store.name),
+        arrival=made.origin,
     )
 
 
@@ -399,7 +398,7 @@ def test_only_a_run_of_this_very_dataset_is_gone_on_with(
     made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, work).source)
     assert hub_source.under_way(work, REPO, None) is None, "there is no plan yet"
     options = LayoutOptions()
-    outlined = HubOrigin(made.origin, made.store.name)
+    outlined = made.origin
     run = open_or_plan(
         made.tree, tmp_path / "out", work, Conversion(layout=options), arrival=outlined
     )
@@ -426,6 +425,6 @@ def test_offline_the_clients_cache_stands_for_an_outline(
     assert arrived.source == snapshot
     assert arrived.arrival is not None
     assert arrived.arrival.outline is None, "all of it is here"
-    assert arrived.arrival.origin.revision == "v2.1"
+    assert arrived.arrival.revision == "v2.1"
     assert arm.log == []
     assert hub_source.already_converted(REPO, tmp_path / "out") is None
