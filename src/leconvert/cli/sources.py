@@ -82,12 +82,12 @@ def take_arguments(options: argparse.Namespace) -> None:
         raise _two_sources(options.root, f"--repo-id {options.repo_id}")
 
 
-def hub_dataset(given: str) -> tuple[str, str | None] | None:
-    """Return the name on the Hub and the revision that DATASET means; None for another place."""
+def hub_dataset(given: str) -> HubName | None:
+    """Return the dataset on the Hub that DATASET means; None for another place."""
     given = _spelled_out(given)
     if is_of_the_hub(given) and "://" in given:
         return _on_the_hub(given)
-    return (given, None) if _is_hub_name(given) else None
+    return HubName(given) if _is_hub_name(given) else None
 
 
 def _spelled_out(given: str) -> str:
@@ -123,15 +123,15 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
     """Turn ``--root hf://datasets/ORG/NAME@REV`` into ``--repo-id`` and ``--revision``."""
     if not isinstance(options.root, str) or not is_of_the_hub(options.root):
         return
-    repo_id, revision = _on_the_hub(options.root)
-    for name, found in (("repo_id", repo_id), ("revision", revision)):
-        if getattr(options, name) not in (None, found):
+    found = _on_the_hub(options.root)
+    for name in ("repo_id", "revision"):
+        if getattr(options, name) not in (None, getattr(found, name)):
             option = f"--{name.replace('_', '-')}"
             raise exclude(options.root, option)
-    options.repo_id, options.revision, options.root = repo_id, revision, None
+    options.repo_id, options.revision, options.root = found.repo_id, found.revision, None
 
 
-def _on_the_hub(url: str) -> tuple[str, str | None]:
+def _on_the_hub(url: str) -> HubName:
     found = HubName.parse(url, bare=False)
     if found is None:
         raise UsageError(
@@ -140,7 +140,7 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
             next_step="Write hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV; for a folder of "
             "a repo, write hf://datasets/ORG/NAME/path/to/dataset@REV.",
         )
-    return found.repo_id, found.revision or None
+    return found
 
 
 def _is_same(one: Path | str, other: Path | str) -> bool:
@@ -221,13 +221,8 @@ def source_at(
         return
     with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
         if is_of_the_hub(place):
-            from leconvert.remote.source import download
-
-            repo_id, revision = _on_the_hub(place)
-            target = Path(folder) / "source"
-            yield download(
-                repo_id, revision, target, also_v3=True, stop=stop, progress=progress
-            ).source
+            named = NamedDataset(Path(folder) / "source", _on_the_hub(place))
+            yield named.downloaded(stop, progress)
         else:
             from leconvert.remote.stores import download_tree
 
@@ -493,8 +488,7 @@ class NamedDataset(NamedTuple):
     """A dataset that a command reads as a whole."""
 
     folder: Path  # its folder, or the folder to download it to; absolute
-    repo_id: str | None = None  # its name on the Hub; None for a local folder
-    revision: str | None = None  # the tag, branch or commit that was asked for
+    named: HubName | None = None  # its name on the Hub; None for a local folder
 
     def is_here(self) -> bool:
         """Return whether its folder contains anything."""
@@ -502,20 +496,20 @@ class NamedDataset(NamedTuple):
 
     def bring(self, control: Control) -> Path:
         """Return its folder, after a download if need be; a signal ends it as in `places`."""
-        if self.repo_id is None:
+        if self.named is None:
             return self.folder
+        with end_on_signals(control.stop):
+            return self.downloaded(control.stop, control.progress).resolve()
+
+    def downloaded(self, stop: threading.Event | None, progress: Progress) -> Path:
+        """Return the folder of a dataset on the Hub, after its download."""
         from leconvert.remote.source import download
 
-        with end_on_signals(control.stop):
-            found = download(
-                self.repo_id,
-                self.revision,
-                self.folder,
-                also_v3=True,
-                stop=control.stop,
-                progress=control.progress,
-            )
-        return found.source.resolve()
+        assert self.named is not None
+        name, revision = self.named.repo_id, self.named.revision
+        return download(
+            name, revision, self.folder, also_v3=True, stop=stop, progress=progress
+        ).source
 
 
 @contextmanager
@@ -543,12 +537,13 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
     for word in given:
         named = hub_dataset(word)
         if named is not None:
-            dataset = NamedDataset((lerobot_home() / named[0]).resolve(), *named)
+            dataset = NamedDataset((lerobot_home() / named.repo_id).resolve(), named)
             if unfetched and not dataset.is_here():
                 raise UsageError(
                     f"{unfetched}, but {word} would first have to be downloaded.",
-                    next_step=f"`{download_command(*named, 'DIR')}` downloads it. Then give "
-                    f"{downloaded_at(named[0], 'DIR')} instead of {word}.",
+                    next_step=f"`{download_command(named.repo_id, named.revision, 'DIR')}` "
+                    f"downloads it. Then give {downloaded_at(named.repo_id, 'DIR')} instead of "
+                    f"{word}.",
                 )
         elif isinstance(place := path_or_url(word), str):
             raise UsageError(

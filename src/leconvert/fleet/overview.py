@@ -663,7 +663,7 @@ def _price_on_hub(
 ) -> PricedDataset:
     assert isinstance(dataset.source, HubName)
     place = dataset.name, str(dataset.source), dataset.place
-    seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
+    seen = glance_at(dataset.source.repo_id, dataset.source.revision)
     if seen.problem is not None:
         stops_at = "SourceError" if seen.info else "HubError"
         return PricedDataset(

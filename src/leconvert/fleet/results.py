@@ -199,7 +199,7 @@ def source_state(dataset: FleetDataset) -> SourceState:
     if isinstance(source, Path):
         return SourceState(facts_of(source) if source.is_dir() else "")
     to = dataset.options.layout.to
-    found = resolve_revision(source.repo_id, source.revision or None, to=to)
+    found = resolve_revision(source.repo_id, source.revision, to=to)
     converted = None
     if not source.revision and to == "v3.0":
         done = find_converted(source.repo_id, source=found)
@@ -265,7 +265,7 @@ class Host:
         assert isinstance(source, HubName)
         before: Origin | None
         if dataset.migrates:
-            planned = under_way(self.folder(dataset).root, source.repo_id, source.revision or None)
+            planned = under_way(self.folder(dataset).root, source.repo_id, source.revision)
             before = None if planned is None else planned.origin
         else:
             before = known_origin(folder_of(self.scratch, self.owner, dataset.name) / _SOURCE)
@@ -365,7 +365,7 @@ def snapshot_at(
     assert isinstance(source, HubName)
     found = fetch_sparse(
         source.repo_id,
-        source.revision or None,
+        source.revision,
         work_dir.root,
         for_copies=True,
         found=resolved,

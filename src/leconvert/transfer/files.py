@@ -37,7 +37,7 @@ from leconvert.support.errors import (
 from leconvert.support.file_calls import MemoryFile, devices_with_fleeting_inodes
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
-from leconvert.transfer.hub import HubStore, find_repo
+from leconvert.transfer.hub import HubStore, store_at
 from leconvert.transfer.store import RemoteFile, Store
 from leconvert.transfer.urls import UrlStore, open_store
 
@@ -238,9 +238,7 @@ class Files:
         self.commit: str | None = None
         self._cache = cache
         self._is_fixed = is_local or not root.startswith(_HUB)
-        # The repo at the commit, and the dataset's folder in it; both go to other processes, too.
-        self._repo: HubStore | None = None
-        self._folder = ""
+        self._repo: HubStore | None = None  # at the commit; it goes to other processes, too
         # Folders of the repo that were listed, when a file in them was first needed.
         self._listed: dict[str, dict[str, RemoteFile]] = {}
         self._noted: dict[str, RemoteFile | _LocalFile] = {}
@@ -263,11 +261,8 @@ class Files:
         if self._is_fixed:
             return
         with _reading(self.root):
-            found = find_repo(self.root)
-        if found is not None:
-            self._repo, folder = found
-            self.commit = self._repo.commit
-            self._folder = f"{folder}/" if folder else ""
+            self._repo = store_at(self.root)
+        self.commit = None if self._repo is None else self._repo.commit
         self._is_fixed = True
 
     def note(self, paths: Iterable[str]) -> None:
@@ -398,7 +393,7 @@ class Files:
             return self._connect().read(file, 0, file.size_bytes)
 
         with _reading(self.name(relative)):
-            found = list(self._connect().list_files(f"{self._folder}{relative}"))
+            found = list(self._connect().list_files(relative))
             if not found:
                 raise FileNotFoundError(errno.ENOENT, "no such folder")
             pieces = [(file,) for file in found]
@@ -406,7 +401,7 @@ class Files:
             # Threads only read, so a thread that outlives an interrupt writes to no folder that the
             # caller has removed.
             for file, content in zip(found, contents, strict=True):
-                path = target / file.path.removeprefix(self._folder)
+                path = target / file.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
@@ -417,15 +412,14 @@ class Files:
         """Return a file, and the store to read it from."""
         with _reading(self.name(relative)):
             store = self._connect()
-            path = f"{self._folder}{relative}"
             if isinstance(store, UrlStore):
-                file = store.find_file(path)
+                file = store.find_file(relative)
             else:
-                folder = path.rpartition("/")[0]
+                folder = relative.rpartition("/")[0]
                 if folder not in self._listed:
                     files = store.list_files(folder, recursive=False)
                     self._listed[folder] = {each.path: each for each in files}
-                file = self._listed[folder].get(path)
+                file = self._listed[folder].get(relative)
             if file is None:
                 raise FileNotFoundError(errno.ENOENT, "no such file")
             return store, file

@@ -24,17 +24,17 @@ _PAGE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class HubName:
     """A dataset on the Hub, as a user names it.
 
     Attributes:
         repo_id: ``ORG/NAME``, or ``ORG/NAME/path/to/dataset``.
-        revision: A tag, branch or commit; empty for the newest tag ``v2.x``, else ``main``.
+        revision: A tag, branch or commit; None for the newest tag ``v2.x``, else ``main``.
     """
 
     repo_id: str
-    revision: str = ""
+    revision: str | None = None
 
     def __str__(self) -> str:
         return f"hf://datasets/{self.repo_id}" + (f"@{self.revision}" if self.revision else "")
@@ -60,11 +60,11 @@ class HubName:
             return None
         text = text.rstrip("/") if is_url else text
         if (page := _PAGE.match(text)) is not None:
-            found = cls(page[1] + unquote(page[3] or ""), unquote(page[2] or ""))
+            found = cls(page[1] + unquote(page[3] or ""), unquote(page[2] or "") or None)
         elif (place := _CLIENTS_PLACE.match(text)) is not None:
             found = cls(place[1] + place[3], place[2])
         elif (place := _PLACE.match(text)) is not None:
-            found = cls(place[1], place[2] or "")
+            found = cls(place[1], place[2])
         else:
             return None
         parts = found.repo_id.split("/")
