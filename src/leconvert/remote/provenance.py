@@ -29,7 +29,7 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.transfer.names import HubName, folder_of, in_folder, repository_of
 from leconvert.workdir.fs import write_durably
-from leconvert.workdir.records import encode_record, find_record
+from leconvert.workdir.records import encode_record, fields_of, find_record
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
@@ -98,10 +98,12 @@ def write_origin(folder: Path, origin: Origin, *, run_id: str) -> None:
 
 def read_origin(folder: Path) -> Origin | None:
     """Return the record, or None if the source is no copy from the Hub."""
-    record = find_record(origin_path(folder), _ORIGIN_KIND, version=_ORIGIN_VERSION)
+    path = origin_path(folder)
+    record = find_record(path, _ORIGIN_KIND, version=_ORIGIN_VERSION)
     if record is None:
         return None
-    return Origin(record["repo_id"], record["revision"], record["commit"])
+    with fields_of(path):
+        return Origin(record["repo_id"], record["revision"], record["commit"])
 
 
 # The folder for records in a downloaded dataset. Scans skip it, as do LeRobot and the Hub's client.
@@ -331,14 +333,18 @@ def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") 
 
 def read_provenance(result: Path) -> Provenance | None:
     """Return the record of a result; None if there is none."""
-    record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
+    path = provenance_path(result)
+    record = find_record(path, _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
     if record is None:
         return None
     fields = {name: record[name] for name in Provenance.__dataclass_fields__ if name in record}
-    fields["changes"] = tuple(record["changes"])
-    fields["files"] = {path: tuple(content) for path, content in record.get("files", {}).items()}
-    fields["merged"] = tuple(Origin(**each) for each in record.get("merged", ()))
-    return Provenance(**fields)
+    with fields_of(path):
+        fields["changes"] = tuple(record["changes"])
+        fields["files"] = {
+            name: (size, sha256) for name, (size, sha256) in record.get("files", {}).items()
+        }
+        fields["merged"] = tuple(Origin(**each) for each in record.get("merged", ()))
+        return Provenance(**fields)
 
 
 def noted_origin(result: Path) -> Origin | None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from leconvert.dataset.formats.v2 import INFO_PATH
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
-from leconvert.remote.provenance import NOTES, Origin, known_origin, write_origin
+from leconvert.remote.provenance import NOTES, Origin, SparseOrigin, known_origin, write_origin
 from leconvert.remote.sparse_snapshot import (
     SparseSnapshot,
     make_sparse_snapshot,
@@ -448,7 +448,7 @@ def fetch_sparse(
                 # Files that an abandoned run made from this commit.
                 remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     made.check_limit(scratch_limit)
-    return FetchedSource(made.tree, made.origin, replaces_run)
+    return FetchedSource(made.tree, SparseOrigin(**asdict(made.origin)), replaces_run)
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:

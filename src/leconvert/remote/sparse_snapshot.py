@@ -32,7 +32,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import batched, islice
 from pathlib import Path
@@ -47,7 +47,7 @@ from leconvert.dataset.formats.v3 import has_files_of_v3
 from leconvert.media.boxes import read_moov
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM
-from leconvert.remote.provenance import Origin, SparseOrigin
+from leconvert.remote.provenance import Origin
 from leconvert.support.errors import (
     HubAccessError,
     HubError,
@@ -76,7 +76,13 @@ from leconvert.transfer.store import (
     write_listing,
 )
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
-from leconvert.workdir.records import WorkDir, encode_record, read_record
+from leconvert.workdir.records import (
+    DamagedRecordError,
+    WorkDir,
+    encode_record,
+    fields_of,
+    read_record,
+)
 
 # A local file with the size of a remote one, and with only the bytes that a scan reads.
 #
@@ -200,7 +206,7 @@ class SparseSnapshot:
 
     folder: Path  # its folder
     store: HubStore  # the dataset, at the outline's commit
-    origin: SparseOrigin  # the repo and revision that were asked for
+    origin: Origin  # the repo and revision that were asked for
     size_bytes: int  # bytes of all files of the dataset
     # Disk space of the largest file that a worker has to fetch; the minimum for a scratch limit.
     largest_bytes: int
@@ -231,16 +237,17 @@ def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
     Raises:
         WorkDirError: The record cannot be used.
     """
-    folder = tree.parent
-    record = read_record(folder / "outline.json", _KIND, version=_VERSION)
-    origin = SparseOrigin(record["repo_id"], record["revision"], record["commit"])
-    return SparseSnapshot(
-        folder,
-        HubStore(origin.repo_id, origin.commit, record["endpoint"]),
-        origin,
-        record["size_bytes"],
-        record["largest_bytes"],
-    )
+    folder, path = tree.parent, tree.parent / "outline.json"
+    record = read_record(path, _KIND, version=_VERSION)
+    with fields_of(path):
+        origin = Origin(record["repo_id"], record["revision"], record["commit"])
+        return SparseSnapshot(
+            folder,
+            HubStore(origin.repo_id, origin.commit, record["endpoint"]),
+            origin,
+            record["size_bytes"],
+            record["largest_bytes"],
+        )
 
 
 def make_sparse_snapshot(
@@ -265,7 +272,7 @@ def make_sparse_snapshot(
         name += f"-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
     folder = WorkDir(work_dir).outlines_dir / f"{name}{_COPIES if for_copies else ''}"
     tree = folder / "tree"
-    if (folder / "outline.json").exists():
+    with suppress(FileNotFoundError, DamagedRecordError):
         return open_sparse_snapshot(tree)
     with storage_errors(folder):
         for part in (tree, folder / "begun"):
