@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, some_seconds, whole
 from leconvert.support.machine import lerobot_home
+from leconvert.transfer.names import not_downloaded
 
 if TYPE_CHECKING:
     from leconvert.loading import Method
@@ -383,12 +383,7 @@ def dataset_place(
     if source != "hub" and folder.is_dir():
         return str(folder)
     if source == "local":
-        raise UsageError(
-            f"The dataset {repo_id} is not on this machine: {folder} does not exist.",
-            path=str(folder),
-            next_step=f"Download it first: hf download --repo-type dataset {shlex.quote(repo_id)} "
-            f"--local-dir {shlex.quote(str(folder))}",
-        )
+        raise not_downloaded(repo_id, lerobot_home(environment))
     return f"hf://datasets/{repo_id}"
 
 

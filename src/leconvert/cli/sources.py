@@ -27,7 +27,7 @@ from leconvert.transfer.names import (
     download_command,
     downloaded_at,
     is_of_the_hub,
-    repository_of,
+    not_downloaded,
 )
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.fs import is_folder, remove_tree
@@ -173,14 +173,7 @@ def dataset_root(options: argparse.Namespace) -> Path:
     """Return the folder that ``--root`` or ``--repo-id`` names on this machine."""
     root = local_root(options)
     if options.root is None and not root.is_dir():
-        raise UsageError(
-            f"The dataset {options.repo_id} is not on this machine: {root} does not exist.",
-            path=str(root),
-            next_step="Download it first: "
-            + download_command(
-                options.repo_id, None, str(lerobot_home() / repository_of(options.repo_id))
-            ),
-        )
+        raise not_downloaded(options.repo_id, lerobot_home())
     return root
 
 

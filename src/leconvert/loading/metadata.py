@@ -24,6 +24,7 @@ from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.transfer.files import Files
+from leconvert.transfer.names import repository_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,8 +186,9 @@ class DatasetMeta(FeatureMeta):
     def repo_id(self) -> str:
         """``OWNER/NAME`` on the Hub, else the folder's name."""
         on_hub = self.root.removeprefix("hf://datasets/").removeprefix("hf://buckets/")
-        parts = on_hub.split("/")
-        return "/".join(parts[:2] if on_hub != self.root else parts[-1:]).partition("@")[0]
+        if on_hub == self.root:
+            return self.root.rpartition("/")[2]
+        return repository_of(on_hub).partition("@")[0]
 
     @property
     def total_episodes(self) -> int:

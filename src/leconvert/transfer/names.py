@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote
+
+from leconvert.support.errors import UsageError
 
 _REPO = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _NAME = rf"{_REPO}(?:/[^/@]+)*"
@@ -104,6 +107,16 @@ def download_command(name: str, revision: str | None, local_dir: str | None) -> 
     words += ["--revision", revision] if revision else []
     words += ["--local-dir", local_dir] if local_dir else []
     return shlex.join(words)
+
+
+def not_downloaded(name: str, home: Path) -> UsageError:
+    """Return the error for a dataset that is not in LeRobot's folder of datasets."""
+    folder, local_dir = home / name, home / repository_of(name)
+    return UsageError(
+        f"The dataset {name} is not on this machine: {folder} does not exist.",
+        path=str(folder),
+        next_step=f"Download it first: {download_command(name, None, str(local_dir))}",
+    )
 
 
 def downloaded_at(name: str, local_dir: str) -> str:

@@ -212,8 +212,10 @@ def test_a_name_means_the_local_copy_where_there_is_one(tmp_path: Path) -> None:
     assert dataset_place(None, "org/there", None, environment) == "hf://datasets/org/there"
     assert dataset_place(None, "org/here", "hub", environment) == "hf://datasets/org/here"
     assert dataset_place(None, "org/here", "bucket", environment) == "hf://buckets/org/here"
-    with pytest.raises(UsageError, match="is not on this machine"):
-        dataset_place(None, "org/there", "local", environment)
+    with pytest.raises(UsageError, match="is not on this machine") as caught:
+        dataset_place(None, "org/there/arm", "local", environment)
+    command = f"hf download --repo-type dataset org/there --include 'arm/*' --local-dir {tmp_path}"
+    assert str(caught.value.next_step).endswith(f"{command}/org/there")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ def test_another_dataset_of_equal_lengths_refuses_a_state(
         StreamLoader(make(v30_copy), batch_size=4).load_state_dict(state)
 
 
+def test_a_folder_s_name_is_no_revision(v30: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(v30, tmp_path / "set@2", copy_function=shutil.copyfile)
+    assert EpisodeStream(copy).repo_id == "set@2"
+
+
 @pytest.mark.parametrize("make", [one, mixture])
 def test_a_copy_takes_a_state_wherever_it_lies(
     v30: Path, tmp_path: Path, make: Callable[..., SampleStream]
