@@ -36,6 +36,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.file_calls import MemoryFile, devices_with_fleeting_inodes
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
+from leconvert.support.text import without_credentials
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.transfer.hub import HubStore, store_at
 from leconvert.transfer.store import RemoteFile, Store
@@ -227,14 +228,15 @@ class Files:
     Elsewhere, noted files are refused once they have changed: see `note`.
 
     Attributes:
-        root: The folder or URL that the user gave.
+        root: The folder or URL that the user gave, without credentials.
         is_local: Whether files are read directly.
         commit: The commit that is read, once it is fixed; None outside the repos of the Hub.
     """
 
     def __init__(self, root: str, *, is_local: bool, cache: ByteCache | None = None) -> None:
-        self.root = root
+        self.root = root if is_local else without_credentials(root)
         self.is_local = is_local
+        self._url = root
         self.commit: str | None = None
         self._cache = cache
         self._is_fixed = is_local or not root.startswith(_HUB)
@@ -261,7 +263,7 @@ class Files:
         if self._is_fixed:
             return
         with _reading(self.root):
-            self._repo = store_at(self.root)
+            self._repo = store_at(self._url)
         self.commit = None if self._repo is None else self._repo.commit
         self._is_fixed = True
 
@@ -431,7 +433,7 @@ class Files:
         process = os.getpid()
         if self._store is not None and self._store[0] == process:
             return self._store[1]
-        store = open_store(self.root)  # the store's library keeps one client for each thread
+        store = open_store(self._url)  # the store's library keeps one client for each thread
         if store.fs.async_impl:  # others may not be safe for several threads
             self._store = process, store
         return store
