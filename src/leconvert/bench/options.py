@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, some_seconds, whole
 from leconvert.support.machine import lerobot_home
+from leconvert.support.text import record_without_credentials
 from leconvert.transfer.names import not_downloaded
 
 if TYPE_CHECKING:
@@ -359,7 +360,7 @@ class RunOptions:
 
     def as_record(self) -> dict[str, Any]:
         """Return every option as a JSON-serialisable mapping."""
-        return {**asdict(self), "mode": self.mode_name}
+        return record_without_credentials({**asdict(self), "mode": self.mode_name})
 
 
 def dataset_place(
@@ -506,7 +507,4 @@ class ResampleOptions:
 
     def as_record(self) -> dict[str, Any]:
         """Return every option as a JSON-serialisable mapping."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+        return record_without_credentials(asdict(self))
