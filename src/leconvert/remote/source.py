@@ -42,6 +42,7 @@ from leconvert.transfer.names import (
     in_folder,
     repository_of,
 )
+from leconvert.transfer.options import MAIN
 from leconvert.transfer.store import (
     Incoming,
     RemoteFile,
@@ -62,9 +63,6 @@ if TYPE_CHECKING:
 # The commit of a repo that is converted.
 
 
-_MAIN = "main"
-
-
 def resolve_revision(repo_id: str, revision: str | None = None, *, to: str = "v3.0") -> Origin:
     """Find the commit of a revision.
 
@@ -79,9 +77,9 @@ def resolve_revision(repo_id: str, revision: str | None = None, *, to: str = "v3
         HubError: There is no such repo or revision, or no answer.
     """
     if revision is None and folder_of(repo_id):
-        revision = _MAIN
+        revision = MAIN
     elif revision is None:
-        refs = _refs(repo_id)
+        refs = refs_of(repo_id)
         commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
         revision = _default_revision([ref.name for ref in refs.tags], to)
         if revision in commits:
@@ -97,11 +95,14 @@ def resolve_revision(repo_id: str, revision: str | None = None, *, to: str = "v3
     return Origin(repo_id, revision, info.sha)
 
 
-def _refs(repo_id: str) -> GitRefs:
-    """Return the branches and tags of a repo."""
-    repository = repository_of(repo_id)
+def refs_of(repo_id: str, *, with_pulls: bool = False) -> GitRefs:
+    """Return the branches and tags of a repo, and its pull requests if wanted."""
     return ask_hub(
-        repo_id, None, lambda: make_api().list_repo_refs(repository, repo_type="dataset")
+        repo_id,
+        None,
+        lambda: make_api().list_repo_refs(
+            repository_of(repo_id), repo_type="dataset", include_pull_requests=with_pulls
+        ),
     )
 
 
@@ -121,7 +122,7 @@ def find_converted(
     if folder_of(repo_id):
         found, source = source or resolve_revision(repo_id), None
     else:
-        tagged = [ref.target_commit for ref in _refs(repo_id).tags if ref.name == to]
+        tagged = [ref.target_commit for ref in refs_of(repo_id).tags if ref.name == to]
         if not tagged:
             return None
         found = Origin(repo_id, to, tagged[0])
@@ -151,9 +152,9 @@ def _came_after(source: Origin, converted: Origin, info: Mapping[str, Any]) -> b
 
 
 def _default_revision(tags: list[str], to: str) -> str:
-    older = [*reversed(SOURCE_VERSIONS), _MAIN]
+    older = [*reversed(SOURCE_VERSIONS), MAIN]
     wanted = older if to == V3_VERSION else [V3_VERSION, *older]
-    return next(name for name in wanted if name in (*tags, _MAIN))
+    return next(name for name in wanted if name in (*tags, MAIN))
 
 
 def read_info(store: HubStore) -> dict[str, Any]:
@@ -232,7 +233,7 @@ def _cached_snapshot(repo_id: str, revision: str | None, to: str) -> FetchedSour
     repository = repository_of(repo_id).replace("/", "--")
     top = Path(constants.HF_HUB_CACHE) / f"datasets--{repository}"
     if revision is None and folder_of(repo_id):
-        revision = _MAIN
+        revision = MAIN
     if revision is None:
         revision = _default_revision([path.name for path in (top / "refs").glob("v*")], to)
     ref = top / "refs" / revision
@@ -298,7 +299,7 @@ def already_converted(
     found = find_converted(repo_id, to, source=source)
     if found is None:
         return None
-    said = f"{repo_id} is already {found.revision} on the Hub"
+    said = f"{repo_id} is already {to} on the Hub"
     if fetch and not place.exists():
         download_dataset(found, place, stop=stop, progress=progress)
         said += f" and was downloaded to {place}"

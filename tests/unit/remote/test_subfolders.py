@@ -138,7 +138,7 @@ def test_a_folder_is_pushed_back_to_where_it_lay(
     # A second time there is nothing to do.
     shutil.rmtree(tmp_path / "home")
     assert main(["convert", ONE]) == 0
-    assert "is already main on the Hub" in capsys.readouterr().out
+    assert "is already v3.0 on the Hub" in capsys.readouterr().out
     assert commits_of(repo) == 1
     # The v2.1 dataset stays in the history, by its commit.
     words = ["convert", ONE, str(tmp_path / "old"), "--revision", old, "--root"]
