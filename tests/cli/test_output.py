@@ -8,11 +8,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import leconvert
+from leconvert.cli.main import main
 from leconvert.cli.output import folded
 from leconvert.support.errors import UsageError
 from tests.program import Leconvert
@@ -209,3 +211,35 @@ def test_a_command_to_copy_is_not_broken() -> None:
         f"    {command}",
         "    is enough, and nothing else is left.",
     ]
+
+
+@pytest.mark.parametrize("command", ["convert", "check"])
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (RuntimeError("can't start new thread"), "can start no more threads"),
+        (MemoryError(), "can get no more memory"),
+    ],
+)
+def test_a_limit_of_threads_or_memory_is_told_and_the_same_command_continues_above_it(
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    raised: Exception,
+    said: str,
+) -> None:
+    def limited(_thread: threading.Thread) -> None:
+        raise raised
+
+    arguments = [command, str(small_source)]
+    if command == "convert":
+        arguments += ["--output", str(tmp_path / "out"), "--engine", "inline"]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        assert main(arguments) == 11
+    told = capsys.readouterr().err
+    assert said in told
+    assert "then run the same command again" in " ".join(told.split())
+    assert main(arguments) == 0

@@ -30,7 +30,7 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.extras import missing_package
-from leconvert.support.storage_errors import storage_error, undecodable_path
+from leconvert.support.storage_errors import machine_limits, storage_error, undecodable_path
 from leconvert.support.text import record_without_credentials, without_credentials
 
 # Every command of the program, and its parser.
@@ -187,7 +187,8 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
                 from leconvert.support.forkserver import serve_forks
 
                 serve_forks(_FORKED_MODULES[options.command])
-            code = options.run(options)
+            with machine_limits():
+                code = options.run(options)
         sys.stdout.flush()
     except LeconvertError as error:
         return fail(error, as_json=as_json)

@@ -48,7 +48,7 @@ from leconvert.support.errors import (
     StorageError,
     UnreadableSourceError,
 )
-from leconvert.support.storage_errors import lacks_permission, storage_errors
+from leconvert.support.storage_errors import lacks_permission, machine_limits, storage_errors
 from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.fs import link_into_tree, status_now, sync_file
 from leconvert.workdir.locks import Backoff
@@ -707,7 +707,7 @@ class Worker:
     def _try_batch(self, lease: Lease, batch: Batch) -> tuple[str, int]:
         """Try one batch; settle its lease in any case."""
         try:
-            with HeartbeatKeeper(lease) as keeper:
+            with machine_limits(), HeartbeatKeeper(lease) as keeper:
                 shards = self._write_shards(lease, batch, keeper.lost)
             outcome = lease.publish_done({"shards": shards})
         except LeaseLostError:

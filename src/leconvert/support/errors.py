@@ -332,7 +332,7 @@ class VerificationError(LeconvertError):
 
 
 class StorageError(LeconvertError):
-    """The disk is full, read-only, or fails."""
+    """The disk is full, read-only, or fails; or files, memory or threads reach a limit."""
 
     exit_code = 11
 

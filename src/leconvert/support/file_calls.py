@@ -500,6 +500,11 @@ class Mount:
         """
         return self.kind in _FLEETING or self.kind.startswith("fuse.")
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server answers for it, such as ``host:/export``, or a program behind FUSE."""
+        return ":" in self.source or self.source[:2] == "//" or self.kind.startswith("fuse.")
+
 
 def mount_of(folder: Path) -> Mount:
     """Return the mount that holds a folder."""

@@ -20,6 +20,15 @@ _WRITABLE = "Mount it for writing, or choose another folder; then run the same c
 _PERMITTED = "Let this user read and write there, then run the same command again."
 CHECK_DISK = "Check the disk or the network mount, then run the same command again."
 _REMOVED = "Check the disk, and check that nobody removed files of the run."
+_MORE_MEMORY = (
+    "Close other programs, or raise the limit of the job or of `ulimit -v`; then run the same "
+    "command again."
+)
+_MORE_THREADS = (
+    "Close other programs of this user, or raise the limit of the job, of the container or of "
+    "`ulimit -u`; then run the same command again."
+)
+_NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # Python's, Arrow's
 _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("there is no space left", _FREE_SPACE),
     errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
@@ -33,6 +42,13 @@ _NEXT_STEPS: dict[int, tuple[str, str]] = {
         "too many files are open",
         "Raise the limit with `ulimit -n`, then run the same command again.",
     ),
+    errno.ENFILE: (
+        "too many files are open on this machine",
+        "Close other programs, then run the same command again.",
+    ),
+    errno.ENOMEM: ("this process can get no more memory", _MORE_MEMORY),
+    errno.ENOTCONN: ("its mount has lost its server or program", CHECK_DISK),
+    errno.EHOSTDOWN: ("the server is down", CHECK_DISK),
     errno.EFBIG: ("the file is too large for the file system", CHECK_DISK),
 }
 
@@ -126,14 +142,30 @@ def lacks_permission(error: BaseException) -> bool:
 
 
 @contextmanager
+def machine_limits() -> Iterator[None]:
+    """Turn errors for want of memory or threads within the block into a `StorageError`."""
+    try:
+        yield
+    except MemoryError as error:
+        said = "This process can get no more memory."
+        raise StorageError(said, next_step=_MORE_MEMORY) from error
+    except Exception as error:
+        if not any(text in str(error) for text in _NO_THREAD):
+            raise
+        said = "This process can start no more threads."
+        raise StorageError(said, next_step=_MORE_THREADS) from error
+
+
+@contextmanager
 def any_storage_errors() -> Iterator[None]:
     """Turn every remaining ``OSError`` into a `StorageError`; for the outermost calls.
 
     The cause of an unexpected one is usually a failed look at a file, or a removed file. A path
-    that a library cannot open becomes a `UsageError`.
+    that a library cannot open becomes a `UsageError`. See also `machine_limits`.
     """
     try:
-        yield
+        with machine_limits():
+            yield
     except OSError as error:
         raise storage_error(error) from error
     except UnicodeEncodeError as error:

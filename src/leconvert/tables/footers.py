@@ -239,7 +239,7 @@ class FileTail(NamedTuple):
     """
 
     raw: bytes
-    key_values: dict[bytes, bytes | None]
+    key_values: dict[bytes, bytes]
     created_by: bytes
     is_of_known_writer: bool
     key_values_raw: bytes
@@ -262,7 +262,7 @@ def parse_tail(raw: bytes) -> FileTail:
     # restores it.
     shifted = bytes((4 << 4 | BOOL_TRUE,)) + raw
     reader = CompactReader(shifted)
-    key_values: dict[bytes, bytes | None] = {}
+    key_values: dict[bytes, bytes] = {}
     created_by = key_values_raw = column_orders_raw = b""
     for number, kind in reader.fields():
         start = reader.position
@@ -284,8 +284,8 @@ def parse_tail(raw: bytes) -> FileTail:
     return FileTail(raw, key_values, created_by, is_known, key_values_raw, column_orders_raw)
 
 
-def _key_value(reader: CompactReader) -> tuple[bytes, bytes | None]:
-    key, value = b"", None
+def _key_value(reader: CompactReader) -> tuple[bytes, bytes]:
+    key, value = None, b""
     for number, kind in reader.fields():
         if kind == BINARY and number == 1:
             key = reader.binary()
@@ -293,6 +293,8 @@ def _key_value(reader: CompactReader) -> tuple[bytes, bytes | None]:
             value = reader.binary()
         else:
             reader.skip(kind)
+    if key is None:
+        raise ThriftError("an entry of the metadata has no key")
     return key, value
 
 
@@ -588,6 +590,8 @@ class _Walk:
             if number not in _KEPT:
                 self._value(kind)
                 continue
+            if not before and number != _TYPE:  # the next header may not fit a byte
+                raise ThriftError("a column chunk lacks required fields")
             self._parts.append(bytes(((number - before) << 4 | kind,)))
             before = number
             if number in _LITERAL:

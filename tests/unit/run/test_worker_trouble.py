@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
@@ -153,6 +154,49 @@ def test_a_disk_that_stays_broken_ends_the_worker_with_the_reason_and_nothing_he
     assert len(told) == (1 if patience else 0)
     assert caught.value.next_step
     assert set(trouble.outcomes()) == {Outcome.HANDED_BACK}
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (RuntimeError("can't start new thread"), "no more threads"),
+        (pa.ArrowException("Unknown error: Failed to launch worker thread: x"), "no more threads"),
+        (pa.ArrowMemoryError("malloc of size 64 failed"), "no more memory"),
+        (MemoryError(), "no more memory"),
+    ],
+)
+@pytest.mark.parametrize("times", [2, 99])
+def test_a_limit_of_the_machine_is_no_fault_of_a_batch(
+    trouble: Trouble, monkeypatch: pytest.MonkeyPatch, raised: Exception, said: str, times: int
+) -> None:
+    real, left = HeartbeatKeeper.__enter__, [raised] * times
+
+    def enter(keeper: HeartbeatKeeper) -> HeartbeatKeeper:
+        if left:
+            raise left.pop()
+        return real(keeper)
+
+    monkeypatch.setattr(HeartbeatKeeper, "__enter__", enter)
+    if times == 2:  # it recovers
+        assert trouble.worker().run().batches_done == 5
+    else:
+        with pytest.raises(StorageError, match=said) as caught:
+            trouble.worker().run()
+        assert caught.value.next_step
+    assert set(trouble.outcomes()) <= {None, Outcome.HANDED_BACK}
+    assert list_batches(trouble.run.paths.failed_dir) == set()
+
+
+def test_an_interrupt_within_a_batch_hands_it_back(
+    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_keeper: HeartbeatKeeper) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HeartbeatKeeper, "__enter__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trouble.worker().run()
+    assert trouble.outcomes() == [Outcome.HANDED_BACK]
 
 
 def test_a_request_to_stop_ends_a_pause_at_once(trouble: Trouble) -> None:

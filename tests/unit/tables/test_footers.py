@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -311,6 +312,11 @@ def test_a_schema_that_is_none_is_refused_with_a_reason(raw: bytes, reason: str)
         (field(1, LIST, list_header(I32, 1) + zigzag(1)) + b"\0", "not made of structs"),
         (field(4, STRUCT, b"\0") + b"\0", "encrypted"),
         (b"\0\0", "bytes behind the footer"),
+        (
+            field(1, LIST, list_header(STRUCT, 1) + field(2, BINARY, binary(b"one")) + b"\0")
+            + b"\0",
+            "no key",
+        ),
     ],
 )
 def test_an_end_of_a_footer_that_is_none_is_refused(raw: bytes, reason: str) -> None:
@@ -326,3 +332,30 @@ def test_schemas_are_those_that_arrow_reads_whatever_was_read_before(tmp_path: P
         groups = StoredGroups(str(path))
         assert groups.schema.equals(pq.read_schema(path), check_metadata=True)
         assert groups.rows == [table.num_rows]
+
+
+@pytest.mark.parametrize("trials", [400, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_arrow_reads_whatever_footer_is_accepted_and_finds_the_same(
+    tmp_path: Path, trials: int
+) -> None:
+    path = write(tmp_path / "file", ROWS.replace_schema_metadata({"about": "one"}))
+    raw, footer = path.read_bytes(), footer_of(path)
+    reader = FooterReader()
+    for _ in range(3):  # its forms are known then, and damaged footers are compared with them
+        reader.read(footer)
+    random = Random(trials)
+    accepted = 0
+    for _ in range(trials):
+        damaged = bytearray(footer)
+        for at in random.choices(range(len(footer)), k=random.choice([1, 1, 2])):
+            damaged[at] = random.choice([random.randrange(256), damaged[at] ^ 0x80])
+        try:
+            ours = reader.read(bytes(damaged))
+        except ThriftError:
+            continue
+        arrow = pq.ParquetFile(pa.BufferReader(raw[: -8 - len(footer)] + damaged + raw[-8:]))
+        groups = range(arrow.metadata.num_row_groups)
+        assert ours.rows == [arrow.metadata.row_group(group).num_rows for group in groups]
+        assert ours.arrow_schema.equals(arrow.schema_arrow)
+        accepted += 1
+    assert 0 < accepted < trials

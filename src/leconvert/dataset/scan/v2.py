@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -60,11 +61,11 @@ from leconvert.model.values import (
     stream_of_camera,
 )
 from leconvert.model.versions import said_version
-from leconvert.support.errors import SourceError, UnreadableSourceError
-from leconvert.support.file_calls import devices_with_fleeting_inodes
+from leconvert.support.errors import SourceError, StorageError, UnreadableSourceError
+from leconvert.support.file_calls import devices_with_fleeting_inodes, mount_of
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
-from leconvert.support.storage_errors import denied, storage_errors
+from leconvert.support.storage_errors import CHECK_DISK, denied, storage_errors
 from leconvert.support.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 
@@ -675,21 +676,32 @@ def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) ->
     return False
 
 
+# The answers to an unusual kind of file and to a wrong name; Arrow's errors about content have no
+# number.
+_FAULTS_OF_A_FILE = frozenset([None, errno.EINVAL, errno.EISDIR, errno.ENOENT, errno.ENOTDIR])
+_FAULTS_OF_A_FILE |= {errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
+
+
 def _refuse_if_the_file_may_be_sound(
     error: OSError | UnreadableSourceError, notes: ObservationLog
 ) -> None:
-    """Raise errors that are not the episode's fault: dropping the episode would lose good data.
-
-    Input/output errors are not raised here: a damaged disk answers with them, too.
-    """
+    """Raise errors that are not the episode's fault: dropping the episode would lose good data."""
     cause = error if isinstance(error, OSError) else error.__cause__
-    if not isinstance(cause, OSError) or cause.errno == errno.EIO:
+    if isinstance(cause, pa.ArrowMemoryError):
+        cause = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    if not isinstance(cause, OSError) or cause.errno in _FAULTS_OF_A_FILE:
+        return
+    # A damaged disk says this, but so does a server that no longer answers.
+    if cause.errno == errno.EIO and not mount_of(Path(notes.file).parent).is_remote:
         return
     if isinstance(cause, PermissionError):
         message, next_step = denied(notes.file)
         raise UnreadableSourceError(message, path=notes.file, next_step=next_step) from cause
     with suppress(OSError), storage_errors(notes.file):
         raise cause
+    if type(cause).__module__ == "builtins":  # FFmpeg has numbers for damaged content, too
+        said = f"Cannot use {notes.file}: {cause.strerror}."
+        raise StorageError(said, path=notes.file, next_step=CHECK_DISK) from cause
 
 
 def usable_clip(

@@ -80,7 +80,8 @@ class LocalEngine:
             program = os.fspath((self._program or (sys.executable,))[0])
             raise EngineError(
                 f"{program} cannot start a worker: {error.strerror}.",
-                next_step="Check that the program exists and that this machine has enough memory.",
+                next_step="Check that the program exists, that this machine has enough memory, and "
+                "that `ulimit -u` lets this user start another process.",
             ) from error
 
     def running(self) -> int:

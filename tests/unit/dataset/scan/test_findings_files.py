@@ -17,6 +17,7 @@ from leconvert import media, tables
 from leconvert.dataset.scan import scan_source
 from leconvert.media import pyav
 from leconvert.model.repairs import RepairOptions
+from leconvert.support import file_calls
 from leconvert.support.errors import LeconvertError, StorageError, UnreadableSourceError
 from leconvert.testing import edit_info, edit_lines, edit_table, with_column
 
@@ -62,6 +63,9 @@ def test_a_clip_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_do
         (errno.EACCES, UnreadableSourceError, "permission is denied."),
         (errno.ESTALE, StorageError, "the server no longer knows the file"),
         (errno.EMFILE, StorageError, "too many files are open"),
+        (errno.ENOMEM, StorageError, "this process can get no more memory"),
+        (errno.ENOTCONN, StorageError, "its mount has lost its server or program"),
+        (errno.ENETUNREACH, StorageError, os.strerror(errno.ENETUNREACH)),
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -92,7 +96,18 @@ def test_trouble_of_the_machine_is_no_fault_of_an_episode(
     assert caught.value.next_step is not None
 
 
-def test_an_input_output_error_is_a_damaged_file(
+def test_a_table_for_which_arrow_has_no_memory_is_not_left_out(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(path: str) -> tables.DataFile:
+        raise UnreadableSourceError(f"{path} cannot be read.") from pa.ArrowMemoryError("malloc")
+
+    monkeypatch.setattr(tables, "DataFile", short)
+    with pytest.raises(StorageError, match="no more memory"):
+        scan_source(source, RepairOptions(on_bad_episode="drop"))
+
+
+def test_an_input_output_error_is_a_damaged_file_unless_a_server_may_be_away(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = tables.DataFile
@@ -103,7 +118,13 @@ def test_an_input_output_error_is_a_damaged_file(
         return real(path)
 
     monkeypatch.setattr(tables, "DataFile", damaged)
-    assert only(scan_source(source), "unreadable-file").episode == 2
+    for mount in ("ext4 /dev/sda1", "tmpfs tmpfs"):
+        monkeypatch.setattr(file_calls, "_mount_table", f"30 22 0:50 / / rw - {mount} rw".__str__)
+        assert only(scan_source(source), "unreadable-file").episode == 2
+    for mount in ("nfs4 server:/x", "cifs //server/x", "fuse.gcsfuse bucket"):
+        monkeypatch.setattr(file_calls, "_mount_table", f"30 22 0:50 / / rw - {mount} rw".__str__)
+        with pytest.raises(StorageError, match="input/output error"):
+            scan_source(source, RepairOptions(on_bad_episode="drop"))
 
 
 def test_a_wrong_length_disagrees_with_every_file(source: Path) -> None:
