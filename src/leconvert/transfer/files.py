@@ -39,7 +39,7 @@ from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.support.text import without_credentials
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.transfer.hub import HubStore, store_at
-from leconvert.transfer.store import RemoteFile, Store
+from leconvert.transfer.store import RemoteFile, Store, is_content, other_content
 from leconvert.transfer.urls import UrlStore, open_store
 
 _HUB = "hf://"
@@ -381,8 +381,7 @@ class Files:
         with _reading(name):
             if self.is_local:
                 return Path(name).read_bytes()
-            store, file = self._find(relative)
-            return store.read(file, 0, file.size_bytes)
+            return _read_whole(*self._find(relative))
 
     def copy_folder(self, relative: str, target: Path) -> None:
         """Copy a remote folder of small files to a local one.
@@ -392,7 +391,7 @@ class Files:
         """
 
         def read(file: RemoteFile) -> bytes:
-            return self._connect().read(file, 0, file.size_bytes)
+            return _read_whole(self._connect(), file)
 
         with _reading(self.name(relative)):
             found = list(self._connect().list_files(relative))
@@ -437,6 +436,14 @@ class Files:
         if store.fs.async_impl:  # others may not be safe for several threads
             self._store = process, store
         return store
+
+
+def _read_whole(store: Store, file: RemoteFile) -> bytes:
+    """Return all bytes of a file, as listed."""
+    content = store.read(file, 0, file.size_bytes)
+    if not is_content(content, file.digest):
+        raise other_content(file.path, store.name)
+    return content
 
 
 def _change(noted: RemoteFile | _LocalFile, found: RemoteFile | _LocalFile) -> str:
