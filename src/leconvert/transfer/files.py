@@ -245,7 +245,7 @@ class Files:
         self._listed: dict[str, dict[str, RemoteFile]] = {}
         self._noted: dict[str, RemoteFile | _LocalFile] = {}
         self._fleeting: frozenset[int] = frozenset()
-        # Belongs to this process: a store's client is expensive to make, and it serves all threads.
+        # Belongs to this process: a store's client is expensive to make.
         self._store: tuple[int, UrlStore] | None = None
 
     def name(self, relative: str) -> str:
@@ -432,10 +432,8 @@ class Files:
         process = os.getpid()
         if self._store is not None and self._store[0] == process:
             return self._store[1]
-        store = open_store(self._url)  # the store's library keeps one client for each thread
-        if store.fs.async_impl:  # others may not be safe for several threads
-            self._store = process, store
-        return store
+        self._store = process, open_store(self._url)
+        return self._store[1]
 
 
 def _read_whole(store: Store, file: RemoteFile) -> bytes:
