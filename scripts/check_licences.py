@@ -127,11 +127,11 @@ def _expression_allowed(expression: str) -> bool:
         return False  # no expression
 
 
-def reached_from(requirements: Iterable[str], extras: Iterable[str] = ()) -> list[str]:
+def reached_from(requirements: Iterable[str]) -> list[str]:
     """Return the installed packages that requirements lead to, sorted."""
     found: set[str] = set()
     asked: set[tuple[str, frozenset[str]]] = set()
-    left = [(line, frozenset(extras)) for line in requirements]
+    left: list[tuple[str, frozenset[str]]] = [(line, frozenset()) for line in requirements]
     while left:
         line, of = left.pop()
         requirement = Requirement(line)

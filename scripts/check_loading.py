@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
+
+from leconvert.media.pyav import packet_times
 
 TOLERANCE_SECONDS = 1e-4
 
@@ -39,17 +40,6 @@ def episodes_of(root: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def packet_times(path: Path) -> npt.NDArray[np.float64]:
-    """Return the presentation times of all packets of a video file, ascending, in seconds."""
-    import av
-
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        base = float(stream.time_base or 0)
-        pts = [packet.pts for packet in container.demux(stream) if packet.pts is not None]
-    return np.sort(np.array(pts, dtype=np.float64) * base)
-
-
 def frames_off_their_time(root: Path, camera: str, fps: float) -> int:
     """Count frames without a coded frame within LeRobot's tolerance, reckoned in float32."""
     files: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -59,7 +49,8 @@ def frames_off_their_time(root: Path, camera: str, fps: float) -> int:
     off = 0
     for (chunk, file), rows in files.items():
         path = root / f"videos/{camera}/chunk-{chunk:03d}/file-{file:03d}.mp4"
-        times = packet_times(path).astype(np.float32)
+        shown = [seconds for seconds, _ in packet_times(path) if seconds is not None]
+        times = np.sort(np.array(shown)).astype(np.float32)
         for row in rows:
             wanted = row[f"videos/{camera}/from_timestamp"] + (
                 np.arange(row["length"], dtype=np.float64) / fps

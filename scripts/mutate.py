@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CORE = ("run", "workdir", "tables", "media", "dataset", "model")
-KINDS = ("comparison", "constant", "call", "condition")
 
 FLIPPED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -545,7 +544,6 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     both = argparse.ArgumentParser(add_help=False)
-    both.add_argument("--src", type=Path, default=REPOSITORY / "src", metavar="DIR")
     both.add_argument(
         "--suite", type=Path, default=REPOSITORY / "tests", metavar="DIR",
         help="the folder of the tests, perhaps of another checkout",
@@ -562,7 +560,7 @@ def main(arguments: Sequence[str]) -> int:
         "--only", default="", metavar="PATH", help="such as leconvert/run/leasing/"
     )
     given = parser.parse_args(arguments)
-    source, suite = given.src.resolve(), given.suite.resolve()
+    source, suite = REPOSITORY / "src", given.suite.resolve()
     if given.command == "map":
         make_map(source, suite, given.out.resolve(), given.pytest)
         return 0

@@ -49,12 +49,14 @@ from leconvert.fleet import DatasetState, clean_fleet
 from leconvert.fleet import status as fleet_status
 from leconvert.model.values import LayoutOptions
 from leconvert.support.errors import BatchesFailedError, BusyError
-from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.records import RunPaths, WorkDir
 
 sys.path.insert(0, str(kit.REPOSITORY))
 
 from tests.collection import KINDS
+from tests.faults import afterwards as scenes
+from tests.faults import trials
 from tests.trees import digest_of
 
 _ = work
@@ -337,9 +339,6 @@ def conversions(options: argparse.Namespace, folder: Path) -> bool:
 
 def afterwards(options: argparse.Namespace, folder: Path) -> bool:
     """Kill conversions and let something else happen, until enough were killed."""
-    from tests.faults import afterwards as scenes
-    from tests.faults import trials
-
     cases = [trials.CASES[name] for name in scenes.CASES_AFTERWARDS]
     template = trials.make_templates(trials.make_source(folder / "template"), cases)
     datasets = scenes.Datasets(folder / "datasets", template, scenes.CHANGES, other_options=True)
@@ -365,8 +364,6 @@ def afterwards(options: argparse.Namespace, folder: Path) -> bool:
 
 def edits(options: argparse.Namespace, folder: Path) -> bool:
     """Kill the commands that edit or begin with v3.0 datasets, until enough were killed."""
-    from tests.faults import trials
-
     cases = [
         case
         for case in trials.CASES.values()
@@ -389,12 +386,10 @@ def edits(options: argparse.Namespace, folder: Path) -> bool:
     return rounds_until(options, one_round)
 
 
-def seconds_of(place: Any) -> float:
-    """Return the seconds that the command of a `tests.faults.trials.Place` takes."""
-    from tests.faults.trials import in_a_process
-
+def seconds_of(place: trials.Place) -> float:
+    """Return the seconds that a command takes."""
     began = time.monotonic()
-    in_a_process(place, None)
+    trials.in_a_process(place, None)
     return time.monotonic() - began
 
 
@@ -475,18 +470,6 @@ class FleetStorm(Storm):
         """Learn that a worker ended, which it does when nothing is left."""
         self._is_done |= code in (0, BatchesFailedError.exit_code)
         return self._is_done
-
-
-def own_card(result: Path) -> None:
-    (result / "README.md").write_text("# Of the user's own making\n")
-
-
-def own_key(result: Path) -> None:
-    edit_info(result, lambda info: info.update(license="the user's"))
-
-
-def own_file(result: Path) -> None:
-    (result / "meta/notes.txt").write_text("the user's")
 
 
 POLICIES = ("", '[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
@@ -667,13 +650,13 @@ class Fleet:
     ) -> None:
         results = [self.out / name for name in whole if (self.out / name).is_dir()]
         for result in chance.sample(results, min(few, len(results))):
-            chance.choice((own_card, own_key, own_file))(result)
+            chance.choice((scenes.own_card, scenes.own_key, scenes.own_file))(result)
             hands[result] = digest_of(result)
             for end in ("_old", ".former-mine"):
                 own = result.with_name(result.name + end)
                 if not own.exists():
                     shutil.copytree(result, own)
-                    own_file(own)
+                    scenes.own_file(own)
                     hands[own] = digest_of(own)
 
     def _replace_source(self, chance: random.Random, name: str) -> None:

@@ -147,10 +147,15 @@ class Case:
             against: As for `conversions_table`.
         """
         sync, trees = getattr(self.options, "sync", False), getattr(self.options, "trees", [])
+        named = dict(zip(names_of(trees), trees, strict=True))
         each = [
-            runner.of_tree(tree)
+            turn
             for runner in runners
-            for tree in (trees if trees and runner.is_ours else [None])
+            for turn in (
+                [runner.of_tree(name, tree) for name, tree in named.items()]
+                if named and runner.is_ours
+                else [runner]
+            )
         ]
         facts: Row = {"synced": sync, "dataset": dataset, "trees": [commit(tree) for tree in trees]}
         with self.log(scratch, *name, **facts) as keep:
@@ -180,13 +185,10 @@ class Runner:
     environment: Mapping[str, str] = field(default_factory=dict)
     is_ours: bool = True
 
-    def of_tree(self, tree: Path | None) -> Runner:
-        """Return the runner of another source tree, called by the tree's folder."""
-        if tree is None:
-            return self
-        name = f"{self.name}, {tree.resolve().parent.name}"
+    def of_tree(self, name: str, tree: Path) -> Runner:
+        """Return the runner of another source tree."""
         environment = {**self.environment, "PYTHONPATH": str(tree.resolve())}
-        return replace(self, name=name, environment=environment)
+        return replace(self, name=f"{self.name}, {name}", environment=environment)
 
     def run(self, scratch: Path, *, sync: bool = False) -> Row:
         """Run once and return the measured row."""
@@ -204,6 +206,14 @@ class Runner:
             for path in (made, *made.parent.glob(f"{made.name}_*")):
                 shutil.rmtree(path, ignore_errors=True)
         return {"runner": self.name, "load": load, **row}
+
+
+def names_of(trees: Sequence[Path]) -> list[str]:
+    """Return the names of source trees: their folders' names, with numbers if two are alike."""
+    names = [tree.resolve().parent.name for tree in trees]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} {number}" for number, name in enumerate(names, 1)]
 
 
 def make_profile(name: str, root: Path, episodes: int | None = None) -> None:

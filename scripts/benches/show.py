@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benches import kit, probe
+from benches import kit, loaders, probe
 from benches.conversions import COPY, REFERENCE
 
 WHOLE, WINDOW = "wall_seconds", "window_seconds"
@@ -64,8 +64,8 @@ def show(case: kit.Case) -> None:
         python scripts/bench.py show bench_logs/*-probe-*.jsonl
 
     The kind of a log is told by its rows. Every number is a median of raw rows; nothing is typed by
-    hand. Logs of ``strong`` are shown together, all others one by one; those of ``probe`` have no
-    plot.
+    hand. Logs of ``strong`` are shown together, all others one by one; those of ``probe`` and of
+    ``loaders`` have no plot.
     """
     case.parser.add_argument("logs", nargs="+", type=Path)
     case.parser.add_argument("--plot", type=Path, metavar="SVG")
@@ -74,7 +74,9 @@ def show(case: kit.Case) -> None:
     scaling = [row for log in logs if WINDOW in log.rows[0] for row in log.rows]
     conversions = []
     for log in logs:
-        if "loader" in log.rows[0]:
+        if "where" in log.rows[0]:
+            print(kit.table(log.rows, loaders.KEYS, loaders.COLUMNS), end="\n\n")
+        elif "loader" in log.rows[0]:
             print(f"**{log.name}**\n\n{probe.table(log.rows)}", end="\n\n")
         elif WINDOW not in log.rows[0]:
             conversions.append(log)

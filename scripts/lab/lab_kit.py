@@ -23,8 +23,8 @@ from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = [
-    "REPOSITORY", "SEARCHED", "LabError", "Network", "Rows", "demand", "digest_of", "leconvert",
-    "missing_packages", "require", "run_tool", "short_episodes", "wait_until",
+    "REPOSITORY", "SEARCHED", "LabError", "Network", "Rows", "demand", "digest_of",
+    "missing_packages", "processes_that", "require", "run_tool", "short_episodes", "wait_until",
 ]  # fmt: skip
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -100,16 +100,21 @@ def require(why: str, packages: Mapping[str, str]) -> None:
         run_tool(words, environment=quiet)
 
 
-def run_tool(command: Sequence[str], *, environment: Mapping[str, str] = os.environ) -> str:
-    """Run a program of the system and return what it wrote.
+def run_tool(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> str:
+    """Run a program to its end, in a folder if one is given, and return what it wrote.
 
     Raises:
         LabError: It is missing or fails.
     """
     try:
         done = subprocess.run(
-            command, env={**environment, "PATH": SEARCHED}, capture_output=True, text=True,
-            check=False,
+            command, env={**environment, "PATH": SEARCHED}, cwd=folder, capture_output=True,
+            text=True, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise LabError(f"{command[0]} is not on this machine.") from error
@@ -118,18 +123,14 @@ def run_tool(command: Sequence[str], *, environment: Mapping[str, str] = os.envi
     return done.stdout
 
 
-def leconvert(*arguments: str, environment: Mapping[str, str], folder: Path) -> str:
-    """Run a command of leconvert in a folder to its end, and return what it wrote.
-
-    Raises:
-        LabError: It failed.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "leconvert", *arguments],
-        env=environment, cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    demand(done.returncode == 0, f"leconvert {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
+def processes_that(are: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Return the processes of this machine that are so; one that ends meanwhile is not."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if are(process):
+                found.append(process)
+    return found
 
 
 def short_episodes(folder: Path) -> tuple[Path, str]:

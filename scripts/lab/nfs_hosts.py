@@ -58,7 +58,7 @@ _COMMAND_SECONDS = 300.0
 _SERVER_NUMBER, _FIRST_CLIENT_NUMBER = 20, 31
 _SUBNET, _BRIDGE = "10.99.0", "bridge0"
 _DISK_BYTES = 2 * 2**30  # only what is written takes room
-_MEMORY_MB = 512
+_MEMORY_MB = 512  # of each host
 _MODULES = Path("/usr/lib/uml/modules")  # Debian's folder, a folder a version of its kernel
 _PACKAGES = {
     "linux.uml": "user-mode-linux",
@@ -156,7 +156,7 @@ class Guest:
             # Its own process ids: when the first process goes, the kernel takes all the others.
             "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
             *self._lab.preload, "linux.uml",
-            f"mem={self._lab.memory_mb}M",
+            f"mem={_MEMORY_MB}M",
             "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
             f"init={INSIDE / 'init.sh'}",
             "con=null", "con0=null,fd:1", "quiet",
@@ -282,7 +282,6 @@ class NfsLab:
         clients: Hosts besides the server.
         file_system: The file system of the export: ``ext4``, or ``xfs``, which shares extents.
         mount_options: For ``mount -o`` on the clients; empty for the defaults.
-        memory_mb: Memory of each host in MiB.
     """
 
     server: Guest
@@ -294,11 +293,10 @@ class NfsLab:
         clients: int = 3,
         file_system: str = "ext4",
         mount_options: str = "",
-        memory_mb: int = _MEMORY_MB,
     ) -> None:
         self.folder = folder.absolute()
         self.shared = self.folder / "shared"
-        self.file_system, self.mount_options, self.memory_mb = file_system, mount_options, memory_mb
+        self.file_system, self.mount_options = file_system, mount_options
         self.network = Network()
         self.preload: list[str] = []
         self._number = clients

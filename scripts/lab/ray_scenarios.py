@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from lab_kit import (
+    REPOSITORY,
     LabError,
     Network,
     Rows,
@@ -60,13 +61,9 @@ _SETTINGS = {
 _SLOWER = f"""
 import sys
 if "leconvert.run.engines.ray" in sys.orig_argv and "work" in sys.orig_argv:
-    import time
-    from leconvert.run.worker import ShardWriter
-    write = ShardWriter.write
-    def slowly(self, *arguments, **options):
-        time.sleep({_SECONDS_A_BATCH})
-        return write(self, *arguments, **options)
-    ShardWriter.write = slowly
+    sys.path.append({str(REPOSITORY / "scripts/benches")!r})
+    from slow_worker import slow_down
+    slow_down({_SECONDS_A_BATCH}, 0)
 """
 
 

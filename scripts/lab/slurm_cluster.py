@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from lab_kit import SEARCHED, LabError, require, run_tool, wait_until
+from lab_kit import SEARCHED, LabError, processes_that, require, run_tool, wait_until
 
 __all__ = ["PACKAGES", "JobEnd", "SlurmCluster"]
 
@@ -197,7 +197,8 @@ class SlurmCluster:
     def crash_node(self, name: str) -> None:
         """Let a node lose its power: its daemon and everything of its jobs is killed at once."""
         self._kill(name)
-        jobs = [process for process in psutil.process_iter() if self._runs_on(process, name)]
+        wanted = {"SLURM_CONF": str(self._configuration), "SLURMD_NODENAME": name}
+        jobs = processes_that(lambda process: wanted.items() <= process.environ().items())
         # The parent of a job is the daemon's child no longer, and would tell of the job's end.
         steps = [step for job in jobs if (step := job.parent()) is not None and step not in jobs]
         for process in (*(step for step in steps if step.name() == "slurmstepd"), *jobs):
@@ -218,14 +219,6 @@ class SlurmCluster:
         try:
             return "UP" in self.run("scontrol", "ping")
         except LabError:  # as it says while the controller is away
-            return False
-
-    def _runs_on(self, process: psutil.Process, node: str) -> bool:
-        """Tell whether a process belongs to a job of this cluster on a node."""
-        wanted = {"SLURM_CONF": str(self._configuration), "SLURMD_NODENAME": node}
-        try:
-            return bool(wanted.items() <= process.environ().items())
-        except psutil.Error:
             return False
 
     def _start(self, name: str, *command: str) -> None:

@@ -24,7 +24,7 @@ unset RANK WORLD_SIZE LOCAL_RANK
 export MASTER_ADDR=$(hostname)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 srun --nodes=4 --ntasks=4 --cpus-per-task=16 --kill-on-bad-exit=1 leconvert probe train \
---root=hf://buckets/lab/set --mode=sarm --device=cuda --steps=100000 --out-dir=run1 \
+--root=hf://buckets/lab/set --mode=sarm --device=cuda --out-dir=run1 --steps=100000 \
 --resume-from=last
 JOB
 )
@@ -41,6 +41,20 @@ def test_the_launcher_word_for_word(leconvert: Leconvert) -> None:
         code=0,
     )
     assert printed.stdout == LAUNCHER
+
+
+def test_a_job_does_not_get_the_libraries_of_the_machine_that_submits_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from leconvert.cli import main
+
+    begun: list[None] = []
+    monkeypatch.setattr("leconvert.cli.probe_jobs.start_with_ffmpeg", lambda: begun.append(None))
+    words = ["probe", "train", "--root", "nowhere"]
+    assert main([*words, "--submit", "--dry-run"]) == 0
+    assert begun == []
+    assert main(words) == 3
+    assert begun == [None]
 
 
 def test_it_trains_resumes_and_tells_the_outcome(
@@ -77,6 +91,7 @@ def test_it_trains_resumes_and_tells_the_outcome(
         (("--gpus", "99", "--device", "cuda"), 14, "GPUs of this machine"),
         (("--dummy", "--resume-from", "last"), 2, "which makes no checkpoints"),
         (("--steps", "0"), 2, "--steps must be at least 1"),
+        (("--learning-rate", "nan"), 2, "--learning-rate must be at least 0, not nan"),
         (("--resume-from", "nowhere"), 14, "nowhere is not a complete checkpoint"),
         (("--rank", "0"), 2, "rank and world_size must be given together"),
         (("--rank", "0", "--world-size", "2"), 14, "ranks cannot connect"),

@@ -29,8 +29,9 @@ FLAGS: dict[str, str | None] = {
 # At the top of a result, or below its `options`.
 KEYS = {
     "batch_size", "data_files_root", "decode_pct", "decoded_frames_per_s", "episode_pool_size",
-    "fetch_pct", "first_batch_latency_s", "frames_per_s_node", "loaded_episodes", "loader",
-    "max_buffer_input_shards", "num_shards", "num_workers", "p50_sample_latency_ms",
+    "fetch_pct", "first_batch_latency_s", "fps", "frames_per_s_node",
+    "image_shape", "loaded_episodes", "loader", "max_buffer_input_shards", "num_cameras",
+    "num_shards", "num_workers", "p50_sample_latency_ms",
     "p95_sample_latency_ms", "p99_sample_latency_ms", "peak_rss_gb", "rank", "samples_measured",
     "samples_per_s", "scenario", "shuffle_randomness_frac", "single_proc_samples_per_s",
     "steady_window_s", "total_time_s", "video_decoder_cache", "wallclock_s", "world_size",

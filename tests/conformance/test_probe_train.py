@@ -17,12 +17,11 @@ from tests.ranks import free_port, run_as_ranks
 
 from leconvert.api import convert
 from leconvert.bench.loaders import open_stream_loader
-from leconvert.bench.options import RunOptions
+from leconvert.bench.options import RunOptions, TrainOptions
 from leconvert.bench.training import (
     Ranks,
     StepFacts,
     TrainingLog,
-    TrainOptions,
     checkpoint_dir,
     newest_checkpoint,
     read_checkpoint,

@@ -60,6 +60,9 @@ __all__ = [
     "after_kills",
     "after_trial",
     "overwriting_trial",
+    "own_card",
+    "own_file",
+    "own_key",
     "run_scene",
     "to_the_end",
 ]
@@ -372,15 +375,15 @@ def _edited(scene: Scene, edit: Callable[[Path], object]) -> bool:
     return True
 
 
-def _card(result: Path) -> None:
+def own_card(result: Path) -> None:
     (result / "README.md").write_text("# Of the user's own making\n")
 
 
-def _key(result: Path) -> None:
+def own_key(result: Path) -> None:
     edit_info(result, lambda info: info.update(license="the user's"))
 
 
-def _further_file(result: Path) -> None:
+def own_file(result: Path) -> None:
     (result / "meta" / "notes.txt").write_text("the user's")
 
 
@@ -410,9 +413,9 @@ AFTERWARDS: Mapping[str, Callable[[Scene], bool]] = {
     "foreign at old": _foreign_old,
     "foreign at target": _foreign_target,
     "second conversion": _second_conversion,
-    "card edited": lambda scene: _edited(scene, _card),
-    "key added": lambda scene: _edited(scene, _key),
-    "file added": lambda scene: _edited(scene, _further_file),
+    "card edited": lambda scene: _edited(scene, own_card),
+    "key added": lambda scene: _edited(scene, own_key),
+    "file added": lambda scene: _edited(scene, own_file),
     "former states cleaned": _cleaned,
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lab_kit import Network, wait_until
+from lab_kit import Network, processes_that, wait_until
 from nfs_conversion import Ground
 from nfs_hosts import NfsLab
 from nfs_scenarios import SCENARIOS, brief, build
@@ -23,13 +23,9 @@ pytestmark = pytest.mark.lab
 PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "lab" / "run.py"
 
 
-def kernels_of(folder: Path) -> list[int]:
+def kernels_of(folder: Path) -> list[psutil.Process]:
     """Return the processes that were started with a lab's folder in their command line."""
-    return [
-        process.info["pid"]
-        for process in psutil.process_iter(["pid", "cmdline"])
-        if any(f"uml_dir={folder}/" in word for word in process.info["cmdline"] or [])
-    ]
+    return processes_that(lambda one: any(f"uml_dir={folder}/" in word for word in one.cmdline()))
 
 
 def test_two_hosts_race_and_one_of_them_loses_power(tmp_path: Path) -> None:

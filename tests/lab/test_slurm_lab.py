@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lab_kit import wait_until
+from lab_kit import processes_that, wait_until
 from slurm_cluster import SlurmCluster
 from slurm_scenarios import SCENARIOS, Ground, build
 
@@ -23,16 +23,9 @@ DAEMONS = {"munged", "slurmctld", "slurmd"}
 
 def daemons_of(folder: Path) -> list[str]:
     """Return the names of the daemons that were started with this cluster's configuration."""
-    found = []
-    for process in psutil.process_iter(["name"]):
-        try:
-            if process.info["name"] in DAEMONS and process.environ().get("SLURM_CONF") == str(
-                folder / "slurm.conf"
-            ):
-                found.append(process.info["name"])
-        except psutil.Error:  # it ended while it was looked at
-            continue
-    return sorted(found)
+    wanted = ("SLURM_CONF", str(folder / "slurm.conf"))
+    found = processes_that(lambda one: one.name() in DAEMONS and wanted in one.environ().items())
+    return sorted(daemon.name() for daemon in found)
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +63,5 @@ def test_daemons_end_with_a_builder_that_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: not daemons_of(folder), 30, "The end of all daemons")
 
 
-def jobs() -> list[int]:
-    return [
-        process.info["pid"]
-        for process in psutil.process_iter(["pid", "cmdline"])
-        if process.info["cmdline"] == JOB
-    ]
+def jobs() -> list[psutil.Process]:
+    return processes_that(lambda process: process.cmdline() == JOB)

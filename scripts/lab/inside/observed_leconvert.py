@@ -34,7 +34,7 @@ class Journal:
 
     def __call__(self, event: str, **fields: object) -> None:
         """Append one event, whole."""
-        line = json.dumps({"event": event, "pid": os.getpid(), **fields}) + "\n"
+        line = json.dumps({"event": event, **fields}) + "\n"
         with self._lock:
             os.write(self._descriptor, line.encode())
 
@@ -82,10 +82,9 @@ def halt_at(place: str, tell: Journal, go: Path) -> None:
     def halting(original: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
             if next(calls) == int(number):
-                tell("halted", place=place)
+                tell("halted")
                 while go.name not in os.listdir(go.parent):  # noqa: PTH208
                     time.sleep(_LOOK_SECONDS)  # the file is made outside this kernel
-                tell("going on", place=place)
             return original(*arguments, **options)
 
         return called
@@ -106,7 +105,6 @@ def main() -> int:
     report_leases(tell)
     if options.halt:
         halt_at(options.halt, tell, options.events / f"{options.name}.go")
-    tell("began")
     return leconvert(options.arguments)
 
 

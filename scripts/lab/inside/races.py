@@ -17,10 +17,9 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from leconvert.run.leasing import Lease, LeaseStore, WorkerIdentity
-from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.records import WorkDir
 
 RUN_ID = "races"
 _BETWEEN_SECONDS = 0.04
@@ -52,25 +51,18 @@ def wait_for(moment: float) -> None:
         pass
 
 
-def open_store(run: RunPaths, lease_seconds: float) -> LeaseStore:
-    """Return this process's access to the leases."""
-    return LeaseStore(run, WorkerIdentity.of_this_process(), lease_seconds=lease_seconds)
-
-
-def race_for_claims(run: RunPaths, batches: int, start: float) -> dict[str, Any]:
-    """Try to claim each batch at the same moment as the others."""
-    store = open_store(run, lease_seconds=3600)
+def race_for_claims(store: LeaseStore, batches: int, start: float) -> list[int]:
+    """Try to claim each batch at the same moment as the others; return those that were won."""
     won = []
     for batch in range(batches):
         wait_for(start + batch * _BETWEEN_SECONDS + random.uniform(0, _CHANCE_SECONDS))
         if store.claim(batch) is not None:
             won.append(batch)
-    return {"token": store.worker.token, "won": won}
+    return won
 
 
-def race_to_publish(run: RunPaths, batches: int, start: float) -> dict[str, Any]:
+def race_to_publish(store: LeaseStore, batches: int, start: float) -> list[int]:
     """Hold each batch, as others do after it expired, and publish at the same moment as they."""
-    store = open_store(run, lease_seconds=1e-6)  # everybody expires at once
     leases: list[Lease] = []
     for batch in range(batches):
         lease = None
@@ -86,19 +78,20 @@ def race_to_publish(run: RunPaths, batches: int, start: float) -> dict[str, Any]
         wait_for(start + lease.batch_id * _BETWEEN_SECONDS + chance)
         if lease.publish_done({"shards": []}) == "won":
             won.append(lease.batch_id)
-    return {
-        "token": store.worker.token,
-        "won": won,
-        "generations": sorted({lease.generation for lease in leases}),
-    }
+    return won
 
 
 def main() -> None:
     kind, folder, batches, start = sys.argv[1:]
     run = WorkDir(Path(folder)).run(RUN_ID)
     run.ensure()
-    race = {"claims": race_for_claims, "publications": race_to_publish}[kind]
-    print(json.dumps(race(run, int(batches), float(start) + clock_offset())))
+    # Everybody holds what is published: there leases expire at once.
+    lease_seconds, race = {
+        "claims": (3600, race_for_claims), "publications": (1e-6, race_to_publish)
+    }[kind]  # fmt: skip
+    store = LeaseStore(run, WorkerIdentity.of_this_process(), lease_seconds=lease_seconds)
+    won = race(store, int(batches), float(start) + clock_offset())
+    print(json.dumps({"token": store.worker.token, "won": won}))
 
 
 if __name__ == "__main__":

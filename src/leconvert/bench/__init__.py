@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ResampleOptions,
         Resources,
         RunOptions,
+        TrainOptions,
         dataset_place,
     )
     from leconvert.bench.resampling import everything, run_resample
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
         summary_job,
         training_job,
     )
-    from leconvert.bench.training import StepFacts, TrainOptions, TrainReport, train
+    from leconvert.bench.training import StepFacts, TrainReport, train
 
 __all__ = [
     "Comparison",
@@ -108,7 +109,7 @@ _NAMES = {
     ),
     "lerobot_training": ("train_with_lerobot",),
     "loaders": ("open_stream_loader",),
-    "options": ("ResampleOptions", "Resources", "RunOptions", "dataset_place"),
+    "options": ("ResampleOptions", "Resources", "RunOptions", "TrainOptions", "dataset_place"),
     "resampling": ("everything", "run_resample"),
     "results": (
         "SummaryLine",
@@ -134,7 +135,7 @@ _NAMES = {
         "summary_job",
         "training_job",
     ),
-    "training": ("StepFacts", "TrainOptions", "TrainReport", "train"),
+    "training": ("StepFacts", "TrainReport", "train"),
 }
 
 __getattr__ = lazy_names(__name__, _NAMES, title="The probe")

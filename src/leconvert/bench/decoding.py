@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import cycle, pairwise
 from multiprocessing import get_context
@@ -39,13 +39,13 @@ from leconvert.bench.environment import (
 )
 from leconvert.bench.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
-from leconvert.support.errors import LeconvertError, ProbeError, UsageError
+from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import allowed_cores
 from leconvert.transfer.files import Files, files_at
 
 if TYPE_CHECKING:
-    from leconvert.loading import Backend, DatasetMeta
+    from leconvert.loading import DatasetMeta
 
 Access = Literal["sequential", "random"]
 
@@ -64,37 +64,13 @@ Stretch = tuple[int, float]
 """The work of one process in one stretch: frames decoded, and seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitPlan:
-    """How the limit is measured."""
-
-    processes: int  # processes that decode at once; one process is measured, too
-    seconds: float  # length of each stretch
-    backend: Backend
-    device: str = "cpu"  # the decoding device: ``cpu``, ``cuda`` or ``cuda:N``
-    seed: int = 0  # of random access
-
-
-def run_limit(
-    root: str,
-    *,
-    data_files_root: str | None = None,
-    revision: str | None = None,
-    processes: int | None = None,
-    duration_s: float = 10.0,
-    decode_device: str = "cpu",
-    seed: int = 0,
-) -> dict[str, Any]:
+def run_limit(options: RunOptions, processes: int | None = None) -> dict[str, Any]:
     """Measure how fast the videos of a dataset decode.
 
     Args:
-        root: The dataset, a folder or URL.
-        data_files_root: Folder or URL of ``data/`` and ``videos/``, if not ``root``.
-        revision: Branch, tag or commit on the Hub.
+        options: The dataset, the seconds of each stretch, the device, and the seed of random
+            access.
         processes: Number of processes; one per core by default.
-        duration_s: Seconds of each stretch.
-        decode_device: ``cpu``, ``cuda`` or ``cuda:N``.
-        seed: Seed of random access.
 
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it.
@@ -103,26 +79,19 @@ def run_limit(
         ProbeError: The dataset has no videos, or a decoding process failed.
     """
     document = begin_document("limit")
-    backend = loading.choose_backend("auto", decode_device)
-    meta, files = opened_dataset(root, data_files_root, revision)
+    options, processes = options.placed(), processes or allowed_cores()
+    backend = loading.choose_backend("auto", options.decode_device)
+    meta, files = opened_dataset(str(options.root), options.data_files_root, options.revision)
     paths = videos_to_decode(meta)
-    plan = LimitPlan(processes or allowed_cores(), duration_s, backend, decode_device, seed)
-    rates = measure_limit(files, paths, plan)
+    rates = measure_limit(files, paths, options, processes)
+    names = ("root", "data_files_root", "revision", "duration_s", "decode_device", "seed")
     return document | {
         "limit_frames_per_s": limit_of(rates),
         "rates": rates,
         "files_decoded": len(paths),
         "decoder": {"backend": backend},
         "dataset": dataset_record(meta, files),
-        "options": {
-            "root": root,
-            "data_files_root": data_files_root,
-            "revision": revision,
-            "processes": plan.processes,
-            "duration_s": duration_s,
-            "decode_device": decode_device,
-            "seed": seed,
-        },
+        "options": {"processes": processes, **{name: getattr(options, name) for name in names}},
         "host": host_record(),
         "versions": versions_record(),
     }
@@ -154,7 +123,9 @@ def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
     return [path for paths in cameras for path in paths[:: -(-len(paths) // each)]]
 
 
-def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[dict[str, Any]]:
+def measure_limit(
+    files: Files, paths: Sequence[str], options: RunOptions, processes: int
+) -> list[dict[str, Any]]:
     """Decode by one process and by all, in both ways, and return the rates.
 
     Files of remote datasets are downloaded whole first.
@@ -168,14 +139,14 @@ def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[d
             local.append(opened.path)
         return [
             _rate(access, stretches)
-            for processes in sorted({1, plan.processes})
+            for number in sorted({1, processes})
             for access, stretches in zip(
-                ACCESSES, zip(*_decoded_by(processes, local, plan), strict=True), strict=True
+                ACCESSES, zip(*_decoded_by(number, local, options), strict=True), strict=True
             )
         ]
 
 
-def _decoded_by(processes: int, paths: Sequence[str], plan: LimitPlan) -> list[list[Stretch]]:
+def _decoded_by(processes: int, paths: Sequence[str], options: RunOptions) -> list[list[Stretch]]:
     """Return the stretches of each process.
 
     Raises:
@@ -188,7 +159,9 @@ def _decoded_by(processes: int, paths: Sequence[str], plan: LimitPlan) -> list[l
     context.set_forkserver_preload(preload)
     start = context.Barrier(processes)
     with ProcessPoolExecutor(processes, context, _share, (start,)) as pool:
-        parts = [pool.submit(decode_stretches, plan, number, paths) for number in range(processes)]
+        parts = [
+            pool.submit(decode_stretches, options, number, paths) for number in range(processes)
+        ]
     errors = [error for part in parts if (error := part.exception()) is not None]
     if not errors:
         return [part.result() for part in parts]
@@ -221,22 +194,16 @@ def limit_of(rates: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def known_limit(
-    options: RunOptions,
-    meta: DatasetMeta,
-    files: Files,
-    results_dir: Path | None,
-    *,
-    backend: Backend,
+    options: RunOptions, meta: DatasetMeta, files: Files, results_dir: Path | None
 ) -> dict[str, Any] | None:
     """Return the limit for a run: measured now if asked for, else from an earlier result."""
     if not meta.video_keys:
         return None
     if not options.with_limit:
         return find_limit(results_dir, meta, options.decode_device) if results_dir else None
-    plan = LimitPlan(
-        allowed_cores(), options.limit_duration_s, backend, options.decode_device, options.seed
-    )
-    return _limit_record("measured", measure_limit(files, videos_to_decode(meta), plan))
+    asked = replace(options, duration_s=options.limit_duration_s)
+    rates = measure_limit(files, videos_to_decode(meta), asked, allowed_cores())
+    return _limit_record("measured", rates)
 
 
 def find_limit(folder: Path, meta: DatasetMeta, device: str) -> dict[str, Any] | None:
@@ -273,21 +240,21 @@ def _share(start: Barrier) -> None:
     _start = start
 
 
-def decode_stretches(plan: LimitPlan, number: int, paths: Sequence[str]) -> list[Stretch]:
+def decode_stretches(options: RunOptions, number: int, paths: Sequence[str]) -> list[Stretch]:
     """Be one process: open the files, then decode in both ways, in step with the others."""
     try:
-        opened = [_Clip(path, plan.backend, plan.device) for path in paths]
+        opened = [_Clip(path, options.decode_device) for path in paths]
         clips = [clip for clip in opened if clip.num_frames]
         if not clips:
             raise ValueError("no video file contains a frame")
         done: list[Stretch] = []
         for access in ACCESSES:
-            calls = _calls(clips, access, plan.seed + number)
+            calls = _calls(clips, access, options.seed + number)
             _, warm = next(calls)
             warm()  # the first frame of a decoder costs more than any other
             _start.wait(_PATIENCE_SECONDS)
-            done.append(_timed(calls, plan.seconds))
-            _start.wait(_PATIENCE_SECONDS + plan.seconds)
+            done.append(_timed(calls, options.duration_s))
+            _start.wait(_PATIENCE_SECONDS + options.duration_s)
     except BaseException:
         _start.abort()  # the others must not wait for ever
         raise
@@ -297,7 +264,8 @@ def decode_stretches(plan: LimitPlan, number: int, paths: Sequence[str]) -> list
 class _Clip:
     """A file, opened with the decoder of `EpisodeStream`."""
 
-    def __init__(self, path: str, backend: Backend, device: str) -> None:
+    def __init__(self, path: str, device: str) -> None:
+        backend = loading.choose_backend("auto", device)
         opened = files_at(Path(path).parent).open(Path(path).name)
         clip = loading.open_clip(opened, keep_index=backend == "pyav")
         self._decoder = loading.open_decoder(clip, backend, device=device)
@@ -386,14 +354,11 @@ def video_facts(path: str) -> dict[str, Any] | None:
     Returns:
         None if the file is no video.
     """
-    import av
-
-    from leconvert.media.pyav import open_container
+    from leconvert.media.pyav import opened_video
 
     keyframes: list[int] = []
     reordered = False
-    with suppress(av.error.FFmpegError, OSError, IndexError), open_container(path) as container:
-        stream = container.streams.video[0]
+    with suppress(UnreadableSourceError), opened_video(path) as (container, stream):
         for number, packet in enumerate(container.demux(stream)):
             if not packet.size or number >= _PACKETS_LOOKED_AT:
                 break

@@ -8,9 +8,10 @@ import importlib.util
 import os
 import platform
 import re
+import secrets
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -192,8 +193,8 @@ def link_ffmpeg(links: Path) -> str:
     links.mkdir(parents=True, exist_ok=True, mode=0o700)
     for match in found:
         link = links / f"{match['name']}.so.{match['major']}"
-        fresh = links / f".{link.name}.{os.getpid()}"
-        fresh.unlink(missing_ok=True)
+        # Hosts may share the folder, and processes in containers have the same small numbers.
+        fresh = links / f".{link.name}.{secrets.token_hex(4)}"
         fresh.symlink_to(libraries / match[0])
         fresh.replace(link)
     return f"{links.resolve()}{os.pathsep}{libraries}"
@@ -226,7 +227,6 @@ def restart_environment(environment: Mapping[str, str] = os.environ) -> dict[str
 
 
 def start_again_with_ffmpeg(
-    command: Sequence[str] | None = None,
     *,
     find: Callable[[], FoundFfmpeg | None] = find_ffmpeg,
     execute: Callable[[str, list[str], dict[str, str]], object] = os.execve,
@@ -240,10 +240,9 @@ def start_again_with_ffmpeg(
     environment = restart_environment()
     if environment is None:
         return
-    arguments = sys.orig_argv[1:] if command is None else command
     sys.stdout.flush()
     sys.stderr.flush()
-    execute(sys.executable, [sys.executable, *arguments], environment)
+    execute(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 # Measurements while something else runs: memory of a process tree, and the use of a GPU.
@@ -296,16 +295,15 @@ class Sampler[Sample]:
 
 
 class TreeMemory(Sampler[tuple[int, int | None]]):
-    """Records the peaks of a process tree, from `start` on.
+    """Records the peaks of this process and its descendants, from `start` on.
 
     Call `start` after all processes have been forked, since forking is unsafe while threads run.
     Shared memory through which workers hand over tensors counts as soon as a process has touched
     it.
     """
 
-    def __init__(self, pid: int | None = None, *, every_seconds: float = 0.5) -> None:
-        pid = os.getpid() if pid is None else pid
-        super().__init__(lambda: tree_memory(pid), every_seconds=every_seconds)
+    def __init__(self, *, every_seconds: float = 0.5) -> None:
+        super().__init__(lambda: tree_memory(os.getpid()), every_seconds=every_seconds)
 
     @property
     def peak_rss_bytes(self) -> int:

@@ -16,7 +16,7 @@ from lerobot.datasets.dataset_reader import DatasetReader
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
 from lerobot.datasets.video_utils import VideoDecoderCache
-from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
+from torch.utils.data import DataLoader, DistributedSampler, default_collate, get_worker_info
 
 from leconvert.bench.loaders import (
     WORKER_KEY,
@@ -27,6 +27,7 @@ from leconvert.bench.loaders import (
     loader_settings,
     timed_calls,
 )
+from leconvert.bench.options import RunOptions
 from leconvert.loading import Counters, StreamFacts
 from leconvert.support.errors import UsageError
 
@@ -85,25 +86,6 @@ def _taken_out(sample: dict[str, Any]) -> list[tuple[str, str]]:
     return [(key.removeprefix(_FAILED), sample.pop(key)) for key in marks]
 
 
-class _ShuffledShare(Sampler[int]):
-    """A new permutation of all frames each epoch; each rank takes its share."""
-
-    def __init__(self, length: int, seed: int, rank: int, world_size: int) -> None:
-        self._length = length
-        self._seed = seed
-        self._rank = rank
-        self._world_size = world_size
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self._seed + self.epoch)
-        order = torch.randperm(self._length, generator=generator)
-        yield from order[self._rank :: self._world_size].tolist()
-
-    def __len__(self) -> int:
-        return len(range(self._rank, self._length, self._world_size))
-
-
 class _LeRobotUnderTest(LoaderUnderTest):
     """The common part of both loaders."""
 
@@ -131,25 +113,46 @@ class _LeRobotUnderTest(LoaderUnderTest):
     def _cache(self) -> _CountingCache:
         return _CountingCache(self._counters, self.subject.options.video_decoder_cache_size)
 
-    def _place(self) -> dict[str, Any]:
-        """Return the arguments for the dataset's location."""
-        options = self.subject.options
-        if options.data_files_root is not None:
-            raise UsageError(
-                f"The loader {options.loader} does not support --data-files-root.",
-                next_step="Use --loader stream, or leave --data-files-root out.",
-            )
-        root = str(options.root)
-        if "://" not in root:
-            return {"repo_id": options.repo_id or _LOCAL_NAME, "root": root}
-        name = root.removeprefix("hf://datasets/").strip("/")
-        if "://" in name:
-            raise UsageError(
-                f"The loader {options.loader} cannot read {root}.",
-                next_step="Choose --loader stream, or give a local folder or hf://datasets/….",
-            )
-        revision = {} if options.revision is None else {"revision": options.revision}
-        return {"repo_id": name, **revision}
+
+def _place(options: RunOptions) -> dict[str, Any]:
+    """Return the arguments of LeRobot's classes for a dataset's location."""
+    if options.data_files_root is not None:
+        raise UsageError(
+            f"The loader {options.loader} does not support --data-files-root.",
+            next_step="Use --loader stream, or leave --data-files-root out.",
+        )
+    root = str(options.root)
+    if "://" not in root:
+        return {"repo_id": options.repo_id or _LOCAL_NAME, "root": root}
+    name = root.removeprefix("hf://datasets/").strip("/")
+    if "://" in name:
+        raise UsageError(
+            f"The loader {options.loader} cannot read {root}.",
+            next_step="Choose --loader stream, or give a local folder or hf://datasets/….",
+        )
+    revision = {} if options.revision is None else {"revision": options.revision}
+    return {"repo_id": name, **revision}
+
+
+def open_map(
+    options: RunOptions,
+    deltas: Mapping[str, Sequence[float]],
+    episodes: Sequence[int] | None = None,
+    *,
+    return_uint8: bool = True,
+) -> LeRobotDataset:
+    """Open LeRobot's map-style dataset; with all episodes an item has its frame's number."""
+    return LeRobotDataset(
+        **_place(options),
+        episodes=None if episodes is None else list(episodes),
+        delta_timestamps=_windows(deltas),
+        tolerance_s=options.tolerance_s,
+        return_uint8=return_uint8,
+    )
+
+
+def _windows(deltas: Mapping[str, Sequence[float]]) -> dict[str, list[float]] | None:
+    return {key: list(seconds) for key, seconds in deltas.items()} or None
 
 
 class MapUnderTest(_LeRobotUnderTest):
@@ -158,24 +161,24 @@ class MapUnderTest(_LeRobotUnderTest):
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         options = subject.options
-        self.dataset = LeRobotDataset(
-            **self._place(),
-            episodes=None if subject.episodes is None else list(subject.episodes),
-            delta_timestamps=subject.windows(),
-            tolerance_s=options.tolerance_s,
-            return_uint8=True,
-        )
+        self.dataset = open_map(options, subject.deltas, subject.episodes)
+        self.backend = self.dataset._video_backend  # noqa: SLF001 - LeRobot chose it
         # Workers inherit it, each with decoders of its own.
         video_utils._default_decoder_cache = self._cache()  # noqa: SLF001
-        self._sampler = _ShuffledShare(
-            len(self.dataset), options.seed, options.rank or 0, options.world_size or 1
+        # The ranks stay disjoint, and one without frames gets none.
+        self._sampler: Any = DistributedSampler(
+            self.dataset,
+            num_replicas=options.world_size or 1,
+            rank=options.rank or 0,
+            seed=options.seed,
+            drop_last=True,
         )
         self.num_shards = len(subject.meta.table.data.paths)
         self.loaded_episodes = self.dataset.num_episodes
 
     @override
     def open_epoch(self, epoch: int) -> Iterable[Sample]:
-        self._sampler.epoch = epoch
+        self._sampler.set_epoch(epoch)
         return self._batches(sampler=self._sampler)
 
     @override
@@ -192,6 +195,8 @@ class MapUnderTest(_LeRobotUnderTest):
 class StreamingUnderTest(_LeRobotUnderTest):
     """``StreamingLeRobotDataset`` as released; it supports neither ranks nor chosen episodes."""
 
+    backend = "torchcodec"
+
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         options = subject.options
@@ -204,8 +209,8 @@ class StreamingUnderTest(_LeRobotUnderTest):
             self.notes += ("stream-lerobot ignores ranks: every process loads everything",)
         self.pool_size = options.episode_pool_size or _FRAMES_BUFFERED
         self.dataset = StreamingLeRobotDataset(
-            **self._place(),
-            delta_timestamps=subject.windows(),
+            **_place(options),
+            delta_timestamps=_windows(subject.deltas),
             tolerance_s=options.tolerance_s,
             buffer_size=self.pool_size,
             max_num_shards=options.max_buffer_input_shards or _MOST_SHARDS,

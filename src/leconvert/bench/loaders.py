@@ -33,6 +33,7 @@ from leconvert.loading import (
     EpisodeStream,
     StreamFacts,
     StreamLoader,
+    choose_backend,
     find_rank,
     load_meta,
     local_rank,
@@ -277,10 +278,6 @@ class Subject:
     deltas: Deltas  # windows in seconds by feature; empty for none
     episodes: Sequence[int] | None  # indices of the episodes of this node's share; None for all
 
-    def windows(self) -> dict[str, list[float]] | None:
-        """Return the windows in LeRobot's form."""
-        return {key: list(seconds) for key, seconds in self.deltas.items()} or None
-
 
 SampleToCheck = tuple[Sample, Mapping[str, str]]
 """A sample, and the cameras with a frame that could not be decoded, each with the reason."""
@@ -290,6 +287,7 @@ class LoaderUnderTest(ABC):
     """An opened loader.
 
     Attributes:
+        backend: The library that decodes its videos.
         num_shards: Number of pieces that its workers can take in parallel.
         loaded_episodes: Number of episodes that this process loads.
         pool_size: Number of episodes that it mixes (frames for LeRobot's streaming class); None if
@@ -297,6 +295,7 @@ class LoaderUnderTest(ABC):
         notes: Remarks for the reader of a result.
     """
 
+    backend: str
     num_shards: int
     loaded_episodes: int
     pool_size: int | None = None
@@ -406,6 +405,7 @@ class StreamUnderTest(LoaderUnderTest):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
+        self.backend = choose_backend("auto", subject.options.decode_device)
         self._stream = self._opened(subject)
         settings = loader_settings(subject.options)
         self._loader = StreamLoader(self._stream, **settings)

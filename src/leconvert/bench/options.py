@@ -96,11 +96,11 @@ def _is_time(value: object) -> bool:
 class Resources:
     """The resources that one job requests; all but ``nodes`` are per node."""
 
-    nodes: int = 1  # nodes, each with one loading process
-    cpus: int = 16  # cores of a node
-    mem: str = "64G"  # memory of a node in the scheduler's notation, such as ``32G``
-    time: str = "00:30:00"  # the longest run time, ``HH:MM:SS``
-    gpus: int = 0  # GPUs of a node
+    nodes: int = flag(1, "number of nodes, each with one process", "N")
+    cpus: int = flag(16, "cores of each node", "N")
+    mem: str = flag("64G", "memory of each node, such as 64G", "SIZE")
+    time: str = flag("00:30:00", "the longest run time", "HH:MM:SS")
+    gpus: int = flag(0, "GPUs of each node", "N")
 
 
 Source = Literal["local", "hub", "bucket", "warmed_bucket"]
@@ -190,7 +190,7 @@ class RunOptions:
         "hf://buckets/ORG/NAME (default: the local copy of --repo-id, otherwise the "
         "Hub)",
         "DIR|URL",
-        names=("--root", "--local-root"),
+        names=("--local-root", "--root"),
     )
     repo_id: str | None = flag(None, "the dataset's name on the Hub", "ORG/NAME")
     data_files_root: str | None = flag(
@@ -238,14 +238,14 @@ class RunOptions:
         "number of episodes that stream mixes, or of frames that stream-lerobot buffers",
         "N",
         whole(1),
-        names=("--episode-pool-size", "--buffer-size"),
+        names=("--buffer-size", "--episode-pool-size"),
     )
     max_buffer_input_shards: int | None = flag(
         None,
         "number of files that stream-lerobot reads side by side; other loaders ignore it",
         "N",
         whole(1),
-        names=("--max-buffer-input-shards", "--max-num-shards"),
+        names=("--max-num-shards", "--max-buffer-input-shards"),
     )
     video_decoder_cache_size: int | None = flag(
         None, "maximum number of open decoders in each worker", "N", whole(1)
@@ -274,7 +274,7 @@ class RunOptions:
         "cpu",
         "the device to decode on: cpu (default), or cuda with NVDEC (only stream)",
         "DEVICE",
-        names=("--decode-device", "--video-decode-device"),
+        names=("--video-decode-device", "--decode-device"),
     )
     rank: int | None = flag(
         None, "number of this process, counted from 0 (default: from the launcher)", "N", whole(0)
@@ -401,6 +401,48 @@ def _check_known(name: str, value: str | None, known: Collection[str]) -> None:
         )
 
 
+# The options of ``probe train``.
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """The options of a training, beside those of its loader."""
+
+    out_dir: Path = flag(
+        Path("probe-train"),
+        "the folder for checkpoints and the log (default: probe-train)",
+        "DIR",
+        Path,
+    )
+    steps: int = flag(
+        200, "number of steps, including the steps before a resume (default: 200)", "N", int
+    )
+    windows: Deltas | None = None  # the stream's delta_timestamps
+    learning_rate: float = flag(1e-3, "learning rate of the optimizer (default: 0.001)", "X", float)
+    seed: int = 0  # seed of the weights; the stream has the seed of the order
+    log_every: int = flag(10, "log every N steps (default: 10)", "N", int)
+    # The last step always makes a checkpoint.
+    save_every: int = flag(50, "write a checkpoint every N steps (default: 50)", "N", int)
+    resume_from: str | None = flag(
+        None,
+        "a checkpoint to continue from; last: the newest checkpoint in --out-dir, if there is one",
+        "DIR|last",
+    )
+    dummy: bool = flag(False, "only load data and log the speed; do not train")
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "log_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
+        if not 0 <= self.learning_rate < math.inf:
+            raise UsageError(f"--learning-rate must be at least 0, not {self.learning_rate}.")
+        if self.dummy and self.resume_from:
+            raise UsageError(
+                "--resume-from does not work with --dummy, which makes no checkpoints."
+            )
+
+
 # The options of ``probe resample``.
 
 
@@ -421,7 +463,7 @@ class ResampleOptions:
         None,
         "use the numeric columns of this v3.0 dataset",
         "DIR|URL",
-        names=("--dataset", "--root"),
+        names=("--root", "--dataset"),
     )
     hdf5: str | None = flag(None, "use this file of robomimic", "FILE")
     source_hz: float | None = flag(

@@ -504,13 +504,13 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
 def _results(
     options: ResampleOptions, task: ResampledBatches, sizes: Sequence[int], progress: Progress
 ) -> list[dict[str, Any]]:
-    pipelines = [Pipeline("baseline", task)] if options.mode != "batched" else []
-    if options.mode != "baseline":
-        names = ("batched", "table") if options.preload else ("batched",)
-        pipelines += [
-            Pipeline(name, task, dtype, device)
-            for device, dtype, name in product(options.devices, options.dtypes, names)
-        ]
+    paths = paths_of(options.mode, task, num_workers=0)
+    pipelines = [Pipeline("baseline", task)] if "baseline" in paths else []
+    pipelines += [
+        Pipeline(path, task, dtype, device)
+        for device, dtype, path in product(options.devices, options.dtypes, paths)
+        if path != "baseline"
+    ]
     rows: list[dict[str, Any]] = []
     with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
         for batch_size in sizes:

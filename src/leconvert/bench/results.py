@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from leconvert.support.errors import ProbeError, StorageError, UsageError
 from leconvert.support.extras import missing_package
@@ -364,7 +364,6 @@ def require_matplotlib() -> None:
 
 def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:
     """Draw throughput, latency, randomness and distance to the limit as ``STEM-NAME.png``."""
-    require_matplotlib()
     figures = {
         "throughput": _bars(
             lines,
@@ -557,7 +556,6 @@ _SIZE_INCHES = (7.5, 4.5)
 
 def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
     """Draw all plots into a folder and return their paths."""
-    require_matplotlib()
     results, compared = document["results"], document["speedups"]
     figures = {
         "throughput": _lines(
@@ -586,18 +584,6 @@ def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
     return _saved(figures, out_dir, stem)
 
 
-class _Point(NamedTuple):
-    """A figure over all repeats, with the least and the greatest of single repeats."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def is_in_doubt(self) -> bool:
-        return self.high - self.low > _DISAGREEING_SHARE * self.value
-
-
 def _lines(
     rows: Sequence[Mapping[str, Any]],
     keys: Mapping[str, tuple[str, Callable[..., float]]],
@@ -616,31 +602,32 @@ def _lines(
     """
     from matplotlib.figure import Figure
 
-    series: dict[str, dict[int, _Point]] = {}
+    # The points of each line: size, figure, and the least and the greatest of its repeats.
+    series: dict[str, list[tuple[int, float, float, float]]] = {}
     for row in rows:
         for suffix, (key, of_repeat) in keys.items():
             label = f"{row['way']} {row['dtype']} {row['device']} {suffix}".strip()
             repeats = [of_repeat(row, repeat) for repeat in row["raw"]]
-            point = _Point(row[key], min(repeats), max(repeats))
-            series.setdefault(label, {})[row["batch_size"]] = point
+            point = row["batch_size"], row[key], min(repeats), max(repeats)
+            series.setdefault(label, []).append(point)
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
     for label, points in series.items():
-        in_doubt = [size for size, point in points.items() if point.is_in_doubt]
-        (line,) = axes.plot(
-            list(points),
-            [point.value for point in points.values()],
-            marker="o",
-            label=f"{label} ({_DISAGREE})" if in_doubt else label,
-        )
-        lows, highs = ([point[which] for point in points.values()] for which in (1, 2))
-        axes.vlines(list(points), lows, highs, color=line.get_color(), linewidth=1)
-        values = [points[size].value for size in in_doubt]
-        axes.plot(in_doubt, values, "x", color="black", zorder=3)
+        in_doubt = [
+            (size, value)
+            for size, value, low, high in points
+            if high - low > _DISAGREEING_SHARE * value
+        ]
+        sizes, values, lows, highs = zip(*points, strict=True)
+        name = f"{label} ({_DISAGREE})" if in_doubt else label
+        (line,) = axes.plot(sizes, values, marker="o", label=name)
+        axes.vlines(sizes, lows, highs, color=line.get_color(), linewidth=1)
+        for size, value in in_doubt:
+            axes.plot(size, value, "x", color="black", zorder=3)
     if series:
-        sizes = sorted({size for points in series.values() for size in points})
+        ticks = sorted({size for points in series.values() for size, *_ in points})
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.set_xticks(ticks, [str(size) for size in ticks])
         axes.legend(fontsize=8)
         if is_ratio:
             axes.axhline(1, color="black", linewidth=1, linestyle="--")
@@ -658,13 +645,12 @@ def _lines(
     return figure
 
 
-def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, Any]:
+def probe_result(root: Path, *, duration_s: float) -> dict[str, Any]:
     """Measure how fast a v3.0 dataset loads through ``EpisodeStream``.
 
     Args:
         root: The dataset.
         duration_s: Seconds to measure.
-        seed: Seed of the sample order.
 
     Returns:
         The probe's document, as ``docs/formats/probe-result.schema.json`` describes it.
@@ -676,8 +662,7 @@ def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, A
         ended = subprocess.run(
             [
                 sys.executable, "-P", "-m", "leconvert", "probe", "run", "--json",
-                f"--root={root}", f"--duration-s={duration_s}", f"--seed={seed}",
-                f"--out-dir={folder}",
+                f"--root={root}", f"--duration-s={duration_s}", f"--out-dir={folder}",
             ],
             capture_output=True,
             text=True,

@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,6 @@ from leconvert.loading import (
     find_rank,
 )
 from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
-from leconvert.support.extras import missing_package
 from leconvert.support.machine import allowed_cores
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 
@@ -106,8 +104,15 @@ class Comparison:
         return self.samples > 0 and not wrong
 
 
-def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) -> Any:
-    """Open the same dataset with LeRobot's map-style class.
+def compare_with_map(stream: EpisodeStream, samples: int) -> Comparison:
+    """Compare the first samples of a stream with LeRobot's samples of the same numbers.
+
+    Args:
+        stream: The stream; it is iterated in this process.
+        samples: Maximum number of samples.
+
+    Returns:
+        The differences. Frames that LeRobot itself refuses to load are counted separately.
 
     Raises:
         UsageError: The dataset is not local.
@@ -118,36 +123,11 @@ def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) 
             f"{root} is not a local folder, but LeRobot's dataset class reads only local folders.",
             next_step="Download the dataset and give its folder.",
         )
-    try:
-        from lerobot.datasets.lerobot_dataset import LeRobotDataset
-    except ImportError as error:
-        raise missing_package("Comparing with LeRobot needs lerobot", "deep") from error
-    deltas = None if delta_timestamps is None else {k: list(v) for k, v in delta_timestamps.items()}
-    return LeRobotDataset(
-        f"local/{Path(root).name}",
-        root=root,
-        delta_timestamps=deltas,
-        return_uint8=stream.return_uint8,
-    )
+    require_packages("lerobot", "datasets")
+    from leconvert.bench.lerobot_loaders import open_map
 
-
-def compare_with_map(stream: EpisodeStream, samples: int, *, reference: Any = None) -> Comparison:
-    """Compare the first samples of a stream with LeRobot's samples of the same numbers.
-
-    Args:
-        stream: The stream; it is iterated in this process.
-        samples: Maximum number of samples.
-        reference: Samples to compare with, indexed by the number of a frame in the whole dataset;
-            by default those of LeRobot's map-style dataset.
-
-    Returns:
-        The differences. Frames that LeRobot itself refuses to load are counted separately.
-
-    Raises:
-        UsageError: The dataset is not local.
-    """
-    if reference is None:
-        reference = open_map(stream, stream.delta_timestamps)
+    deltas = stream.delta_timestamps or {}
+    reference = open_map(RunOptions(root=root), deltas, return_uint8=stream.return_uint8)
     first = ((sample, ()) for sample in islice(stream, samples))
     return compare_samples(first, reference, cameras=stream.meta.camera_keys)
 
@@ -240,7 +220,7 @@ def check_samples(
     if samples is None:
         return None
     require_packages("torch", "lerobot", "datasets")
-    from leconvert.bench.lerobot_loaders import MapUnderTest
+    from leconvert.bench.lerobot_loaders import open_map
 
     options = subject.options
     if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
@@ -249,9 +229,7 @@ def check_samples(
             next_step="Leave --check out, or give a local copy of the dataset.",
         )
     # Open all episodes, so that samples have the numbers of the dataset's frames.
-    reference = MapUnderTest(
-        replace(subject, episodes=None, options=replace(options, data_files_root=None))
-    ).dataset
+    reference = open_map(replace(options, data_files_root=None), subject.deltas)
     unreadable: list[str] = []
     with progress.stage("check", options.check, "samples") as stage:
         found = compare_samples(
@@ -344,7 +322,7 @@ def run_probe(
     began = time.perf_counter()
     document = begin_document("run")
     options = options.placed()
-    backend = choose_backend("auto", options.decode_device)
+    choose_backend("auto", options.decode_device)  # a device that cannot decode is refused at once
     find_device(options.device)
     meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
     rank, world_size = find_rank(
@@ -369,8 +347,8 @@ def run_probe(
                 num_samples=options.probe_samples,
             )
     check = check_samples(loader, subject, progress) if options.check else None
-    limit = known_limit(options, meta, data_files, results_dir, backend=backend)
-    ffmpeg = find_ffmpeg() if backend == "torchcodec" else None
+    limit = known_limit(options, meta, data_files, results_dir)
+    ffmpeg = find_ffmpeg() if loader.backend == "torchcodec" else None
     window_frames = frames_per_sample(deltas, meta.camera_keys)
     frames_per_s = measured.frames_per_s
     samples_of, frames_of = measured.of_workers(options.num_workers or 0)
@@ -408,7 +386,7 @@ def run_probe(
         "read_from": options.read_from,
         "notes": [*loader.notes, *_remarks(options)],
         "decoder": {
-            "backend": backend,
+            "backend": loader.backend,
             "ffmpeg": ffmpeg and {"major": ffmpeg.major, "origin": ffmpeg.origin},
         },
         "dataset": dataset_record(meta, data_files),
@@ -441,7 +419,7 @@ def _proposed_keys(
 
 
 def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
-    if options.max_episodes is None and options.num_partitions == 1:
+    if options.max_episodes is None and (options.num_partitions, options.partition_index) == (1, 0):
         return None
     table = meta.table
     places = chosen_episodes(
@@ -524,15 +502,7 @@ def _loader_errors(options: RunOptions) -> Iterator[None]:
 
 
 def _remarks(options: RunOptions) -> list[str]:
-    """Return remarks on options and the decoder for the reader of the result."""
-    remarks = []
-    if options.max_buffer_input_shards is not None and options.loader != "stream-lerobot":
-        remarks.append(
-            f"{options.loader} has no input shards: --max-buffer-input-shards did nothing"
-        )
-    if options.loader == "stream" and find_spec("torchcodec") is not None and find_ffmpeg() is None:
-        remarks.append(
-            "PyAV decodes: torchcodec finds no FFmpeg that it is built for; `leconvert doctor` "
-            "says what to install"
-        )
-    return remarks
+    """Return remarks on options for the reader of the result."""
+    if options.max_buffer_input_shards is None or options.loader == "stream-lerobot":
+        return []
+    return [f"{options.loader} has no input shards: --max-buffer-input-shards did nothing"]

@@ -17,7 +17,9 @@ from leconvert.bench.options import (
     SCENARIOS,
     SOURCES,
     Resources,
+    RunOptions,
     Source,
+    TrainOptions,
     parse_scenarios,
 )
 from leconvert.run.engines.options import Site, check_memory, check_time
@@ -29,6 +31,7 @@ from leconvert.run.engines.slurm import (
     submit,
 )
 from leconvert.support.errors import StorageError, UsageError
+from leconvert.support.flags import as_arguments, flags_of
 
 Places = Mapping[Source, str]
 """The folder or URL of each source, as far as known."""
@@ -70,7 +73,7 @@ def parse_places(
     return places
 
 
-def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+def _listed[Name: str](what: str, text: str, known: Sequence[Name]) -> tuple[Name, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     spelled = {name.replace("-", "_"): name for name in known}
     found = [spelled.get(name.replace("-", "_")) for name in names]
@@ -81,8 +84,6 @@ def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
         )
     return tuple(dict.fromkeys(name for name in found if name is not None))
 
-
-_RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
 
 GivenResources = Mapping[str, Sequence[str]]
 """The command line's values for each resource: ``8`` for all jobs, ``stream_hub=8`` for one."""
@@ -103,7 +104,7 @@ def asked_resources(
     """
     of_all: dict[str, Any] = {}
     its_own: dict[str, Any] = {}
-    for resource in _RESOURCES:
+    for resource in (told.field for told in flags_of(Resources)):
         for text in given.get(resource, ()):
             asked, _, value = text.rpartition("=")
             asked = asked.replace("-", "_")
@@ -159,6 +160,7 @@ class Job:
 
 def plan_scenarios(
     names: str | None,
+    wanted: RunOptions,
     *,
     places: Places,
     passed_on: Sequence[str] = (),
@@ -170,7 +172,8 @@ def plan_scenarios(
     return tuple(
         _job(
             f"probe-{scenario.name}",
-            ("run", f"--scenario={scenario.name}", *_root_option(scenario.source, places)),
+            "run",
+            replace(wanted, scenario=scenario.name, root=_root_of(scenario.source, places)),
             passed_on,
             asked_resources(resources, scenario.resources, scenario.name, known),
         )
@@ -182,20 +185,25 @@ def plan_matrix(
     sources: str,
     modes: str,
     devices: str,
+    wanted: RunOptions,
     *,
     places: Places,
     passed_on: Sequence[str] = (),
     resources: GivenResources = _AS_USUAL,
 ) -> tuple[Job, ...]:
     """Return a job for each combination of three lists; the device changes fastest."""
-    wanted = _listed("sources", sources, SOURCES)
-    known = [source for source in SOURCES if source in wanted]
+    listed = _listed("sources", sources, SOURCES)
+    known = [source for source in SOURCES if source in listed]
     return tuple(
         _job(
             f"probe-{source}-{mode}-{device}",
-            (
-                *("run", f"--source={source}", f"--mode={mode}", f"--decode-device={device}"),
-                *_root_option(source, places),
+            "run",
+            replace(
+                wanted,
+                source=source,
+                mode=mode,
+                decode_device=device,
+                root=_root_of(source, places),
             ),
             passed_on,
             asked_resources(resources, Resources(), source, known),
@@ -207,18 +215,17 @@ def plan_matrix(
 
 
 def _job(
-    name: str, words: Sequence[str], passed_on: Sequence[str], asked: Resources, **more: Any
+    name: str,
+    command: str,
+    options: RunOptions,
+    words: Sequence[str],
+    asked: Resources,
+    **more: Any,
 ) -> Job:
     """Return a job of ``probe``, with a GPU if its command uses one."""
-    arguments = ("probe", *words, *passed_on)
-    values = (
-        argument.partition("=")[2]
-        for argument in arguments
-        if argument.startswith(("--device=", "--decode-device="))
-    )
-    if any(value.startswith("cuda") for value in values):
+    if any(each.startswith("cuda") for each in (options.device, options.decode_device)):
         asked = replace(asked, gpus=max(1, asked.gpus))
-    return Job(name, arguments, asked, **more)
+    return Job(name, ("probe", command, *as_arguments(options), *words), asked, **more)
 
 
 def summary_job(out_dir: str) -> Job:
@@ -230,26 +237,22 @@ def summary_job(out_dir: str) -> Job:
     )
 
 
-def training_job(
-    passed_on: Sequence[str], *, out_dir: str, resume_from: str | None, resources: GivenResources
-) -> Job:
+def training_job(loading: RunOptions, options: TrainOptions, *, resources: GivenResources) -> Job:
     """Return the job of a training, which resumes by itself when SLURM starts it again."""
-    resumed = () if resume_from is None else (f"--resume-from={resume_from}",)
-    words = (*passed_on, f"--out-dir={out_dir}", *resumed)
+    if not options.dummy:
+        options = replace(options, resume_from=options.resume_from or "last")
     asked = asked_resources(resources, Resources(time="04:00:00"))
-    return _job("probe-train", ("train",), words, asked, trains=True)
+    return _job("probe-train", "train", loading, as_arguments(options), asked, trains=True)
 
 
-def _root_option(source: Source, places: Places) -> tuple[str, ...]:
+def _root_of(source: Source, places: Places) -> str | None:
     place = places.get(source)
-    if place is not None:
-        return (f"--root={place}",)
-    if source == "local":  # the dataset's folder in the cache, found by its --repo-id
-        return ()
-    raise UsageError(
-        f"The URL for the source '{source}' is unknown.",
-        next_step=f"Add --root-of {source}=URL.",
-    )
+    if place is None and source != "local":
+        raise UsageError(
+            f"The URL for the source '{source}' is unknown.",
+            next_step=f"Add --root-of {source}=URL.",
+        )
+    return place  # of a local dataset None for the one in the cache, found by its --repo-id
 
 
 # Job scripts and ``sbatch`` lines as text; no code here starts a process.

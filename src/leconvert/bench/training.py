@@ -1,7 +1,7 @@
 """Trains a small policy from a stream, and resumes exactly where it stopped.
 
 This file is made to be read, copied and adapted: it shows what a training loop needs from
-`leconvert.loading`, and uses only errors and a lock of the rest. Several processes train
+`leconvert.loading`, and uses only options, errors and a lock of the rest. Several processes train
 together, each with its own share of the episodes. A checkpoint holds the position of each process
 in the stream. A resumed run sees the same samples, in the same order and batches, as an
 uninterrupted one; on a CPU its losses are equal to the last bit. ``leconvert probe train`` runs it.
@@ -33,6 +33,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from leconvert.bench.options import TrainOptions
 from leconvert.loading import FeatureMeta, StreamLoader, local_rank
 from leconvert.support.errors import (
     BusyError,
@@ -45,31 +46,6 @@ from leconvert.support.extras import missing_package
 from leconvert.workdir.locks import acquire_lock
 
 Batch = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TrainOptions:
-    """The options of a training."""
-
-    out_dir: Path  # folder of checkpoints and the log
-    steps: int = 200  # total number, including steps before a resume
-    windows: Mapping[str, Sequence[float]] | None = None  # the stream's delta_timestamps
-    learning_rate: float = 1e-3
-    seed: int = 0  # seed of the weights; the stream has the seed of the order
-    log_every: int = 10
-    save_every: int = 50  # the last step always makes a checkpoint
-    resume_from: str | None = None  # a checkpoint's folder, or "last" for the newest in out_dir
-    dummy: bool = False  # only load
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "log_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
-        if self.dummy and self.resume_from:
-            raise UsageError(
-                "--resume-from does not work with --dummy, which makes no checkpoints."
-            )
 
 
 class StepFacts(NamedTuple):
@@ -201,9 +177,10 @@ class Ranks:
     """
 
     def __init__(self, rank: int, world_size: int, device: str) -> None:
-        if device != "cpu" and not torch.cuda.is_available():
+        wanted = torch.device(device)
+        if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
             raise ProbeError(
-                "This machine has no CUDA device, or torch was built without CUDA.",
+                f"This machine has no CUDA device for {device}, or torch was built without CUDA.",
                 next_step="Use --device cpu, or install a CUDA build of torch.",
             )
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
@@ -223,6 +200,8 @@ class Ranks:
         if world_size > 1:  # accelerate knows torchrun's names, not SLURM's and not --rank
             names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank()}
             os.environ |= {name: str(number) for name, number in names.items()}
+        elif wanted.index is not None:
+            os.environ["ACCELERATE_TORCH_DEVICE"] = device  # accelerate would take the first GPU
         self._accelerator = Accelerator(cpu=device == "cpu")
         self.device: torch.device = self._accelerator.device
 

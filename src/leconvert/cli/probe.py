@@ -16,6 +16,7 @@ from leconvert.cli.parser import Parser, Settings, add_output, hide
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.support.flags import whole
 from leconvert.support.text import amount
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 # Other spellings of names.
-_SPELLED = {"mode": ("_", "-"), "loader": ("_", "-"), "scenario": ("-", "_")}
+_SPELLED = {
+    "mode": ("_", "-"), "loader": ("_", "-"), "scenario": ("-", "_"), "source": ("-", "_"),
+}  # fmt: skip
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
@@ -120,13 +123,9 @@ def run_options(options: argparse.Namespace) -> RunOptions:
     return filled(RunOptions, argparse.Namespace(**{**vars(options), **spelled}))
 
 
-DEFAULT_TRAIN_DIR = "probe-train"
-_OF_TRAINING = ("steps", "learning_rate", "log_every", "save_every", "resume_from", "dummy")
-
-
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """Add every option except those of the job of ``--submit``."""
-    from leconvert.bench import RunOptions
+    from leconvert.bench import RunOptions, TrainOptions
 
     said = {
         "mode": "kind of a sample: single, sarm or sarm-action, as for `leconvert probe run` "
@@ -136,42 +135,8 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     for title, names in _OF_TRAINING_DATA.items():
         add_flags(parser.add_argument_group(title), RunOptions, names, **said)
     group = parser.add_argument_group("training")
-    group.add_argument(
-        "--steps",
-        type=int,
-        metavar="N",
-        help="number of steps, including the steps before a resume (default: 200)",
-    )
-    group.add_argument(
-        "--learning-rate",
-        type=float,
-        metavar="X",
-        help="learning rate of the optimizer (default: 0.001)",
-    )
-    group.add_argument("--log-every", type=int, metavar="N", help="log every N steps (default: 10)")
-    group.add_argument(
-        "--save-every", type=int, metavar="N", help="write a checkpoint every N steps (default: 50)"
-    )
-    group.add_argument(
-        "--resume-from", metavar="DIR|last",
-        help="a checkpoint to continue from; last: the newest checkpoint in --out-dir, if there is "
-        "one",
-    )  # fmt: skip
-    group.add_argument(
-        "--dummy", action="store_true", help="only load data and log the speed; do not train"
-    )
-    group.add_argument(
-        "--out-dir",
-        metavar="DIR",
-        help=f"the folder for checkpoints and the log (default: {DEFAULT_TRAIN_DIR})",
-    )
+    add_flags(group, TrainOptions)
     add_output(group)
-
-
-def training_given(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the training that the user gave."""
-    given = {name: getattr(options, name) for name in _OF_TRAINING}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 # ``leconvert probe run``.
@@ -270,7 +235,7 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=int,
+        type=whole(1),
         metavar="N",
         help="number of decoding processes (default: the cores)",
     )
@@ -278,26 +243,16 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
         help=f"the folder for the result (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
-    parser.set_defaults(duration_s=10.0, decode_device="cpu", seed=0)
+    parser.set_defaults(duration_s=10.0)
     add_output(parser)
 
 
 def run_limit(options: argparse.Namespace) -> int:
     """Measure, write the result, and print the rates."""
     start_with_ffmpeg()
-    from leconvert.bench import dataset_place, run_limit, write_document
+    from leconvert.bench import run_limit, write_document
 
-    if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
-        raise UsageError("--duration-s must be above 0, and --processes at least 1.")
-    document = run_limit(
-        dataset_place(options.root, options.repo_id),
-        data_files_root=options.data_files_root,
-        revision=options.revision,
-        processes=options.processes,
-        duration_s=options.duration_s,
-        decode_device=options.decode_device,
-        seed=options.seed,
-    )
+    document = run_limit(run_options(options), options.processes)
     path, _ = write_document(document, Path(options.out_dir))
     rows = (
         (rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}")

@@ -9,26 +9,24 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_flags, site
+from leconvert.cli.options import add_flags, filled, site
 from leconvert.cli.output import show, table
 from leconvert.cli.parser import Parser, Settings, hide
 from leconvert.cli.probe import (
     DEFAULT_OUT_DIR,
-    DEFAULT_TRAIN_DIR,
     USUAL_OPTIONS,
     add_run_options,
     add_train_options,
     run_options,
     start_with_ffmpeg,
-    training_given,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.run.engines.options import Site
 from leconvert.support.errors import ProbeError, UsageError
+from leconvert.support.flags import as_arguments, flags_of
 
 if TYPE_CHECKING:
     from leconvert.bench import Job, StepFacts, TrainReport
@@ -36,25 +34,18 @@ if TYPE_CHECKING:
 # Options of the jobs.
 
 
-_RESOURCES = (
-    ("nodes", "N", "number of nodes, each with one process"),
-    ("cpus", "N", "cores of each node"),
-    ("mem", "SIZE", "memory of each node, such as 64G"),
-    ("time", "HH:MM:SS", "the longest run time"),
-    ("gpus", "N", "GPUs of each node"),
-)
-
-
 def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
     """Add the resources of a job, and its account."""
+    from leconvert.bench import Resources
+
     group = parser.add_argument_group("SLURM", argument_default=argparse.SUPPRESS)
+    of_one = "; with NAME= for one job; may be given several times" if named else ""
     asked = [
         group.add_argument(
-            f"--{name}", action="append", default=[],
-            metavar=f"[NAME=]{metavar}" if named else metavar,
-            help=f"{what}; with NAME= for one job; may be given several times" if named else what,
+            each.name, action="append", default=[], help=f"{each.help}{of_one}",
+            metavar=f"[NAME=]{each.metavar}" if named else each.metavar,
         )
-        for name, metavar, what in _RESOURCES
+        for each in flags_of(Resources)
     ]  # fmt: skip
     asked += add_flags(group, Site)
     group.add_argument(
@@ -73,40 +64,22 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
 
 def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
     """Return the values that were given for the resources of jobs, by resource."""
-    return {name: getattr(options, name) for name, *_ in _RESOURCES}
+    from leconvert.bench import Resources
+
+    return {each.field: getattr(options, each.field) for each in flags_of(Resources)}
 
 
 def refuse_slurm_options(options: argparse.Namespace) -> None:
     """Refuse resources if nothing is submitted."""
-    for name, *_ in _RESOURCES:
-        if getattr(options, name):
+    for name, values in given_resources(options).items():
+        if values:
             raise UsageError(f"--{name} works only with --submit.")
-
-
-def passed_on(
-    options: argparse.Namespace, declared: argparse.ArgumentParser, *, without: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return the options that differ from their defaults, as a command line."""
-    words: list[str] = []
-    for name, default in vars(declared.parse_args([])).items():
-        value = getattr(options, name)
-        if value == default or name in without:
-            continue
-        flag = "--" + name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, list | tuple):
-            words += [f"{flag}={item}" for item in value]
-        else:
-            words.append(f"{flag}={value}")
-    return tuple(words)
 
 
 # ``leconvert probe submit``.
 
 
-_RUN = ("probe", "run")
-_OF_THE_MATRIX = {"source", "mode", "decode_device"}
+_OF_THE_MATRIX = ("source", "mode", "decode_device")
 
 
 def add_submit_arguments(parser: Parser) -> None:
@@ -163,12 +136,10 @@ def run_submit(options: argparse.Namespace) -> int:
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
     from leconvert.bench import parse_places, plan_matrix, plan_scenarios, summary_job
 
-    of_run = argparse.ArgumentParser(add_help=False)
-    add_run_options(of_run)
     places = parse_places(
         options.root_of,
         repo_id=options.repo_id,
-        root=str(options.root) if options.root else None,
+        root=options.root,
         data_files_root=options.data_files_root,
     )
     as_matrix = any((options.sources, options.modes, options.devices))
@@ -178,24 +149,26 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
             "Scenarios and a matrix (--sources, --modes, --devices) exclude each "
             "other. Give one of them."
         )
-    own = {"root", "scenario", "json", "out_dir"} | (_OF_THE_MATRIX if as_matrix else set())
-    shared = (*passed_on(options, of_run, without=sorted(own)), f"--out-dir={out_dir}")
+    # Each job has these of its own.
+    own = dict.fromkeys(("scenario", *(_OF_THE_MATRIX if as_matrix else ())))
+    root = options.root or next(iter(places.values()), None)
+    wanted = run_options(argparse.Namespace(**{**vars(options), **own, "root": root}))
+    passed_on = [f"--out-dir={out_dir}", *(["--plots"] if options.plots else [])]
+    resources = given_resources(options)
     if as_matrix:
         jobs = plan_matrix(
             options.sources or options.source or "local",
             options.modes or options.mode or "single",
             options.devices or options.decode_device or "cpu",
+            wanted,
             places=places,
-            passed_on=shared,
-            resources=given_resources(options),
+            passed_on=passed_on,
+            resources=resources,
         )
     else:
         jobs = plan_scenarios(
-            named, places=places, passed_on=shared, resources=given_resources(options)
+            named, wanted, places=places, passed_on=passed_on, resources=resources
         )
-    for job in jobs:
-        # Refuse what `probe run` would refuse, before a job waits in a queue for it.
-        run_options(of_run.parse_args(job.arguments[len(_RUN) :]))
     return jobs if options.no_summary else (*jobs, summary_job(out_dir))
 
 
@@ -215,24 +188,19 @@ def add_train_arguments(parser: Parser) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train here, or submit a job that does."""
-    start_with_ffmpeg()
+    # A job gets the environment of its submission: the libraries of this machine must not be in it.
     if options.submit or options.dry_run:
         return _submit(options)
     if options.gpus:
         return _start_one_a_gpu(options)
     refuse_slurm_options(options)
+    start_with_ffmpeg()
     from leconvert.bench import TrainOptions, open_stream_loader, train
 
     wanted = run_options(options)
     with stop_on_signals() as stop:
         loader, windows = open_stream_loader(wanted)
-        asked = TrainOptions(
-            Path(options.out_dir or DEFAULT_TRAIN_DIR),
-            windows=windows,
-            device=wanted.device,
-            seed=wanted.seed,
-            **training_given(options),
-        )
+        asked = filled(TrainOptions, options, windows=windows)
         progress = progress_for(quiet=options.json or loader.stream.rank != 0)
         with progress.stage("train", asked.steps, "steps") as stage:
             done = 0
@@ -250,7 +218,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 def _start_one_a_gpu(options: argparse.Namespace) -> int:
     """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
-    from leconvert.bench import Resources, asked_resources, usable_gpus
+    from leconvert.bench import Resources, TrainOptions, asked_resources, usable_gpus
     from leconvert.loading import find_rank
 
     gpus = asked_resources(given_resources(options), Resources()).gpus
@@ -270,30 +238,18 @@ def _start_one_a_gpu(options: argparse.Namespace) -> int:
             next_step="Give a smaller number, or install a CUDA build of torch.",
         )
     words = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}")
-    command = ("-m", "leconvert", "probe", "train", *_given(options))
+    given = as_arguments(run_options(options)) + as_arguments(filled(TrainOptions, options))
+    command = ("-m", "leconvert", "probe", "train", *given, *(["--json"] if options.json else []))
     # torchrun passes signals on.
     os.execv(sys.executable, [sys.executable, *words, *command])  # noqa: S606
 
 
-def _given(options: argparse.Namespace, *, without: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the options of the training that are not the default, as words."""
-    declared = argparse.ArgumentParser(add_help=False)
-    add_train_options(declared)
-    return passed_on(options, declared, without=without)
-
-
 def _submit(options: argparse.Namespace) -> int:
-    from leconvert.bench import chain_script, submit_chain, training_job
+    from leconvert.bench import TrainOptions, chain_script, submit_chain, training_job
 
-    run_options(options)  # refuse mistakes before a job waits in a queue
-    out_dir = options.out_dir or DEFAULT_TRAIN_DIR
-    job = training_job(
-        _given(options, without=("json", "out_dir", "resume_from")),
-        out_dir=out_dir,
-        resume_from=None if options.dummy else options.resume_from or "last",
-        resources=given_resources(options),
-    )
-    where, log_dir = site(options), f"{out_dir}/logs"
+    asked = filled(TrainOptions, options)
+    job = training_job(run_options(options), asked, resources=given_resources(options))
+    where, log_dir = site(options), f"{asked.out_dir}/logs"
     if options.dry_run:
         print(chain_script([job], where, log_dir=log_dir), end="")
         return 0

@@ -369,16 +369,19 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     """
     if wanted not in {"auto", "torchcodec", "pyav"}:
         raise UsageError(f"video_backend must be auto, torchcodec or pyav, not {wanted!r}.")
-    device = torch.device(decode_device)
-    if device.type not in {"cpu", "cuda"}:
+    try:
+        kind = torch.device(decode_device).type
+    except RuntimeError:
+        kind = None  # torch knows no such device
+    if kind not in {"cpu", "cuda"}:
         raise UsageError(f"decode_device must be cpu or cuda, not {decode_device}.")
-    if device.type == "cpu" and wanted != "torchcodec":
+    if kind == "cpu" and wanted != "torchcodec":
         # Imported here and not in each worker: forked workers inherit it.
         import av  # noqa: F401
 
         return "pyav"
     trouble = torchcodec_trouble()
-    if device.type == "cuda":
+    if kind == "cuda":
         _check_cuda(wanted, trouble)
     elif trouble is not None:
         raise UsageError(

@@ -379,21 +379,21 @@ def make_windows(
                 next_step=f"Its features are {', '.join(sorted(features))}.",
             )
         try:
-            offsets = [round(second * fps) for second in seconds]
+            offsets = np.array([round(second * fps) for second in seconds], np.int64)
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(
                 f"delta_timestamps gives {seconds!r} for {key!r}, which is not a list of seconds.",
                 next_step=f"Give a list, such as [-1.0, 0.0] or [step / {fps:g} for step in "
                 "range(16)].",
             ) from error
-        if not offsets:
+        if not len(offsets):
             raise UsageError(f"delta_timestamps gives an empty list for {key!r}.")
-        for second, offset in zip(seconds, offsets, strict=True):
+        for second, offset in zip(seconds, offsets.tolist(), strict=True):
             if abs(second * fps - offset) / fps > tolerance_s:
                 raise UsageError(
                     f"delta_timestamps asks for {key!r} at {second} s, which is not a "
                     f"multiple of 1/{fps:g} s within {tolerance_s:g} s.",
                     next_step=f"The nearest time is {offset / fps:.6f} s.",
                 )
-        windows[key] = Window(np.array(offsets, np.int64))
+        windows[key] = Window(offsets)
     return windows

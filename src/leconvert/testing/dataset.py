@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -357,8 +357,9 @@ class DatasetSpec:
         if not 1 <= self.tasks_per_episode <= len(self.tasks):
             raise UsageError("an episode has at least one task and at most all of them")
         keys = [camera.key for camera in self.cameras] + list(self.image_keys)
-        if len(set(keys)) < len(keys):
-            raise UsageError("two cameras or images share a key")
+        others = _features(replace(self, cameras=(), image_keys=())) if keys else {}
+        if len({*keys, *others}) < len(keys) + len(others):
+            raise UsageError("two cameras, images or other features share a key")
 
     @property
     def rate(self) -> Fraction:

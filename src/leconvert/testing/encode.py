@@ -31,7 +31,6 @@ _DEFAULT_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "libsvtav1": {"svtav1-params": "lp=1"},
     "libx265": {"x265-params": "pools=none:frame-threads=1:log-level=error:bframes=0"},
 }
-_JOINED_OPTIONS = ("svtav1-params", "x264-params", "x265-params")
 
 
 def encode_clip(
@@ -71,8 +70,7 @@ def encode_clip(
     os.environ.setdefault("SVT_LOG", "1")
     merged = dict(_DEFAULT_OPTIONS.get(codec, {}))
     for name, value in (options or {}).items():
-        joined = name in _JOINED_OPTIONS and name in merged
-        merged[name] = f"{merged[name]}:{value}" if joined else value
+        merged[name] = f"{merged[name]}:{value}" if name in merged else value
     if fps <= 0:
         raise UsageError(f"cannot encode {path}: {fps} frames a second make no sense")
     count = 0

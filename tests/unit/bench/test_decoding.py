@@ -15,7 +15,6 @@ from schema_checker import violations
 
 from leconvert.bench import decoding as verdicts
 from leconvert.bench.decoding import (
-    LimitPlan,
     diagnose_decoding,
     measure_limit,
     missing_pieces,
@@ -23,6 +22,7 @@ from leconvert.bench.decoding import (
     videos_to_decode,
 )
 from leconvert.bench.environment import FoundFfmpeg
+from leconvert.bench.options import RunOptions
 from leconvert.dataset.formats import Slices
 from leconvert.loading.metadata import load_meta
 from leconvert.support.errors import ProbeError
@@ -58,8 +58,9 @@ def test_a_file_that_does_not_decode_ends_the_measurement(
     monkeypatch.setattr(verdicts, "get_context", lambda _: forking)
     (tmp_path / "noise.mp4").write_bytes(b"\xff" * 1000)
 
+    options = RunOptions(root=str(tmp_path), duration_s=0.1)
     with pytest.raises(ProbeError, match="A decoding process failed"):
-        measure_limit(files_at(tmp_path), ["noise.mp4"], LimitPlan(1, 0.1, "torchcodec"))
+        measure_limit(files_at(tmp_path), ["noise.mp4"], options, 1)
 
 
 def test_how_a_video_is_coded_is_read_from_its_packets(several_files: Path) -> None:
@@ -118,6 +119,15 @@ def test_a_diagnosis_on_a_gpu_that_is_not_there_says_what_to_install(several_fil
     assert not found["ok"]
     assert found["error"]["error"] == "UsageError"
     assert any("torch sees no GPU" in sentence for sentence in found["missing"])
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:one", "mps"])
+def test_a_device_that_nobody_decodes_on_is_refused_in_a_sentence(device: str) -> None:
+    found = diagnose_decoding(None, decode_device=device)
+
+    assert violations(found) == []
+    assert not found["ok"]
+    assert found["error"]["message"] == f"decode_device must be cpu or cuda, not {device}."
 
 
 def test_a_diagnosis_needs_no_dataset(without_video: Path) -> None:

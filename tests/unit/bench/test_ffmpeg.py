@@ -102,6 +102,22 @@ def test_the_installed_wheel_has_all_libraries_and_is_told_from_the_system(tmp_p
     assert links.stat().st_mode & 0o077 == 0  # others cannot put libraries beside ours
 
 
+def test_processes_of_two_hosts_with_one_number_may_link_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def replaced(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replace)
+        link_ffmpeg(tmp_path)  # on the other host, in a container that also counts from 1
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    link_ffmpeg(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 7
+    assert all(link.is_file() for link in tmp_path.iterdir())
+
+
 def test_the_environment_to_start_again_with_keeps_what_was_there(tmp_path: Path) -> None:
     before = {"XDG_CACHE_HOME": str(tmp_path), "LD_LIBRARY_PATH": "/mine", "KEPT": "1"}
 
@@ -120,11 +136,11 @@ def test_the_same_command_is_started_again_unless_ffmpeg_is_found(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("LECONVERT_FFMPEG_LINKS", raising=False)
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "leconvert", "probe", "run"])
     started: list[tuple[str, list[str], dict[str, str]]] = []
 
     for found in (FoundFfmpeg(7, "system"), None):
         start_again_with_ffmpeg(
-            ["-m", "leconvert", "probe", "run"],
             find=lambda found=found: found,  # type: ignore[misc]
             execute=lambda *call: started.append(call),
         )

@@ -115,6 +115,7 @@ def test_a_file_of_anything_else_is_refused_with_its_name(
         ("--loader=stream_lerobot", "loader", "stream-lerobot"),
         ("--mode=sarm_action", "mode", "sarm-action"),
         ("--scenario=mmap-local", "scenario", "mmap_local"),
+        ("--source=warmed-bucket", "source", "warmed_bucket"),
         ("--duration_s=1.5", "duration_s", 1.5),
     ],
 )

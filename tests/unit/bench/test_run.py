@@ -62,6 +62,11 @@ def test_every_loader_is_timed_with_and_without_workers(
     assert cache["hit_rate"] == cache["hits"] / (cache["hits"] + cache["misses"])
     assert result["loaded_episodes"] == 6
     assert result["options"]["loader"] == loader
+    if loader == "stream":
+        assert result["decoder"] == {"backend": "pyav", "ffmpeg": None}
+    else:  # LeRobot's own
+        assert result["decoder"]["backend"] == "torchcodec"
+        assert result["decoder"]["ffmpeg"]["major"] > 3
     assert result["dataset"]["codec"] == "h264"
     assert result["dataset"]["gop"] == 2
     assert result["dataset"]["video_files"] > 3
@@ -140,6 +145,9 @@ def test_ranks_load_shares_of_their_own(several_files: Path) -> None:
     assert results[0]["loaded_episodes"] + results[1]["loaded_episodes"] in {6, 7}
     assert [result["options"]["rank"] for result in results] == [0, 1, 1]
     assert results[2]["samples_measured"] == 32
+    for loader in ("stream", "map"):
+        with pytest.raises(ProbeError, match="has no frames"):
+            run(several_files, loader=loader, rank=9999, world_size=10000)
 
 
 def test_a_dataset_without_video_is_measured_without_a_decoder(without_video: Path) -> None:
@@ -209,7 +217,7 @@ def test_the_limit_is_found_beside_the_result(
     # Real ones are decoded in `tests/cli/test_probe.py`.
     stretches = [(9, 0.1), (9, 0.3)]
     monkeypatch.setattr(verdicts, "_decoded_by", lambda processes, *_: [stretches] * processes)
-    limit = run_limit(str(several_files))
+    limit = run_limit(RunOptions(root=str(several_files)))
     assert violations(limit) == []
     assert [(rate["access"], rate["processes"]) for rate in limit["rates"]] == [
         ("sequential", 1), ("random", 1), ("sequential", 2), ("random", 2)
@@ -236,7 +244,12 @@ def test_the_limit_is_found_beside_the_result(
 
 def test_without_videos_there_is_no_limit(without_video: Path) -> None:
     with pytest.raises(ProbeError, match="has no videos"):
-        run_limit(str(without_video), duration_s=0.1)
+        run_limit(RunOptions(root=str(without_video), duration_s=0.1))
+
+
+def test_a_share_of_no_partition_is_refused(several_files: Path) -> None:
+    with pytest.raises(UsageError, match="partition_index must be 0 to 0, not 1"):
+        run(several_files, partition_index=1)
 
 
 def test_lerobots_loaders_refuse_what_they_cannot_do(several_files: Path) -> None:
@@ -317,7 +330,7 @@ def ways_to_decode(root: Path) -> dict[str, Any]:
         "run, unreadable frames counted": lambda: run(root, check=5, **cuda),
         "stream": lambda: next(iter(EpisodeStream(root, decode_device="cuda"))),
         "limit": lambda: run_limit(
-            str(root), processes=1, duration_s=0.1, decode_device="cuda"
+            RunOptions(root=str(root), duration_s=0.1, decode_device="cuda"), processes=1
         ),
     }  # fmt: skip
 

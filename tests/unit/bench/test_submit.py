@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.bench.options import SCENARIOS, Resources
+from leconvert.bench.options import SCENARIOS, Resources, RunOptions
 from leconvert.bench.submit import (
     Job,
     asked_resources,
@@ -25,13 +25,15 @@ from leconvert.bench.submit import (
 from leconvert.run.engines.options import Site, site_from
 from leconvert.support.errors import EngineError, UsageError
 
+WANTED = RunOptions(repo_id="lab/set")
+
 
 def test_a_local_dataset_may_be_found_by_its_name_but_a_bucket_without_one_must_be_named() -> None:
-    (job,) = plan_scenarios("mmap_local", places={})
-    assert job.arguments == ("probe", "run", "--scenario=mmap_local")
+    (job,) = plan_scenarios("mmap_local", WANTED, places={})
+    assert job.arguments == ("probe", "run", "--repo-id=lab/set", "--scenario=mmap_local")
     with pytest.raises(UsageError, match="the source 'bucket' is unknown") as refused:
         plan_scenarios(
-            "stream_bucket",
+            *("stream_bucket", WANTED),
             places=parse_places(["hub=hf://datasets/lab/set"], repo_id=None, root="set"),
         )
     assert refused.value.next_step == "Add --root-of bucket=URL."
@@ -72,6 +74,7 @@ def test_a_matrix_is_every_combination_with_a_gpu_only_where_one_decodes() -> No
         "hub,local",
         "sarm,single",
         "cpu,cuda",
+        WANTED,
         places=parse_places([], repo_id="lab/set", root="set"),
         resources={"cpus": ["local=2"]},
     )
@@ -86,21 +89,21 @@ def test_a_matrix_is_every_combination_with_a_gpu_only_where_one_decodes() -> No
         ("probe-hub-single-cuda", 1, 16),
     ]
     assert jobs[-1].arguments == (
-        *("probe", "run", "--source=hub", "--mode=single", "--decode-device=cuda"),
-        "--root=hf://datasets/lab/set",
+        *("probe", "run", "--root=hf://datasets/lab/set", "--repo-id=lab/set", "--source=hub"),
+        "--decode-device=cuda",
     )
 
 
 def test_a_scenario_gets_a_gpu_where_the_run_wants_one() -> None:
     wanted = [
-        plan_scenarios("mmap_local", places={}, passed_on=passed_on)[0].resources.gpus
-        for passed_on in (("--decode-device=cuda",), ("--device=cuda:1",), ("--device=cpu",))
+        plan_scenarios("mmap_local", replace(WANTED, **device), places={})[0].resources.gpus
+        for device in ({"decode_device": "cuda"}, {"device": "cuda:1"}, {"device": "cpu"})
     ]
     assert wanted == [1, 1, 0]
 
 
 def test_a_matrix_gets_a_gpu_where_batches_go_to_one() -> None:
-    (job,) = plan_matrix("local", "single", "cpu", places={}, passed_on=["--device=cuda"])
+    (job,) = plan_matrix("local", "single", "cpu", replace(WANTED, device="cuda"), places={})
     assert job.resources.gpus == 1
 
 
@@ -116,7 +119,7 @@ def test_a_matrix_of_something_unknown_is_refused(
     sources: str, modes: str, devices: str, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        plan_matrix(sources, modes, devices, places={})
+        plan_matrix(sources, modes, devices, WANTED, places={})
 
 
 def test_what_is_meant_for_one_job_beats_what_is_meant_for_all() -> None:

@@ -62,7 +62,7 @@ def test_unknown_features_and_empty_windows_are_refused() -> None:
         make_windows({"none": [0.0]}, fps=30, tolerance_s=1e-4, features=FEATURES)
     with pytest.raises(UsageError, match="an empty list for 'action'"):
         windows_of([])
-    for seconds in (0.1, ["soon"], [float("nan")], None):
+    for seconds in (0.1, ["soon"], [float("nan")], [1e300], None):
         with pytest.raises(UsageError, match="which is not a list of seconds"):
             windows_of(seconds)  # type: ignore[arg-type]
 

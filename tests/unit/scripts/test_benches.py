@@ -63,6 +63,13 @@ def test_a_log_never_replaces_an_older_one(
     assert names == [f"2030-01-01-small-tmpfs{end}.jsonl" for end in ("", "-2", "-3")]
 
 
+def test_source_trees_in_folders_of_one_name_stay_apart(case: Callable[[str], ModuleType]) -> None:
+    names_of = case("kit").names_of
+    assert names_of([Path("/before/src"), Path("/after/src")]) == ["before", "after"]
+    clones = [Path("/before/leconvert/src"), Path("/after/leconvert/src")]
+    assert names_of(clones) == ["leconvert 1", "leconvert 2"]
+
+
 def test_profiles_and_set_ups_are_those_of_the_package(case: Callable[[str], ModuleType]) -> None:
     assert tuple(PROFILES) == case("kit").PROFILE_NAMES
     for changes in case("resample").SETUPS.values():

@@ -213,6 +213,7 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
         {"fps": "0"},
         {"tasks_per_episode": 3},
         {"image_keys": ("observation.images.top",)},
+        {"cameras": (CameraSpec(key="action"),)},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )

@@ -147,6 +147,7 @@ def test_what_is_broken_is_as_it_was(
     before = snapshot(broken)
     report = repair_dataset(broken, output=tmp_path / "out")
     assert codes(report) == expected
+    assert report.plan.as_record()["orders_tasks"] is ("tasks-order" in expected)
     assert report.plan.left == ()
     assert check_dataset(tmp_path / "out").findings == ()
     assert snapshot(broken) == before
