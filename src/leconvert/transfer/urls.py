@@ -76,9 +76,9 @@ class UrlStore:
 
     @property
     def fs(self) -> Any:
-        """The file system for this thread. Those that are not asynchronous serve one thread each.
+        """The file system for this thread; one that is not asynchronous serves a single thread.
 
-        With a connection that threads share, as of FTP, one could get the bytes of another's file.
+        Over a shared connection, such as FTP's, a thread could get the bytes of another file.
         """
         made = self._fs
         if made.async_impl:
