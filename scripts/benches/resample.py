@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,7 @@ from benches import kit
 from leconvert.bench.options import ResampleOptions
 from leconvert.bench.resampling import run_resample
 from leconvert.bench.results import result_tables
-from leconvert.cli.output import table
-from leconvert.cli.progress import progress_for
+from leconvert.cli.output import ShownProgress, table
 
 SETUPS: Mapping[str, Mapping[str, Any]] = {
     "even": {"threads": 1},
@@ -42,7 +42,7 @@ def resample(case: kit.Case) -> None:
     ) as keep:  # fmt: skip
         for name in options.setups or SETUPS:
             wanted = ResampleOptions(**{"repeats": options.repeats, **SETUPS[name]})
-            document = run_resample(wanted, progress=progress_for())
+            document = run_resample(wanted, progress=ShownProgress(sys.stderr))
             about = {"setup": name, "torch_threads": document["torch_threads"]}
             kept = {key: document[key] for key in ("options", "baseline", "set")}
             keep({**about, **kept, "load_average": os.getloadavg()})

@@ -88,6 +88,7 @@ from leconvert.workdir.removal import give_up_run, remove_leftovers, remove_work
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (
     META,
+    check_places,
     is_converted,
     is_same_folder,
     lies_in,
@@ -108,6 +109,7 @@ __all__ = [
     "SharedOptions",
     "SplitPart",
     "Submission",
+    "check_extras",
     "check_several",
     "convert",
     "find_finished",
@@ -286,7 +288,7 @@ def convert(
     return run_conversion(
         [Path(root)],
         conversion,
-        _control(stop, progress, command),
+        Control(stop=stop or threading.Event(), progress=progress, command=command),
         arrival=arrival,
         output=output,
         work_dir=work_dir,
@@ -317,15 +319,8 @@ def _asked(given: SharedOptions, **own: Any) -> tuple[Conversion, Control]:
         raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
     parts: dict[str, Any] = {**given}
     control = {name: parts.pop(name, None) for name in ("stop", "progress", "command")}
-    return Conversion(**parts, **own), _control(**control)
-
-
-def _control(
-    stop: threading.Event | None, progress: Progress | None, command: Sequence[str] | None
-) -> Control:
-    return Control(
-        stop=stop or threading.Event(), progress=progress or NO_PROGRESS, command=command
-    )
+    told = {name: value for name, value in control.items() if value is not None}
+    return Conversion(**parts, **own), Control(**told)
 
 
 @any_storage_errors()
@@ -411,23 +406,13 @@ def run_conversion(
     progress = control.progress
     if push is not None:
         _check_push(push, arrival, layout.to)
-    if probe_seconds is not None:
-        if layout.to != TARGET_VERSIONS[0]:
-            raise UsageError(
-                f"--probe measures only v3.0 datasets, not {layout.to}.",
-                next_step="Leave --probe out.",
-            )
-        from leconvert.bench import require_packages
-
-        require_packages("torch")
     started = time.monotonic()
     sources = [root.resolve() for root in roots]
     source = sources[0]
     migrates = is_outline(arrival) and output is None
-    if migrates:
-        _check_migration(arrival, push, probe_seconds)
     target = Path(output).resolve() if output is not None else source
     if migrates:
+        _check_migration(arrival, push)
         target = WorkDir.migrated(source)
     if output is not None and len(sources) == 1 and is_same_folder(target, source):
         raise source_as_output(source)
@@ -439,10 +424,7 @@ def run_conversion(
     if len(sources) > 1:
         check_all_places(sources, target, folder)
     page = None if report is None else Path(report).resolve()
-    if page is not None:
-        from leconvert.report.page import check_report_place
-
-        check_report_place(page, [*sources, target])
+    check_extras(sources, target, layout.to, probe_seconds, page, migrates=migrates)
     seconds: dict[str, float] = {}
 
     if work_dir is None:
@@ -452,7 +434,7 @@ def run_conversion(
     with _another_may_finish(folder, target, layout.to, own_place=work_dir is None) as joined:
         run = None if begins_anew else _run_in_swap(folder, sources, target)
         if run is not None:
-            with _report_on_exit(run, page):
+            with report_on_exit(run, page):
                 record_invocation(run.paths, "convert", control.command)
                 packed, begins_anew = _finish(
                     run, planned_name(sources, arrival), conversion, control
@@ -474,7 +456,7 @@ def run_conversion(
             )
             seconds["plan"] = time.monotonic() - started
         joined(run)
-        with _report_on_exit(run, page):
+        with report_on_exit(run, page):
             if packed is None:
                 watch = f"leconvert status {shlex.quote(str(folder))}"
                 progress.say(f"The work dir is {folder}. Watch the progress with: {watch}")
@@ -566,10 +548,8 @@ def _check_push(push: PushOptions, arrival: Origin | None, to: str) -> None:
         check_can_push(push.repo_id or (arrival.repo_id if arrival else ""))
 
 
-def _check_migration(
-    arrival: Origin | None, push: PushOptions | None, probe_seconds: float | None
-) -> None:
-    """Refuse options that do not fit a conversion whose files stay on the Hub."""
+def _check_migration(arrival: Origin | None, push: PushOptions | None) -> None:
+    """Refuse a push that does not fit a conversion whose files stay on the Hub."""
     if arrival is None or push is None or push.repo_id not in (None, arrival.repo_id):
         raise UsageError(
             "The files of this result stay on the Hub, so it can only be pushed to the repo that "
@@ -577,12 +557,34 @@ def _check_migration(
             next_step=f"Push to {arrival.repo_id if arrival else 'that repo'}, or give a folder "
             "for the result with --output.",
         )
+
+
+def check_extras(
+    sources: Sequence[Path],
+    target: Path,
+    to: str,
+    probe_seconds: float | None,
+    page: Path | None,
+    *,
+    migrates: bool,
+) -> None:
+    """Refuse a measurement or a page that could not be made, before any work."""
     if probe_seconds is not None:
-        raise UsageError(
-            "--probe measures results on this machine, but the files of this result stay on the "
-            "Hub.",
-            next_step="Leave --probe out.",
-        )
+        wrong = None
+        if to != TARGET_VERSIONS[0]:
+            wrong = f"--probe measures only v3.0 datasets, not {to}."
+        elif migrates:
+            wrong = "--probe measures results on this machine, but the files of this result stay "
+            wrong += "on the Hub."
+        if wrong is not None:
+            raise UsageError(wrong, next_step="Leave --probe out.")
+        from leconvert.bench import require_packages
+
+        require_packages("torch")
+    if page is not None:
+        from leconvert.report.page import check_report_place
+
+        check_report_place(page, [*sources, target])
 
 
 def _on_hub(run: OpenedRun) -> Mapping[str, str]:
@@ -686,12 +688,13 @@ def _another_may_finish(
         ) from error
 
 
-def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+def report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+    """Write a run's report when the block ends, however it ends; do nothing without a path."""
     if report is None:
         return nullcontext()
-    from leconvert.report.page import report_on_exit  # only this function needs its imports
+    from leconvert.report import page  # its imports take time
 
-    return report_on_exit(run, report)
+    return page.report_on_exit(run, report)
 
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
@@ -982,6 +985,7 @@ def split_dataset(
             )
         own = replace(conversion, selection=EpisodeSelection(episodes=part.episodes))
         place = work_dir_beside(part.output) if work_dir is None else work_dir.resolve() / name
+        check_places(source, part.output, place, makes_folder=True)
         if not dry_run and work_dir is None:
             remove_leftovers(place)
         # A run under way knows its progress.

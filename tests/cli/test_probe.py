@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from leconvert.cli.main import main
 from tests.program import Leconvert
 
 BRIEF = (
@@ -73,6 +74,26 @@ def test_no_sample_is_an_error_with_a_code_and_no_result(
     assert run.returncode == json.loads(run.stdout)["exit_code"] == 14
     assert "has no frames" in run.stderr
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "limit", "resample"])
+def test_a_place_that_no_result_can_be_written_to_is_refused_before_the_measurement(
+    small_result: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    def measured(*_args: object, **_options: object) -> None:
+        raise AssertionError("measured")
+
+    measures = {"run": "run_probe", "limit": "run_limit", "resample": "run_resample"}[command]
+    monkeypatch.setattr(f"leconvert.bench.{measures}", measured)
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        words = ["probe", command, "--root", str(small_result), "--out-dir", str(tmp_path / place)]
+        assert main(words) == 11
+        assert f"Cannot use {tmp_path / 'file'}: a part of this path" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("loader", ["stream", "map"])

@@ -49,7 +49,7 @@ def test_a_job_does_not_get_the_libraries_of_the_machine_that_submits_it(
     from leconvert.cli import main
 
     begun: list[None] = []
-    monkeypatch.setattr("leconvert.cli.probe_jobs.start_with_ffmpeg", lambda: begun.append(None))
+    monkeypatch.setattr("leconvert.cli.probe.start_with_ffmpeg", lambda: begun.append(None))
     words = ["probe", "train", "--root", "nowhere"]
     assert main([*words, "--submit", "--dry-run"]) == 0
     assert begun == []

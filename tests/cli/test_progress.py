@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from leconvert import convert
-from leconvert.cli.progress import ShownProgress
+from leconvert.cli.output import ShownProgress
 from leconvert.dataset import statistics
 from leconvert.model.repairs import RepairOptions
 from leconvert.run.conversion import WorkerOptions
@@ -58,8 +58,8 @@ def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the progress, which a test sets; no clock ticks beside it."""
     now = [0.0]
-    monkeypatch.setattr("leconvert.cli.progress._Ticking._run", lambda _: None)
-    monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("leconvert.cli.output._Ticking._run", lambda _: None)
+    monkeypatch.setattr("leconvert.cli.output.time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
@@ -152,7 +152,7 @@ def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(
             return written
 
     told = threading.Event()
-    monkeypatch.setattr("leconvert.cli.progress._LINE_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr("leconvert.cli.output._LINE_EVERY_SECONDS", 0.001)
     stream = Stream()
     with ShownProgress(stream).stage("work", 1024, "B"):
         assert told.wait(30)

@@ -32,6 +32,27 @@ def test_a_conversion_can_leave_a_page_beside_its_result(
     assert "--report --max_workers=1" in text
 
 
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ([], "Kept source</th><td><code>{}/in_old</code>"),
+        (["--delete-source"], None),
+        (["--output", "{}/out", "--force-conversion"], "Earlier result</th><td><code>{}/out_old<"),
+    ],
+)
+def test_a_page_names_a_replaced_dataset_that_is_still_there(
+    source_copy: Path, tmp_path: Path, flags: list[str], kept: str | None
+) -> None:
+    source = source_copy.rename(tmp_path / "in")
+    flags = [flag.format(tmp_path) for flag in flags]
+    if "--output" in flags:
+        assert main(["convert", str(source), *flags[:2]]) == 0
+    assert main(["convert", str(source), *flags, f"--report={tmp_path}/page.html"]) == 0
+    text = page_of(tmp_path / "page.html")
+    assert ("_old</code>" in text) == (kept is not None)
+    assert kept is None or kept.format(tmp_path) in text
+
+
 def test_a_page_that_fails_at_last_does_not_call_the_conversion_failed(
     small_source: Path,
     tmp_path: Path,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from leconvert.bench.resampling import everything, run_resample
     from leconvert.bench.results import (
         SummaryLine,
+        check_results_dir,
         draw_plots,
         draw_resampling,
         probe_result,
@@ -65,6 +66,7 @@ __all__ = [
     "TrainReport",
     "asked_resources",
     "chain_script",
+    "check_results_dir",
     "compare_with_map",
     "dataset_place",
     "diagnose_decoding",
@@ -113,6 +115,7 @@ _NAMES = {
     "resampling": ("everything", "run_resample"),
     "results": (
         "SummaryLine",
+        "check_results_dir",
         "draw_plots",
         "draw_resampling",
         "probe_result",

@@ -11,6 +11,7 @@ import csv
 import importlib.util
 import io
 import json
+import os
 import shlex
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ from typing import Any
 
 from leconvert.support.errors import ProbeError, StorageError, UsageError
 from leconvert.support.extras import missing_package
-from leconvert.support.storage_errors import storage_errors
+from leconvert.support.storage_errors import storage_error, storage_errors
 from leconvert.workdir.fs import replace_record
 
 FORMAT = "leconvert/probe"
@@ -94,6 +95,20 @@ def csv_text(documents: Sequence[Document]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def check_results_dir(out_dir: Path) -> None:
+    """Refuse a folder that no result can be written to, before a measurement that may take hours.
+
+    Raises:
+        StorageError: It is not a folder, or this user cannot write there.
+    """
+    places = (out_dir, *out_dir.absolute().parents)
+    place = next(place for place in places if os.path.lexists(place))
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise storage_error(OSError(error.errno, error.strerror, str(place))) from error
 
 
 def write_document(document: Document, out_dir: Path) -> list[Path]:

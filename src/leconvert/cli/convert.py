@@ -38,10 +38,9 @@ from leconvert.cli.options import (
     report_place,
     works_only,
 )
-from leconvert.cli.output import planned_lines, print_findings, show
+from leconvert.cli.output import planned_lines, print_findings, progress_for, show
 from leconvert.cli.parser import EDITING_OPTIONS, USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.plan import print_plan, show_dry_run
-from leconvert.cli.progress import progress_for
 from leconvert.cli.push import planned_push, push_lines
 from leconvert.cli.sources import NamedDataset, named_datasets, named_places, places, take_arguments
 from leconvert.model.repairs import RepairOptions, Repairs
@@ -359,7 +358,7 @@ def _write_anew(dataset: Path, asked: RepairOptions, options: argparse.Namespace
     """Convert the dataset from v3.0 to v3.0, after a look at what this loses."""
     from leconvert.run.repairing import plan_anew
 
-    plan = plan_anew(dataset, asked, progress=progress_for(quiet=options.json or options.quiet))
+    plan = plan_anew(dataset, asked, progress=progress_for(options))
     conversion = replace(conversion_options(options), repairs=plan.options)
     bring = partial(named_places, options, [NamedDataset(dataset)])
     return make_dataset(options, conversion, bring, repairs=plan)
@@ -432,7 +431,7 @@ def make_dataset(
     Returns:
         The exit code.
     """
-    from leconvert.api import run_conversion
+    from leconvert.api import check_extras, run_conversion
 
     report = None
     with controlled(options) as control, bring(control) as found:
@@ -456,7 +455,12 @@ def make_dataset(
             return show(options, record, [said])
         if options.dry_run and is_there:
             return show(options, record, [_PUSH_LEFT, "Nothing was written."])
+        page = report_place(options.report, found.named)
         if options.dry_run:
+            check_extras(
+                *(found.sources, found.target, conversion.layout.to, probe_seconds, page),
+                migrates=found.migrates,
+            )
             return show_dry_run(options, found, conversion, control, repairs)
         if repairs is not None and not (options.json or options.quiet):
             print(*planned_lines(repairs), sep="\n")
@@ -473,7 +477,7 @@ def make_dataset(
                 keep_work_dir=options.keep_work_dir,
                 for_push=pushes,
                 probe_seconds=probe_seconds,
-                report=report_place(options.report, found.named),
+                report=page,
             )
         found.release()
     return _show_outcome(options, report, found.target, repo_id)
@@ -553,7 +557,7 @@ def _show_outcome(
             return done
         from leconvert.remote.push import push_converted
 
-        progress = progress_for(quiet=options.json or options.quiet)
+        progress = progress_for(options)
         return push_converted(target, push_options(options, repo_id), progress=progress)
 
     # If the result could not be measured, the command ends with the code of the probe.

@@ -9,9 +9,9 @@ from shutil import rmtree
 from typing import NamedTuple
 
 from leconvert.api import ConversionReport, convert
-from leconvert.cli.output import show
+from leconvert.cli.main import end_on_signals
+from leconvert.cli.output import progress_for, show
 from leconvert.cli.parser import add_output
-from leconvert.cli.progress import progress_for
 from leconvert.run.proof import VerificationReport, verify_pair
 from leconvert.support.errors import StorageError, TargetError, VerificationError
 from leconvert.support.progress import NO_PROGRESS, Progress
@@ -79,7 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo, and print the outcome and the places."""
-    report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
+    with end_on_signals():
+        report = run_demo(options.folder.resolve(), progress=progress_for(options))
     proof = report.verification
     record = {
         "conversion": report.conversion.as_record(),

@@ -6,9 +6,11 @@ import argparse
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
     add_group,
@@ -18,19 +20,17 @@ from leconvert.cli.options import (
     controlled,
     conversion_options,
     filled,
-    layout_options,
     local_path,
     path_or_url,
     push_of_each,
 )
-from leconvert.cli.output import former_line, print_sentence, show, table
+from leconvert.cli.output import former_line, print_sentence, progress_for, show, table
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
-from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.model.versions import V3_VERSION
-from leconvert.run.conversion import Conversion, ProofOptions
+from leconvert.run.conversion import Conversion
 from leconvert.support.errors import BatchesFailedError, IncompleteError, UsageError
 from leconvert.support.text import amount, count, guessed_duration
 from leconvert.transfer.names import HubName
@@ -113,7 +113,7 @@ def run_convert(options: argparse.Namespace) -> int:
     )
 
     conversion = conversion_options(options)
-    progress = progress_for(quiet=options.json or options.quiet)
+    progress = progress_for(options)
     policy = Policy()
     if options.policy is not None:
         policy = read_policy(options.policy, _read_flags)
@@ -125,7 +125,9 @@ def run_convert(options: argparse.Namespace) -> int:
     )
     work_dir = options.work_dir.resolve()
     if options.dry_run:
-        return _show_price(options, price_fleet(datasets, work_dir, policy, conversion.scratch))
+        with end_on_signals():  # temporary folders of migrations are removed
+            price = price_fleet(datasets, work_dir, policy, conversion.scratch)
+        return _show_price(options, price)
     with controlled(options) as control:
         plan = conversion.plan
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
@@ -216,15 +218,9 @@ def _options_of_each(options: argparse.Namespace) -> Conversion:
     """Return the conversion of each dataset, with its push."""
     from leconvert.dataset.findings import check_accepted
 
-    repairs = filled(RepairOptions, options)
-    check_accepted(repairs.accept)
-    return Conversion(
-        layout=layout_options(options),
-        selection=filled(EpisodeSelection, options),
-        repairs=repairs,
-        proof=filled(ProofOptions, options),
-        push=push_of_each(options),
-    )
+    conversion = conversion_options(options)
+    check_accepted(conversion.repairs.accept)
+    return replace(conversion, push=push_of_each(options))
 
 
 def _read_flags(words: Sequence[str]) -> RepairOptions:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
+from leconvert.cli.output import progress_for
 from leconvert.cli.parser import OptionalValue, Settings, hide
-from leconvert.cli.progress import progress_for
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
@@ -132,17 +132,6 @@ def works_only(flag: str, where: str, instead: str | None = None) -> UsageError:
     """Return the error for an option without effect; ``instead`` says what gives it one."""
     step = f"{instead}, or leave {flag} out." if instead else f"Leave {flag} out."
     return UsageError(f"{flag} works only {where}.", next_step=step)
-
-
-# The layout: how a dataset is cut into files and batches.
-
-
-def layout_options(options: argparse.Namespace) -> LayoutOptions:
-    """Return the options of the layout."""
-    layout = filled(LayoutOptions, options)
-    if hasattr(options, "loader_workers") and layout.layout != "streaming":
-        raise works_only("--loader-workers", "with --layout streaming", "Add --layout streaming")
-    return layout
 
 
 # Options of workers: leases, versions and patience.
@@ -591,8 +580,11 @@ def conversion_options(
 ) -> Conversion:
     """Return all options of a conversion. An option that a command does not have is the default."""
     workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
+    layout = filled(LayoutOptions, options)
+    if hasattr(options, "loader_workers") and layout.layout != "streaming":
+        raise works_only("--loader-workers", "with --layout streaming", "Add --layout streaming")
     return Conversion(
-        layout=layout_options(options),
+        layout=layout,
         repairs=filled(RepairOptions, options),
         selection=filled(EpisodeSelection, options) if selection is None else selection,
         plan=filled(PlanOptions, options),
@@ -609,5 +601,5 @@ def conversion_options(
 def controlled(options: argparse.Namespace) -> Iterator[Control]:
     """Yield how the command is stopped, by signals, and how it shows progress."""
     with stop_on_signals() as stop:
-        progress = progress_for(quiet=options.json or options.quiet)
+        progress = progress_for(options)
         yield Control(stop=stop, progress=progress, command=options.command_line)

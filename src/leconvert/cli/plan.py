@@ -14,11 +14,11 @@ from leconvert.cli.output import (
     planned_lines,
     print_findings,
     print_planned_findings,
+    progress_for,
     show,
     table,
 )
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
-from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import Places, places, take_arguments
 from leconvert.model.values import OVERLAY
 from leconvert.run.conversion import Control, Conversion
@@ -242,7 +242,7 @@ def run(options: argparse.Namespace) -> int:
     # The packer decides whether a dataset at the target may be replaced.
     may_replace = replace(conversion.proof, force_conversion=not conversion.layout.append)
     conversion = replace(conversion, proof=may_replace)
-    control = Control(progress=progress_for(quiet=options.json or options.quiet))
+    control = Control(progress=progress_for(options))
     with places(options, conversion, control, stream=True) as found:
         if isinstance(found, str):
             return show(options, {"already_converted": found}, [found])

@@ -7,18 +7,17 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_push_options,
+    controlled,
     given_flags,
     local_dataset,
     push_options,
     push_target,
     works_only,
 )
-from leconvert.cli.output import show
+from leconvert.cli.output import progress_for, show
 from leconvert.cli.parser import add_output
-from leconvert.cli.progress import progress_for
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.support.text import amount, count
@@ -115,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     how = push_options(options, options.push_repo_id)
     if datasets := _datasets_below(options.result):
         return _push_folders(options, datasets, how)
-    report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
+    report = push(options.result.resolve(), how, progress=progress_for(options))
     return show(options, report.as_record(), push_lines(report))
 
 
@@ -150,7 +149,7 @@ def _push_folders(
             )
         name = in_folder(how.repo_id, place) if how.repo_id else origin.repo_id if origin else ""
         named[name] = path.resolve()
-    reports = push_folders(named, how, progress=progress_for(quiet=options.json))
+    reports = push_folders(named, how, progress=progress_for(options))
     commits = {report.commit for report in reports if report.added or report.deleted}
     made = max(report.commits for report in reports) if options.dry_run else len(commits)
     done = "would be pushed" if options.dry_run else "pushed"
@@ -316,13 +315,13 @@ def run_mirror(options: argparse.Namespace) -> int:
     """Upload a dataset to other storage, and print the outcome."""
     from leconvert.remote.stores import upload_tree
 
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         report = upload_tree(
             options.result.resolve(),
             options.url,
             create_bucket=options.create_bucket,
-            stop=stop,
-            progress=progress_for(quiet=options.json),
+            stop=control.stop,
+            progress=control.progress,
         )
     sent = (
         f"Uploaded {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "

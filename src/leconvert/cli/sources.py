@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,6 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Control, Conversion
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
-from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import check_can_push
 from leconvert.transfer.names import (
     HubName,
@@ -202,12 +200,7 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
 
 
 @contextmanager
-def source_at(
-    place: Path | str,
-    scratch_dir: Path | None,
-    progress: Progress = NO_PROGRESS,
-    stop: threading.Event | None = None,
-) -> Iterator[Path]:
+def source_at(place: Path | str, scratch_dir: Path | None, control: Control) -> Iterator[Path]:
     """Provide a source for the block. A source with a URL is downloaded, and removed afterwards."""
     if isinstance(place, Path):
         yield place.resolve()
@@ -215,11 +208,12 @@ def source_at(
     with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
         if is_of_the_hub(place):
             named = NamedDataset(Path(folder) / "source", _on_the_hub(place))
-            yield named.downloaded(stop, progress)
+            yield named.downloaded(control)
         else:
             from leconvert.remote.stores import download_tree
 
-            yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
+            source = Path(folder) / "source"
+            yield download_tree(place, source, stop=control.stop, progress=control.progress)
 
 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
@@ -316,11 +310,17 @@ def places(
     if not options.dry_run:
         yield _places(options, conversion, control, options.work_dir, stream)
         return
-    with TemporaryDirectory(prefix="leconvert-plan-") as begun:
-        found = _places(options, conversion, control, Path(begun) / "work", True)
-        if not isinstance(found, str) and not found.migrates:
-            found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
-        yield found
+    missing = [folder for folder in local_root(options).resolve().parents if not folder.exists()]
+    try:
+        with TemporaryDirectory(prefix="leconvert-plan-") as begun:
+            found = _places(options, conversion, control, Path(begun) / "work", True)
+            if not isinstance(found, str) and not found.migrates:
+                found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
+            yield found
+    finally:
+        for folder in missing:  # made for a dataset of the Hub, as in the run itself
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _work_dir(given: Path | None, target: Path) -> Path:
@@ -492,17 +492,22 @@ class NamedDataset(NamedTuple):
         if self.named is None:
             return self.folder
         with end_on_signals(control.stop):
-            return self.downloaded(control.stop, control.progress).resolve()
+            return self.downloaded(control).resolve()
 
-    def downloaded(self, stop: threading.Event | None, progress: Progress) -> Path:
+    def downloaded(self, control: Control) -> Path:
         """Return the folder of a dataset on the Hub, after its download."""
         from leconvert.remote.source import download
 
         assert self.named is not None
-        name, revision = self.named.repo_id, self.named.revision
-        return download(
-            name, revision, self.folder, also_v3=True, stop=stop, progress=progress
-        ).source
+        found = download(
+            self.named.repo_id,
+            self.named.revision,
+            self.folder,
+            also_v3=True,
+            stop=control.stop,
+            progress=control.progress,
+        )
+        return found.source
 
 
 @contextmanager

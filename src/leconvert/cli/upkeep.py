@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import stop_on_signals
-from leconvert.cli.output import show, table
+from leconvert.cli.options import controlled
+from leconvert.cli.output import progress_for, show, table
 from leconvert.cli.parser import add_output, add_place_of_run
-from leconvert.cli.progress import progress_for
 from leconvert.support.errors import BusyError, UsageError
 from leconvert.support.flags import some_seconds, whole
 from leconvert.support.text import count, shorten
@@ -43,12 +42,12 @@ def run_undo(options: argparse.Namespace) -> int:
 
     dataset = options.dataset.resolve()
     kept = newest_kept(dataset)
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         report = undo_conversion(
             dataset,
             dry_run=options.dry_run,
-            stop=stop,
-            progress=progress_for(quiet=options.json),
+            stop=control.stop,
+            progress=control.progress,
         )
     place = dataset / "meta" if overlaid_meta(dataset) else dataset
     return show(options, report.as_record(), _undo_lines(report, kept, place))
@@ -121,7 +120,7 @@ def run_clean(options: argparse.Namespace) -> int:
     if (options.work_dir is None) == (options.of is None):
         raise UsageError("Give exactly one folder: WORK_DIR, DATASET or --of DATASET.")
     root, target = _places(options)
-    progress = progress_for(quiet=options.json)
+    progress = progress_for(options)
     if options.old and target is None:
         if not WorkDir(root).is_fleet():
             raise UsageError(

@@ -10,18 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import end_on_signals, stop_on_signals
-from leconvert.cli.options import local_dataset, path_or_url, works_only
+from leconvert.cli.main import end_on_signals
+from leconvert.cli.options import controlled, local_dataset, path_or_url, works_only
 from leconvert.cli.output import (
     columns,
     findings_lines,
     planned_lines,
     print_planned_findings,
     print_sentence,
+    progress_for,
     show,
 )
 from leconvert.cli.parser import Parser, add_output, hide
-from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import dataset_root, source_at
 from leconvert.support.errors import (
     SourceError,
@@ -92,11 +92,11 @@ def run_check(options: argparse.Namespace) -> int:
     if options.plan_repairs:
         from leconvert.run.repairing import choose_repairs
 
-        plan = choose_repairs(root, progress=progress_for(quiet=options.json))
+        plan = choose_repairs(root, progress=progress_for(options))
         if not options.json:
             print_planned_findings(plan)
         return show(options, plan.as_record(), planned_lines(plan))
-    report = check_dataset(root, progress=progress_for(quiet=options.json))
+    report = check_dataset(root, progress=progress_for(options))
     failed = report.count("error") + (report.count("warning") if options.strict else 0)
     code = SourceError.exit_code if failed else 0
     show(options, report.as_record(), _check_lines(report))
@@ -280,23 +280,22 @@ def run(options: argparse.Namespace) -> int:
         raise works_only("--scratch-dir", f"if the source is a URL; {given[0]} is a folder")
     for source in given:
         check_places(result, source.resolve() if isinstance(source, Path) else source)
-    progress = progress_for(quiet=options.json)
-    with stop_on_signals() as stop, ExitStack() as fetched:
-        with end_on_signals(stop):
+    with controlled(options) as control, ExitStack() as fetched:
+        with end_on_signals(control.stop):
             sources = [
-                fetched.enter_context(source_at(source, options.scratch_dir, progress, stop))
+                fetched.enter_context(source_at(source, options.scratch_dir, control))
                 for source in given
             ]
-        record = _record(options, result, sources, progress)
+        record = _record(options, result, sources, control.progress)
         try:
             report = verify_pair(
                 result,
                 sources,
                 depth=options.depth,
-                progress=progress,
+                progress=control.progress,
                 max_workers=options.max_workers,
                 sampling=Sampling(options.sample, options.decode, options.deep, options.seed or 0),
-                stop=stop,
+                stop=control.stop,
             )
         except UnreadableSourceError as error:  # the usual advice is for a conversion
             error.next_step = (
@@ -304,7 +303,7 @@ def run(options: argparse.Namespace) -> int:
             )
             raise
     if report.ok and record is not None:
-        _note(result, record, progress)
+        _note(result, record, control.progress)
     lines = verification_lines(report, options.result, given)
     code = 0 if report.ok else VerificationError.exit_code
     if not report.ok:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_added_options,
     add_flags,
@@ -19,6 +18,7 @@ from leconvert.cli.options import (
     add_report_option,
     add_slurm_worker_options,
     check_whose_options,
+    controlled,
     filled,
     lease_options,
     report_place,
@@ -26,7 +26,6 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.output import show
 from leconvert.cli.parser import add_output
-from leconvert.cli.progress import progress_for
 from leconvert.run.conversion import LeaseOptions, PlanOptions, ProofOptions
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.support.errors import UsageError
@@ -72,14 +71,14 @@ def _work_on_fleet(options: argparse.Namespace) -> int:
             "fleet.",
             next_step="Use --max-idle-seconds S, or end the worker with SIGTERM.",
         )
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         summary = work_on_fleet(
             options.work_dir,
             leases=lease_options(options),
             scratch=filled(ScratchOptions, options),
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,
-            stop=stop,
+            stop=control.stop,
         )
     said = (
         f"This worker converted {count(summary.converted, 'dataset')}, set {summary.set_aside:,} "
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 
     if WorkDir(options.work_dir.resolve()).is_fleet():
         return _work_on_fleet(options)
-    with stop_on_signals() as stop:
+    with controlled(options) as control:
         summary = run_worker(
             options.work_dir,
             leases=lease_options(options),
@@ -102,9 +101,9 @@ def run(options: argparse.Namespace) -> int:
             max_batches=options.max_batches,
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,
-            command=options.command_line,
-            stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            command=control.command,
+            stop=control.stop,
+            progress=control.progress,
         )
     failed = count(summary.batches_failed, "failed attempt")
     said = (
@@ -243,27 +242,26 @@ def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
 
 def run_pack(options: argparse.Namespace) -> int:
     """Pack, and print the place of the result."""
+    from leconvert.api import report_on_exit
     from leconvert.remote.provenance import note_result
-    from leconvert.report.page import report_on_exit
     from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
 
     opened = open_run(options.work_dir.resolve(), allow_mixed_versions=options.allow_mixed_versions)
     page = report_place(options.report, Path(opened.manifest.target))
-    with report_on_exit(opened, page), stop_on_signals() as stop:
-        record_invocation(opened.paths, "pack", options.command_line)
-        progress = progress_for(quiet=options.json or options.quiet)
+    with report_on_exit(opened, page), controlled(options) as control:
+        record_invocation(opened.paths, "pack", control.command)
         if not options.no_wait:
-            _say_what_it_waits_for(opened, progress)
+            _say_what_it_waits_for(opened, control.progress)
         packed = pack_run(
             opened,
             filled(ProofOptions, options),
             wait=not options.no_wait,
-            stop=stop,
-            progress=progress,
+            stop=control.stop,
+            progress=control.progress,
         )
-        note_result(opened, packed.kept, for_push=False, progress=progress)
+        note_result(opened, packed.kept, for_push=False, progress=control.progress)
     return show(options, packed.as_record(), _packed_lines(packed, page))
 
 

@@ -37,6 +37,7 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
 from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import FrameInterval
 from leconvert.model.values import OVERLAY, CountedFinding, camera_of
 from leconvert.model.versions import V3_VERSION
 from leconvert.remote.source import HubGroup, datasets_of, glances_at
@@ -68,9 +69,13 @@ def conversion_record(conversion: Conversion) -> dict[str, Any]:
 
 
 def _given(options: Any) -> dict[str, Any]:
-    """Return the fields of options that are not the default."""
+    """Return the fields of options that are not the default, in the form that JSON gives back."""
     usual = asdict(type(options)())
-    return {name: said for name, said in asdict(options).items() if said != usual[name]}
+    return {
+        name: list(said) if isinstance(said, tuple) else said
+        for name, said in asdict(options).items()
+        if said != usual[name]
+    }
 
 
 def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversion:
@@ -84,13 +89,18 @@ def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversio
         **{
             part: type(getattr(usual, part))(
                 **{
-                    key: tuple(value) if isinstance(value, list) else value
+                    key: tuple(map(_restored, value)) if isinstance(value, list) else value
                     for key, value in given.items()
                 }
             )
             for part, given in record.items()
         }
     )
+
+
+def _restored(item: Any) -> Any:
+    """Return an item of a record's list; the only items that are no texts are frames to keep."""
+    return FrameInterval(**item) if isinstance(item, Mapping) else item
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +287,9 @@ def _dataset(
             )
         push = replace(push, repo_id=repo_id)
     target = None if output_dir is None else output_dir / name
-    dataset = FleetDataset(name, source, target, replace(line.options, push=push))
+    # The other parts belong to the command and may differ when a fleet is resumed.
+    own = {part: getattr(line.options, part) for part in _OWN_PARTS}
+    dataset = FleetDataset(name, source, target, Conversion(**own, push=push))
     is_overlay = line.options.layout.layout == OVERLAY
     if isinstance(source, HubName) and is_overlay and not dataset.migrates:
         raise UsageError(
@@ -441,6 +453,11 @@ def _meeting(
 
 
 # Policies: the flags that a dataset gets if a scan finds certain errors.
+
+
+def errors_of(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the errors among a dataset's findings."""
+    return [finding for finding in findings if finding["severity"] == "error"]
 
 
 @dataclass(frozen=True, slots=True)

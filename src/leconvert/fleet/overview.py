@@ -1,4 +1,4 @@
-"""The progress of a fleet: each dataset, and totals; and the estimate of a dry run.
+"""The progress of a fleet: each dataset, what helps it, and totals; and the estimate of a dry run.
 
 A look writes nothing and takes no lock. Later looks read only new records.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shlex
 import threading
 import time
@@ -21,16 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from leconvert.fleet.advice import (
-    errors_of,
-    flags_for,
-    for_these_lines,
-    helps_with,
-    message_of,
-    next_step_of,
-    reasons,
-)
-from leconvert.fleet.lists import FleetDataset, Policy, map_on_hub
+from leconvert.dataset.findings import DROP, TRIM, all_remedies, lossless_remedy, named
+from leconvert.fleet.lists import FleetDataset, Policy, as_word, errors_of, map_on_hub
 from leconvert.fleet.results import (
     asked_of,
     by_record,
@@ -50,6 +43,7 @@ from leconvert.fleet.work import (
     weighed,
     with_policy,
 )
+from leconvert.model.values import camera_of
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.remote.provenance import Origin
 from leconvert.remote.source import glance_at
@@ -59,9 +53,13 @@ from leconvert.run.leasing import list_batches, read_done, read_failed
 from leconvert.run.planner import MovedBytes, PlanSummary
 from leconvert.run.space import free_bytes_of
 from leconvert.support.errors import (
+    REPORT_IT,
+    FindingsError,
     HubUnavailableError,
     LeconvertError,
     StorageError,
+    TargetError,
+    VerificationError,
     WorkDirError,
 )
 from leconvert.support.parallel import parallel_map
@@ -72,9 +70,125 @@ from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former
-from leconvert.workdir.fs import is_there, make_durably, replace_record
+from leconvert.workdir.fs import is_there, replace_record
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
+
+# The message about a dataset that is set aside: its first finding, and what helps.
+#
+# A user of a fleet writes options after the dataset's line in the list, or has a policy give them.
+
+
+_THIS_LINE, _THESE_LINES = "after the dataset in LIST_FILE", "after these datasets in LIST_FILE"
+_OF_EPISODES = (DROP, TRIM)
+# The part of an error's next step that calls for an option of the dataset.
+_AGAIN = re.compile(r"\b[Rr]un the command again with (--assume-.*?)\.?$")
+
+
+def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
+    """Return the first of a dataset's errors with its file and episode, and their number."""
+    first = errors[0]
+    episode, camera = first["episode"], camera_of(first["stream"] or "")
+    where = [] if episode is None else [f"episode {episode}"]
+    where += [] if camera is None else [f"camera {camera.removeprefix('observation.images.')}"]
+    if first["code"] == "missing-file" and episode is not None:
+        what = "table" if camera is None else "video"
+        of_what = ", ".join([f"the {what} of {where[0]}", *where[1:]])
+        said = f"{of_what}{',' * (len(where) > 1)} is missing: {first['path']}."
+    elif episode is not None:
+        said = f"{', '.join(where)}: {first['message']}"
+    else:
+        said = str(first["message"])
+    said = f"{said.removesuffix('.').replace(f'{source}/', '')}."
+    if len(errors) == 1:
+        return said
+    numbers = Counter(str(error["code"]) for error in errors)
+    if len(numbers) == 1:
+        return f"{said} There are {len(errors):,} such errors."
+    listed = ", ".join(f"{code} {number:,}" for code, number in numbers.items())
+    return f"{said} {len(errors):,} errors in all: {listed}."
+
+
+def flags_for(errors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the flags that help with a dataset's errors, each once."""
+    # An episode that is left out needs no other repair.
+    lost = {one["episode"] for one in errors if one["remedy"] in _OF_EPISODES} - {None}
+    needed = [one for one in errors if one["remedy"] in _OF_EPISODES or one["episode"] not in lost]
+    return tuple(dict.fromkeys(one["remedy"] for one in needed if one["remedy"]))
+
+
+def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what helps with each code of a dataset's errors: sentences, and flags of a policy."""
+    found: dict[str, dict[str, None]] = {}
+    for error in errors:
+        helps = found.setdefault(error["code"], {})
+        if remedy := error.get("remedy"):
+            helps[as_word(remedy, error)] = None
+    none = "no option helps; correct the source"
+    return {
+        code: all_remedies(code, " ".join(helps) or None) or none for code, helps in found.items()
+    }
+
+
+def reasons(datasets: Iterable[Mapping[str, str]]) -> list[tuple[str, int, str]]:
+    """Return codes, the number of datasets with each, and what helps them; the most frequent first.
+
+    For each dataset it is given what helps with each code. Datasets with the same code that need
+    different help are counted separately.
+    """
+    numbers = Counter((code, helps) for told in datasets for code, helps in told.items())
+    ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    return [(code, number, helps) for (code, helps), number in ordered]
+
+
+def message_of(error: Mapping[str, Any], source: object) -> str:
+    """Return why a dataset is set aside, given the record of its error."""
+    errors = errors_of(error.get("findings") or ())
+    if errors and error.get("error") == FindingsError.__name__:
+        return first_error(errors, source)
+    message = str(error.get("message") or "")
+    if error.get("error") in (TargetError.__name__, VerificationError.__name__):
+        message = " ".join([message, *error.get("details", ())[:1]])  # the first difference
+    return message.replace(f"{source}/", "")
+
+
+def next_step_of(error: Mapping[str, Any], source: object) -> str:
+    """Return what to do about a dataset's error, in terms of the fleet."""
+    errors = errors_of(error.get("findings") or ())
+    if not errors or error.get("error") != FindingsError.__name__:
+        told = error.get("next_step")
+        if not error:
+            return (
+                "Find out what ends the workers, such as too little memory. Then run the "
+                "fleet again."
+            )
+        if told is None and error.get("exit_code", 1) in (1, LeconvertError.exit_code):
+            return f"This is a bug. {REPORT_IT}."
+        if told is None:
+            return f"`leconvert explain {shlex.quote(str(error['exit_code']))}` says what to do."
+        return _AGAIN.sub(rf"Write \1 {_THIS_LINE}.", str(told))
+    sentences = dict.fromkeys(filter(None, (lossless_remedy(one["code"]) for one in errors)))
+    flags = flags_for(errors)
+    parts = [*sentences]
+    parts += dict.fromkeys(
+        f"No option repairs {one['code']}: correct {one['path'] or 'the source'}."
+        for one in errors
+        if not one["remedy"] and not lossless_remedy(one["code"])
+    )
+    if flags and not all(one["remedy"] for one in errors):
+        parts.append(f"For the other errors write `{' '.join(flags)}` {_THIS_LINE}.")
+    elif flags:
+        write = "Or write" if parts else "Write"
+        parts.append(f"{write} `{' '.join(flags)}` {_THIS_LINE}.")
+    return named(" ".join(parts), source)
+
+
+def for_these_lines(next_step: str) -> str:
+    """Return the step in the plural, for several datasets."""
+    return next_step.replace(_THIS_LINE, _THESE_LINES)
+
+
+# The progress of a fleet.
 
 
 class DatasetState(StrEnum):
@@ -551,6 +665,9 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
     return [table for table in tables if table[2][1:]]
 
 
+# The estimate of a dry run.
+
+
 @dataclass(frozen=True, slots=True)
 class PricedDataset:
     """The estimate for the conversion of one dataset."""
@@ -613,7 +730,7 @@ def price_fleet(
 
     An existing result is compared with its source, as the conversion would do. For a dataset on the
     Hub only ``meta/info.json`` and the listing are read. If its files stay there, everything that a
-    plan needs is downloaded to a temporary folder in ``scratch``.
+    plan needs is downloaded to a temporary folder in ``scratch``, or beside it until it exists.
 
     Raises:
         UsageError: Paths would mix sources, results and the work dir.
@@ -696,10 +813,9 @@ def _price_migration(
 ) -> PricedDataset:
     """Plan a migration in a temporary folder."""
     place = dataset.name, str(dataset.source), dataset.place
-    if scratch.folder is not None:
-        make_durably(scratch.folder)
+    near = None if scratch.folder is None else _existing(scratch.folder / "plan")
     try:
-        with TemporaryDirectory(prefix="leconvert-plan-", dir=scratch.folder) as begun:
+        with TemporaryDirectory(prefix="leconvert-plan-", dir=near) as begun:
             folder = WorkDir(Path(begun) / "work")
             hand = snapshot_at(dataset, found, folder, Path(begun), stop=threading.Event())
             repairs, plan = draft_dataset(dataset, policy, folder, hand)

@@ -18,9 +18,8 @@ from glob import escape
 from typing import Any
 
 from leconvert.dataset.findings import DROP, TASKS_FROM_EPISODES, TRIM
-from leconvert.fleet.advice import errors_of, message_of, next_step_of
-from leconvert.fleet.lists import FleetDataset, Policy, PolicyRule, as_word
-from leconvert.fleet.overview import DatasetStatus, FleetStatus
+from leconvert.fleet.lists import FleetDataset, Policy, PolicyRule, as_word, errors_of
+from leconvert.fleet.overview import DatasetStatus, FleetStatus, message_of, next_step_of
 from leconvert.fleet.work import Fleet, draft_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import camera_of

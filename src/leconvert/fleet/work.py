@@ -53,8 +53,7 @@ from leconvert.api import (
     run_conversion,
     run_worker,
 )
-from leconvert.fleet.advice import errors_of
-from leconvert.fleet.lists import FleetDataset, Policy, map_on_hub
+from leconvert.fleet.lists import FleetDataset, Policy, errors_of, map_on_hub
 from leconvert.fleet.results import (
     AtHand,
     Host,
@@ -228,11 +227,18 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
 
 
 def _same(one: Sequence[FleetDataset], other: Sequence[FleetDataset]) -> bool:
-    """Return whether two lists hold the same datasets; estimates for the Hub may differ."""
+    """Return whether two lists hold the same datasets.
+
+    Estimates for the Hub may differ, and the runs that only a command with --restart gives up.
+    """
 
     def compared(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         known = (
-            replace(dataset, cost_seconds=0.0) if isinstance(dataset.source, HubName) else dataset
+            replace(
+                dataset,
+                discard=None,
+                cost_seconds=0.0 if isinstance(dataset.source, HubName) else dataset.cost_seconds,
+            )
             for dataset in datasets
         )
         return sorted(known, key=lambda dataset: dataset.name)
@@ -276,23 +282,17 @@ def plan_fleet(
             replace(dataset, discard=_unfinished(folder.dataset(dataset.name))) for dataset in known
         ]
     with planner_lock(folder):
-        if folder.current_run_id() is not None:
-            if not folder.is_fleet():
-                raise UsageError(
-                    f"{root} is the work dir of one conversion, not of a fleet.",
-                    path=str(root),
-                    next_step="Choose another --work-dir.",
-                )
-            if not plan.restart:
-                fleet = open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
-                board = fleet.board(LeaseOptions())
-                board.refresh()
-                same = fleet.policy == policy and _same(fleet.datasets, known)
-                if same and not board.all_settled():
-                    progress.say(f"Resuming fleet {fleet.run_id} in {root}")
-                    return fleet
-                if not board.all_settled():
-                    _check_not_in_use(fleet)
+        _check_no_conversion(folder)
+        if folder.current_run_id() is not None and not plan.restart:
+            fleet = open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
+            board = fleet.board(LeaseOptions())
+            board.refresh()
+            same = fleet.policy == policy and _same(fleet.datasets, known)
+            if same and not board.all_settled():
+                progress.say(f"Resuming fleet {fleet.run_id} in {root}")
+                return fleet
+            if not board.all_settled():
+                _check_not_in_use(fleet)
         ordered = sorted(
             _weighed_on_hub(known), key=lambda dataset: (-dataset.cost_seconds, dataset.name)
         )
@@ -312,6 +312,16 @@ def plan_fleet(
             write_durably(paths.fleet, encode_record("fleet", FLEET_VERSION, run_id, head))
             folder.set_current(run_id)
     return open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
+
+
+def _check_no_conversion(folder: WorkDir) -> None:
+    """Refuse a work dir that holds the run of a single conversion."""
+    if folder.current_run_id() is not None and not folder.is_fleet():
+        raise UsageError(
+            f"{folder.root} is the work dir of one conversion, not of a fleet.",
+            path=str(folder.root),
+            next_step="Choose another --work-dir.",
+        )
 
 
 def _check_not_in_use(fleet: Fleet) -> None:
@@ -339,6 +349,7 @@ def check_fleet(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
 
     Only the first of several pushes is checked.
     """
+    _check_no_conversion(WorkDir(work_dir))
     owners = {
         dataset.source: f"the source {dataset.source}"
         for dataset in datasets

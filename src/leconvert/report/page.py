@@ -226,6 +226,7 @@ def _conversion(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str 
         ("Source", ", ".join(story.sources) or None),
         ("Result", story.target),
         ("Kept source", story.kept_source),
+        ("Earlier result", story.kept_result),
         ("Work dir", story.work_dir),
         ("Run", story.run_id),
         ("Worked from", None if axis is None else f"{when(axis.began)} to {when(axis.ended)}"),
@@ -612,8 +613,8 @@ def _check_for(target: str, sources: Sequence[str], path: Path) -> None:
 
 
 @contextmanager
-def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
-    """Write a run's report when the block ends, however it ends; do nothing if ``path`` is None.
+def report_on_exit(run: OpenedRun, path: Path) -> Iterator[None]:
+    """Write a run's report when the block ends, however it ends.
 
     The block's error matters more than its report: if both fail, the block's error is raised.
 
@@ -621,26 +622,23 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
         UsageError: The path cannot be used; raised before the block runs.
         StorageError: The block succeeded, but the report could not be written.
     """
-    if path is not None:
-        _check_for(run.manifest.target, [s.root for s in run.manifest.sources], path)
+    _check_for(run.manifest.target, [s.root for s in run.manifest.sources], path)
     try:
         yield
     except BaseException:
-        if path is not None:
-            with suppress(OSError, LeconvertError):
-                write_report(gather_run(run), path)
+        with suppress(OSError, LeconvertError):
+            write_report(gather_run(run), path)
         raise
-    if path is not None:
-        try:
-            with any_storage_errors():
-                write_report(gather_run(run), path)
-        except StorageError as error:
-            raise StorageError(
-                f"The run is finished, but its report could not be written. {error.message}",
-                path=error.path,
-                next_step="The run need not be repeated. Write the report with `leconvert "
-                f"report {shlex.quote(str(run.work_dir.root))} -o FILE`.",
-            ) from error
+    try:
+        with any_storage_errors():
+            write_report(gather_run(run), path)
+    except StorageError as error:
+        raise StorageError(
+            f"The run is finished, but its report could not be written. {error.message}",
+            path=error.path,
+            next_step="The run need not be repeated. Write the report with `leconvert "
+            f"report {shlex.quote(str(run.work_dir.root))} -o FILE`.",
+        ) from error
 
 
 PageTable = tuple[str, str, Sequence[Sequence[object]], Collection[int]]

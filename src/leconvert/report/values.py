@@ -45,6 +45,7 @@ from leconvert.workdir.activity import (
     read_probe,
     read_workers,
 )
+from leconvert.workdir.fs import is_there
 from leconvert.workdir.records import (
     Journal,
     JournalState,
@@ -162,7 +163,9 @@ class RunReport:
     generated: datetime  # when the report was gathered
     target: str  # path of the result
     sources: Sequence[str] = ()  # the source datasets; empty if only the result is known
-    kept_source: str | None = None  # path of the kept source, if it was replaced
+    # Path of the replaced dataset, if it is still there: the source, or an earlier result.
+    kept_source: str | None = None
+    kept_result: str | None = None
     work_dir: str | None = None  # the run's shared folder; None if only the result is known
     run_id: str | None = None  # id of the run
     episodes: int = 0  # episodes of the result
@@ -277,6 +280,8 @@ def gather_run(run: OpenedRun) -> RunReport:
     verification = _verification(state)
     packed = state.is_packed
     target = Path(manifest.target)
+    old = (state.swap or {}).get("old")
+    kept = None if old is None or not is_there(Path(old)) else old
     tree = quantiles = None
     if packed and is_converted(target, manifest.to):
         tree = measure_tree(open_dataset(target, version=manifest.to))
@@ -293,7 +298,8 @@ def gather_run(run: OpenedRun) -> RunReport:
         generated=datetime.now(UTC),
         target=manifest.target,
         sources=[manifest.outline] if manifest.outline else [s.root for s in manifest.sources],
-        kept_source=(state.swap or {}).get("old"),
+        kept_source=kept if manifest.in_place else None,
+        kept_result=None if manifest.in_place else kept,
         work_dir=str(run.work_dir.root),
         run_id=run_id,
         episodes=manifest.num_episodes,

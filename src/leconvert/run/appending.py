@@ -27,7 +27,14 @@ from typing import Any
 import numpy as np
 
 from leconvert.dataset.files import EPISODE_FOLDERS, names_to_keep
-from leconvert.dataset.formats import TARGETS, Sources, SourceView, open_sources, v3
+from leconvert.dataset.formats import (
+    PROVENANCE_PATH,
+    TARGETS,
+    Sources,
+    SourceView,
+    open_sources,
+    v3,
+)
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
 from leconvert.model.versions import V3_VERSION
@@ -215,7 +222,8 @@ def not_as_planned(target: Path, why: str) -> TargetError:
 # Whether a dataset holds everything of its state before episodes were appended.
 
 
-_DERIVED = frozenset({v3.REPAIRS_PATH})
+# Records of a conversion, which the append writes again if the new result has them.
+_DERIVED = frozenset({v3.REPAIRS_PATH, PROVENANCE_PATH})
 
 
 # Keys of `info.json` about all episodes together, and the size limits of new files.

@@ -1054,8 +1054,22 @@ def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
     )
 
 
-def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool = False) -> None:
+def check_places(
+    source: Path,
+    target: Path,
+    work_dir: Path,
+    *,
+    outlined: bool = False,
+    makes_folder: bool = False,
+) -> None:
     """Refuse paths that would mix source, target and work dir.
+
+    Args:
+        source: The source.
+        target: The folder of the result.
+        work_dir: The folder of the run's state.
+        outlined: Whether the source is an outline, which lies in the work dir.
+        makes_folder: Whether the caller makes the folder of the target.
 
     Raises:
         UsageError: One path is inside another.
@@ -1090,15 +1104,15 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
             path=str(work_dir),
             next_step="Give a folder, or a path that does not exist yet.",
         )
-    _check_parent(target)
+    _check_parent(target, makes_folder=makes_folder)
 
 
-def _check_parent(target: Path) -> None:
+def _check_parent(target: Path, *, makes_folder: bool = False) -> None:
     """Refuse a target whose folder does not exist or is none."""
     nearest = nearest_above(target)
     if not nearest.is_dir():
         raise refusal(target, f"{nearest} is not a folder", "Choose another folder for the result.")
-    if nearest != target.parent:
+    if nearest != target.parent and not makes_folder:
         said = f"The folder {target.parent} does not exist"
         raise refusal(target, said, "Make this folder first.")
 

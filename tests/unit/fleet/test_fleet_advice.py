@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leconvert.fleet import FleetDataset, Policy, PolicyRule, PricedDataset, alike
-from leconvert.fleet.advice import (
+from leconvert.fleet.overview import (
     flags_for,
     for_these_lines,
     helps_with,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from leconvert import fleet
 from leconvert.api import convert
 from leconvert.cli import main
 from leconvert.fleet import FleetStatus, clean_fleet, work
-from leconvert.run.conversion import Conversion, WorkerOptions
+from leconvert.model.selection import EpisodeSelection, FrameInterval
+from leconvert.run.conversion import Conversion, PlanOptions, WorkerOptions
 from leconvert.run.packer import run as packing
+from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
-from leconvert.support.errors import BusyError, TargetError, UsageError
+from leconvert.support.errors import BusyError, InterruptedRunError, TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 from leconvert.workdir.former import former_states
+from leconvert.workdir.records import WorkDir
 
 
 @pytest.fixture(scope="module")
@@ -283,3 +287,57 @@ def test_commands_count_list_and_remove_former_states(
     assert former_of(result) == []
     assert main(["clean", work, "--old"]) == 0
     assert "There is nothing to remove." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        EpisodeSelection(exclude_tasks=("Pick up cube 1.",)),
+        EpisodeSelection(frames=(FrameInterval(0, 1, 4), FrameInterval(1, 2))),
+    ],
+)
+def test_a_fleet_with_a_selection_is_resumed_and_knows_its_results(
+    stages: list[Path], tmp_path: Path, selection: EpisodeSelection
+) -> None:
+    """Lists of tasks and of frames come back from the fleet's records as they were given."""
+    become(tmp_path / "in/set", stages[0])
+    stop, ids = threading.Event(), set()
+    conversion = Conversion(workers=WorkerOptions(max_workers=1), selection=selection)
+
+    def run_once() -> FleetStatus:
+        return fleet.run(
+            [tmp_path / "in/set"],
+            output_dir=tmp_path / "out",
+            work_dir=tmp_path / "work",
+            conversion=conversion,
+            stop=stop,
+        )
+
+    stop.set()
+    for _ in range(2):
+        with pytest.raises(InterruptedRunError):
+            run_once()
+        ids.add(WorkDir(tmp_path / "work").current_run_id())
+    assert len(ids) == 1  # options of the workers are no part of the list
+    stop.clear()
+    assert run_once().run_id in ids
+    become(tmp_path / "in/set", stages[1])
+    (one,) = run_once().datasets
+    assert (one.state.value, one.message) == ("converted", "")
+
+
+def test_a_fleet_that_gives_runs_up_is_resumed_without_restart(
+    stages: list[Path], tmp_path: Path
+) -> None:
+    become(tmp_path / "in/set", stages[0])
+    listed = [fleet.Line(str(tmp_path / "in/set"))]
+    datasets = fleet.fleet_datasets(listed, tmp_path / "out")
+    own = WorkDir(tmp_path / "work").dataset("set")
+    (tmp_path / "out").mkdir()
+    open_or_plan(tmp_path / "in/set", tmp_path / "out/set", own.root)
+    restart = PlanOptions(restart=True)
+    begun = fleet.plan_fleet(datasets, tmp_path / "work", plan=restart)
+    assert begun.datasets[0].discard == own.current_run_id()
+    resumed = fleet.plan_fleet(datasets, tmp_path / "work")
+    assert resumed.run_id == begun.run_id
+    assert resumed.datasets == begun.datasets

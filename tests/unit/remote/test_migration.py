@@ -127,7 +127,7 @@ def test_the_command_says_what_moved_and_leaves_nothing_here(
 
 
 def test_a_plan_shows_what_convert_would_do_on_the_hub(
-    hub: StandIn, large_clips: Path, capsys: pytest.CaptureFixture[str]
+    hub: StandIn, large_clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.add_repo(REPO, large_clips)
     layout = "overlay"
@@ -136,6 +136,7 @@ def test_a_plan_shows_what_convert_would_do_on_the_hub(
         assert main([command, REPO, "--layout", layout, "--dry-run"]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
+    assert not (tmp_path / "home").exists()
     assert "Only meta/ will be replaced on the Hub" in said[0]
     assert "With this layout LeRobot can load and split the dataset and delete episodes" in said[0]
     assert "/tmp" not in said[0], "it needs no room here"

@@ -28,7 +28,7 @@ from leconvert import (
 )
 from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
-from leconvert.dataset.formats import v3
+from leconvert.dataset.formats import PROVENANCE_PATH, v3
 from leconvert.run.appending import what_is_lost
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
@@ -147,6 +147,23 @@ def test_new_episodes_get_files_of_their_own_and_all_else_is_as_converted_anew(
         assert (result / name).read_bytes() == (fresh / name).read_bytes()
     assert list(rows(result)) == list(rows(fresh))
     assert digest_of(result / "data") != digest_of(fresh / "data")
+
+
+def test_the_record_of_a_selection_goes_with_the_episodes_that_complete_it(
+    result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A result of the first episodes has a table of them, which is none of the user's files."""
+    shutil.rmtree(result)
+    source, selection = result.with_name("source"), EpisodeSelection(episodes="0-2")
+    leconvert.convert(source, output=result, selection=selection)
+    assert (result / PROVENANCE_PATH).is_file()
+    report = append(result)
+    assert not (result / PROVENANCE_PATH).exists()
+    assert_is_result(result)
+    assert main(["convert", str(source), str(result), "--append"]) == 0
+    assert "There is nothing to do." in capsys.readouterr().out
+    (row,) = clean_kept_source(result).removed
+    assert row.path == report.kept_source
 
 
 def rows(root: Path) -> Iterator[dict[str, Any]]:
