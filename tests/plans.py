@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from leconvert.remote.provenance import HubOrigin
+from leconvert.remote.provenance import Origin
 from leconvert.run import planner
 from leconvert.run.conversion import Conversion, Places
 from leconvert.run.planner import Draft
@@ -14,7 +14,7 @@ from leconvert.workdir.run import OpenedRun
 
 
 def _places(
-    sources: Path | Sequence[Path], target: Path, work_dir: Path, arrival: HubOrigin | None
+    sources: Path | Sequence[Path], target: Path, work_dir: Path, arrival: Origin | None
 ) -> Places:
     return Places([sources] if isinstance(sources, Path) else sources, target, work_dir, arrival)
 
@@ -25,7 +25,7 @@ def open_or_plan(
     work_dir: Path,
     conversion: Conversion = Conversion(),
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     **given: Any,
 ) -> OpenedRun:
     """Return the run of a work dir, planned if need be."""

@@ -99,7 +99,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
     from leconvert.remote.push import PushReport
     from leconvert.run.repairing import RepairReport
 
@@ -211,7 +211,7 @@ class ConversionReport:
 def convert(
     root: str | os.PathLike[str],
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     output: str | os.PathLike[str] | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     layout: LayoutOptions = LayoutOptions(),
@@ -238,7 +238,7 @@ def convert(
 
     Args:
         root: The dataset folder, the one that holds ``meta/``.
-        arrival: How the dataset came from the Hub, see `leconvert.remote.source`; None for a local
+        arrival: The dataset's origin on the Hub, see `leconvert.remote.source`; None for a local
             dataset.
         output: The folder of the result; then the source, which must be another folder, is never
             touched. None puts the result in the source's place and keeps the source beside it as
@@ -389,7 +389,7 @@ def run_conversion(
     conversion: Conversion,
     control: Control,
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     output: str | os.PathLike[str] | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_work_dir: bool = False,
@@ -521,7 +521,7 @@ def repair(
     )
 
 
-def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
+def _check_push(push: PushOptions, arrival: Origin | None, to: str) -> None:
     """Refuse a push that could not succeed, before any work."""
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
@@ -533,18 +533,17 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     if not push.dry_run:
         from leconvert.transfer.client import check_can_push
 
-        check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
+        check_can_push(push.repo_id or (arrival.repo_id if arrival else ""))
 
 
-def _check_migration(arrival: HubOrigin | None, push: PushOptions | None) -> None:
+def _check_migration(arrival: Origin | None, push: PushOptions | None) -> None:
     """Refuse a push that does not fit a conversion whose files stay on the Hub."""
-    origin = arrival.origin if arrival else None
-    if origin is None or push is None or push.repo_id not in (None, origin.repo_id):
+    if arrival is None or push is None or push.repo_id not in (None, arrival.repo_id):
         raise UsageError(
             "The files of this result stay on the Hub, so it can only be pushed to the repo that "
             "has them.",
-            next_step=f"Push to {origin.repo_id if origin else 'that repo'}, or give a folder for "
-            "the result with --output.",
+            next_step=f"Push to {arrival.repo_id if arrival else 'that repo'}, or give a folder "
+            "for the result with --output.",
         )
 
 

@@ -237,7 +237,7 @@ def _other_source(
         return [f"source: it was {known.place or 'a local dataset'}, and is {asked} now"]
     here, then = places.source, (known.repo_id, known.commit)
     if then != ((now.repo_id, now.commit) if now else ("", "")):
-        named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
+        named = now.url if now else str(here)
         return [f"source: it was {known.place}, and is {named} now"]
     is_here = here.is_dir() and not places.outline
     if is_here and known.source_facts and facts_of(here) != known.source_facts:
@@ -247,15 +247,14 @@ def _other_source(
 
 def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
     """Return whether an earlier call left a result there, but did not push it."""
-    from leconvert.remote.provenance import noted_origin, read_provenance
+    from leconvert.remote.provenance import read_provenance
 
     known = read_provenance(target)
     if known is None or known.pushed or known.repo_id != options.repo_id:
         return False
     if not _is_revision(options, known) or _other_options(conversion, known):
         return False
-    origin = noted_origin(target)
-    return push_target(options, conversion.layout, origin.repo_id if origin else None) is not None
+    return push_target(options, conversion.layout, known.repo_id) is not None
 
 
 def _origin(places: FoundPlaces) -> Origin | None:
@@ -263,7 +262,7 @@ def _origin(places: FoundPlaces) -> Origin | None:
     from leconvert.remote.provenance import noted_origin, read_origin
 
     if places.arrival is not None:
-        return places.arrival.origin
+        return places.arrival
     if not places.in_place:
         return None
     # The source may have been replaced. The run under way knows its origin, or the result's record.

@@ -780,7 +780,7 @@ def _price_on_hub(
 ) -> PricedDataset:
     assert isinstance(dataset.source, HubName)
     place = dataset.name, str(dataset.source), dataset.place
-    seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
+    seen = glance_at(dataset.source.repo_id, dataset.source.revision)
     if seen.problem is not None:
         stops_at = "SourceError" if seen.info else "HubError"
         return PricedDataset(
@@ -794,9 +794,8 @@ def _price_on_hub(
         said = f"It is {seen.version or 'not a dataset'}."
         return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
-        found = Origin(dataset.source.repo_id, seen.revision, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)
-        return _price_migration(dataset, found, policy, scratch, seconds)
+        return _price_migration(dataset, seen.origin, policy, scratch, seconds)
     rooms = {} if dataset.target is None else {_existing(dataset.target): seen.size_bytes}
     return PricedDataset(
         *place,

@@ -33,7 +33,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +319,7 @@ class Places:
     sources: Sequence[Path]
     target: Path
     work_dir: Path
-    arrival: HubOrigin | None = None
+    arrival: Origin | None = None
 
     @property
     def source(self) -> Path:

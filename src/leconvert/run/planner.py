@@ -97,7 +97,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -788,7 +788,7 @@ def _check_can_overlay(places: Places, selection: EpisodeSelection) -> None:
     if places.is_migration:  # files stay on the Hub
         return
     if places.arrival is not None and places.outline is not None:
-        repo_id = places.arrival.origin.repo_id
+        repo_id = places.arrival.repo_id
         migrate = shlex.join(["leconvert", "convert", "--repo-id", repo_id, "--layout", OVERLAY])
         raise UsageError(
             f"--layout overlay leaves files where they are, but the files of {repo_id} are on the "
@@ -1040,14 +1040,14 @@ def _identities(source: Path) -> Iterator[object]:
             yield found.st_ino, frozenset((path.name, FileFacts.of(path)) for path in tables)
 
 
-def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: HubOrigin | None) -> None:
+def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: Origin | None) -> None:
     run_id = new_run_id(datetime.now(UTC), os.urandom)
     with storage_errors(folder.root):
         write_plan(folder.run(run_id), draft.manifest, draft.scan, draft.batches, one_host=one_host)
         if arrival is not None:
             from leconvert.remote.provenance import write_origin
 
-            write_origin(folder.run(run_id).root, arrival.origin, run_id=run_id)
+            write_origin(folder.run(run_id).root, arrival, run_id=run_id)
         folder.set_current(run_id)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -59,11 +59,7 @@ def decode_record(
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise DamagedRecordError(
-            f"The record {path} is damaged: it is empty, cut off or was edited.",
-            path=str(path),
-            next_step=_RESTART,
-        ) from error
+        raise _damaged(path) from error
     found = record.get("format") if isinstance(record, dict) else None
     if found != f"leconvert/{kind}":
         raise DamagedRecordError(
@@ -87,6 +83,23 @@ def decode_record(
             next_step=_RESTART,
         )
     return record  # type: ignore[no-any-return]
+
+
+@contextmanager
+def fields_of(path: Path) -> Iterator[None]:
+    """Raise a `DamagedRecordError` if a field that the block reads is missing, or no such value."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path | str) -> DamagedRecordError:
+    return DamagedRecordError(
+        f"The record {path} is damaged: it is empty, cut off or was edited.",
+        path=str(path),
+        next_step=_RESTART,
+    )
 
 
 def read_record(

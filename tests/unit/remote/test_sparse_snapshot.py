@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions, SourceScan
 from leconvert.remote import source as hub_source
 from leconvert.remote import sparse_snapshot as sparse
-from leconvert.remote.provenance import HubOrigin
+from leconvert.remote.provenance import SparseOrigin
 from leconvert.remote.sparse_snapshot import SparseSnapshot, open_sparse_snapshot
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
@@ -199,6 +200,12 @@ def test_an_outline_is_made_once_and_finished_after_a_crash(arm: StandIn, tmp_pa
     assert asked.count("episode_000003.mp4") == 2
     before = len(arm.log)
     assert hub_source.fetch_sparse(REPO, None, work) == arrived
+    made = open_sparse_snapshot(arrived.source)
+    (record,) = work.rglob("outline.json")
+    for damaged in ("", record.read_text().replace("largest", "smallest")):
+        record.write_text(damaged)
+        assert hub_source.fetch_sparse(REPO, None, work) == arrived
+        assert open_sparse_snapshot(arrived.source) == made
     assert [r.path for r in arm.log[before:] if "/videos/" in r.path or "/data/" in r.path] == []
 
 
@@ -277,7 +284,7 @@ def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
         made.tree,
         tmp_path / "out",
         tmp_path / "work",
-        arrival=HubOrigin(made.origin, made.store.name),
+        arrival=SparseOrigin(**asdict(made.origin)),
     )
 
 
@@ -414,7 +421,7 @@ def test_only_a_run_of_this_very_dataset_is_gone_on_with(
     made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, work).source)
     assert hub_source.under_way(work, REPO, None) is None, "there is no plan yet"
     options = LayoutOptions()
-    outlined = HubOrigin(made.origin, made.store.name)
+    outlined = SparseOrigin(**asdict(made.origin))
     run = open_or_plan(
         made.tree, tmp_path / "out", work, Conversion(layout=options), arrival=outlined
     )
@@ -441,6 +448,6 @@ def test_offline_the_clients_cache_stands_for_an_outline(
     assert arrived.source == snapshot
     assert arrived.arrival is not None
     assert arrived.arrival.outline is None, "all of it is here"
-    assert arrived.arrival.origin.revision == "v2.1"
+    assert arrived.arrival.revision == "v2.1"
     assert arm.log == []
     assert hub_source.already_converted(REPO, tmp_path / "out") is None
