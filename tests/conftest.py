@@ -210,7 +210,7 @@ def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
     """A run of one batch an episode that nobody has worked on, from ``work`` to ``out``."""
     from leconvert.model.values import LayoutOptions
     from leconvert.run.conversion import Conversion
-    from leconvert.run.planner import open_or_plan
+    from tests.plans import open_or_plan
 
     return open_or_plan(
         small_source,

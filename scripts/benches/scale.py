@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from tests.unit.run.layout.layout_scans import of_whole_files
 
 from benches import kit
 from leconvert import tables
@@ -106,9 +107,7 @@ def simulated_scan(episodes: int) -> SourceScan:
     def stream(name: str, mean_bytes: int) -> StreamScan:
         sizes = chance.integers(mean_bytes // 2, mean_bytes * 2, episodes)
         files = FileTable(np.arange(episodes), sizes, sizes + 10**18, np.arange(episodes))
-        return StreamScan.of_whole_files(
-            name, files, frames=zeros + FRAMES, roll_bytes=sizes, group=zeros
-        )
+        return of_whole_files(name, files, frames=zeros + FRAMES, roll_bytes=sizes, group=zeros)
 
     return SourceScan(
         sources=(Source("/simulated", "v2.1", "0" * 64, ()),),

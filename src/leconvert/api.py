@@ -28,6 +28,7 @@ from leconvert.run.conversion import (
     Control,
     Conversion,
     LeaseOptions,
+    Places,
     PlanOptions,
     ProofOptions,
     WorkerOptions,
@@ -48,11 +49,9 @@ from leconvert.run.planner import (
     check_all_places,
     check_asked,
     check_same_plan,
-    is_outline,
     kept_files,
     moved_bytes,
     open_or_plan,
-    planned_name,
     preview_plan,
     scan_sources,
 )
@@ -100,7 +99,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
     from leconvert.remote.push import PushReport
     from leconvert.run.repairing import RepairReport
 
@@ -212,7 +211,7 @@ class ConversionReport:
 def convert(
     root: str | os.PathLike[str],
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     output: str | os.PathLike[str] | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     layout: LayoutOptions = LayoutOptions(),
@@ -239,7 +238,7 @@ def convert(
 
     Args:
         root: The dataset folder, the one that holds ``meta/``.
-        arrival: How the dataset came from the Hub, see `leconvert.remote.source`; None for a local
+        arrival: The dataset's origin on the Hub, see `leconvert.remote.source`; None for a local
             dataset.
         output: The folder of the result; then the source, which must be another folder, is never
             touched. None puts the result in the source's place and keeps the source beside it as
@@ -390,7 +389,7 @@ def run_conversion(
     conversion: Conversion,
     control: Control,
     *,
-    arrival: HubOrigin | None = None,
+    arrival: Origin | None = None,
     output: str | os.PathLike[str] | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_work_dir: bool = False,
@@ -409,7 +408,7 @@ def run_conversion(
     started = time.monotonic()
     sources = [root.resolve() for root in roots]
     source = sources[0]
-    migrates = is_outline(arrival) and output is None
+    migrates = arrival is not None and arrival.outline is not None and output is None
     target = Path(output).resolve() if output is not None else source
     if migrates:
         _check_migration(arrival, push)
@@ -421,8 +420,9 @@ def run_conversion(
         work_dir = None if is_default_work_dir(folder) else folder
     else:
         folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
+    places = Places(sources, target, folder, arrival)
     if len(sources) > 1:
-        check_all_places(sources, target, folder)
+        check_all_places(places)
     page = None if report is None else Path(report).resolve()
     check_extras(sources, target, layout.to, probe_seconds, page, migrates=migrates)
     seconds: dict[str, float] = {}
@@ -436,24 +436,12 @@ def run_conversion(
         if run is not None:
             with report_on_exit(run, page):
                 record_invocation(run.paths, "convert", control.command)
-                packed, begins_anew = _finish(
-                    run, planned_name(sources, arrival), conversion, control
-                )
+                packed, begins_anew = _finish(run, places, conversion, control)
         if run is None or packed is None:
-            # Faults of the source are reported before faults of the target.
-            check_asked(sources, target, conversion)
-            conversion.proof.check_source(is_outline=bool(arrival and arrival.outline))
-            check_target = partial(conversion.check_target, source, target)
-            check_target()
-            run = open_or_plan(
-                sources,
-                target,
-                folder,
-                replace(conversion, plan=replace(plan, restart=begins_anew)),
-                arrival=arrival,
-                check_target=check_target,
-                progress=progress,
-            )
+            conversion.proof.check_source(is_outline=places.outline is not None)
+            check_asked(places, conversion)
+            asked = replace(conversion, plan=replace(plan, restart=begins_anew))
+            run = open_or_plan(places, asked, progress=progress)
             seconds["plan"] = time.monotonic() - started
         joined(run)
         with report_on_exit(run, page):
@@ -533,7 +521,7 @@ def repair(
     )
 
 
-def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
+def _check_push(push: PushOptions, arrival: Origin | None, to: str) -> None:
     """Refuse a push that could not succeed, before any work."""
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
@@ -545,18 +533,17 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     if not push.dry_run:
         from leconvert.transfer.client import check_can_push
 
-        check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
+        check_can_push(push.repo_id or (arrival.repo_id if arrival else ""))
 
 
-def _check_migration(arrival: HubOrigin | None, push: PushOptions | None) -> None:
+def _check_migration(arrival: Origin | None, push: PushOptions | None) -> None:
     """Refuse a push that does not fit a conversion whose files stay on the Hub."""
-    origin = arrival.origin if arrival else None
-    if origin is None or push is None or push.repo_id not in (None, origin.repo_id):
+    if arrival is None or push is None or push.repo_id not in (None, arrival.repo_id):
         raise UsageError(
             "The files of this result stay on the Hub, so it can only be pushed to the repo that "
             "has them.",
-            next_step=f"Push to {origin.repo_id if origin else 'that repo'}, or give a folder for "
-            "the result with --output.",
+            next_step=f"Push to {arrival.repo_id if arrival else 'that repo'}, or give a folder "
+            "for the result with --output.",
         )
 
 
@@ -769,10 +756,7 @@ def _run_in_swap(work_dir: Path, sources: Sequence[Path], target: Path) -> Opene
 
 
 def _finish(
-    run: OpenedRun,
-    source: str,
-    conversion: Conversion,
-    control: Control,
+    run: OpenedRun, places: Places, conversion: Conversion, control: Control
 ) -> tuple[PackReport | None, bool]:
     """End a run whose swap has begun; return its report, if any, and whether to start over.
 
@@ -787,15 +771,15 @@ def _finish(
             helps = f"--force-conversion converts again. The dataset at {target} is kept as {old}."
         elif old.is_dir():
             exchanged = manifest.exchanged
-            places = (exchanged, result_aside(exchanged, manifest.to))
-            there, aside = (shlex.quote(str(place)) for place in places)
+            pair = (exchanged, result_aside(exchanged, manifest.to))
+            there, aside = (shlex.quote(str(place)) for place in pair)
             helps = (
                 f"To convert it with other options, put the source back, `mv {there} {aside} && "
                 f"mv {shlex.quote(str(old))} {there}`, and convert again."
             )
         else:
             helps = "Its source was removed. Give the same options as before to finish the run."
-        check_same_plan(run, source, target, conversion, helps=helps)
+        check_same_plan(run, places, conversion, helps=helps)
 
     try:
         return finish_run(run, proof, check=check, stop=control.stop, progress=progress), False
@@ -1003,7 +987,7 @@ def split_dataset(
         if part.verified is not None:
             progress.say(f"{part.output} is finished. It has {numbered('episode', part.episodes)}.")
         elif dry_run:
-            plan = preview_plan([source], part.output, place, own, progress=progress)
+            plan = preview_plan(Places([source], part.output, place), own, progress=progress)
             check_room(plan.space, part.output, taken)
             for room in plan.space.rooms:
                 taken[room.folder] += room.bytes_needed - plan.space.twice_bytes

@@ -21,11 +21,11 @@ from leconvert.fleet import FleetDataset, plan_fleet
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion, LeaseOptions
 from leconvert.run.leasing import list_batches
-from leconvert.run.planner import open_or_plan
 from leconvert.support.text import GET_AGAIN
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_table, make_dataset
 from leconvert.testing import with_column as column
 from leconvert.workdir.records import WorkDir
+from tests.plans import open_or_plan
 from tests.program import Leconvert
 from tests.trees import digest_of
 

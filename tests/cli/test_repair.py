@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leconvert.testing import edit_info
 from tests.drift import drift_in_place
 from tests.program import Leconvert
 from tests.trees import snapshot
@@ -130,3 +131,13 @@ def test_a_v21_dataset_is_refused_with_what_helps(
     (advice,) = re.findall(r"`leconvert (convert [^`]*)`", refused.stderr)
     assert leconvert_here(*shlex.split(advice)).returncode == 0
     assert leconvert_here("repair", source_copy).returncode == 0
+
+
+def test_a_v21_dataset_without_a_frame_rate_is_refused_for_its_version(
+    leconvert_here: Leconvert, source_copy: Path
+) -> None:
+    edit_info(source_copy, lambda info: info.update(fps=None))
+    refused = leconvert_here("repair", source_copy, "--assume-fps", "30", code=3)
+    assert "works only on v3.0 datasets" in refused.stderr
+    (advice,) = re.findall(r"`leconvert (convert [^`]*)`", refused.stderr)
+    assert leconvert_here(*shlex.split(advice), "--assume-fps", "30").returncode == 0

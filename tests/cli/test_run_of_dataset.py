@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import UsageError, WorkDirError
 from leconvert.workdir.records import default_work_dir
 from leconvert.workdir.run import find_work_dir
+from tests.plans import open_or_plan
 from tests.program import Leconvert
 
 

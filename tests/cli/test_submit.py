@@ -14,9 +14,9 @@ from leconvert.api import convert, submit_run
 from leconvert.cli.main import build_parser, main
 from leconvert.cli.options import filled
 from leconvert.run.conversion import ProofOptions
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import UsageError
 from leconvert.workdir.run import OpenedRun
+from tests.plans import open_or_plan
 from tests.program import Leconvert
 from tests.slurm import Slurm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.conformance.reference import convert_with_reference
+from tests.dataset_damage import edit_feature
 
 from leconvert.api import convert
 from leconvert.bench import compare_with_map
 from leconvert.bench.run import compare_samples
-from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.loading import EpisodeStream, StreamLoader, load_meta
 from leconvert.loading.batches import DepthScale
 from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.files import files_at
 
 TOP = "observation.images.top"
 WRIST = "observation.images.wrist"
@@ -179,6 +182,18 @@ def test_what_lerobots_code_asks_of_a_dataset_is_what_its_own_says(dataset: Path
         other = reference.pop(int(sample["index"]))
         assert all(torch.equal(sample[key], other[key]) for key in ours.meta.camera_keys)
     assert not reference
+
+
+def test_depth_cameras_are_those_of_lerobot_if_their_marks_contradict(
+    dataset: Path, tmp_path: Path
+) -> None:
+    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
+
+    root = shutil.copytree(dataset, tmp_path / "copy")
+    no, yes = ({"video.is_depth_map": mark} for mark in (False, True))
+    edit_feature(TOP, info=no, video_info=yes)(root)
+    assert load_meta(files_at(root)).depth_keys == (TOP,)
+    assert LeRobotDatasetMetadata("a/b", root=root).depth_keys == [TOP]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
 from test_episode_files import frames_of, opened
+from tests.plans import draft_plan
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -24,7 +25,6 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion, ProofOptions
-from leconvert.run.planner import draft_plan
 from leconvert.run.proof import verify_pair
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
 from leconvert.support.errors import TargetError, UsageError

@@ -204,7 +204,7 @@ class Alteration:
 
     def tasks(self) -> None:
         path = self.root / "meta/tasks.parquet"
-        kind = self.chance.randrange(4)
+        kind = self.chance.randrange(5)
         if kind == 0:
             self._table(path)
         elif kind == 1:
@@ -212,6 +212,11 @@ class Alteration:
         elif kind == 2:
             self._rewrite(path, lambda table: table.replace_schema_metadata(None))
             self.said.append("tasks.parquet: texts are no index")
+        elif kind == 3:
+            beside = self.chance.choice([None, "task", "__index_level_0__"])
+            self._rewrite(path, lambda table: _with_other_index(table, beside))
+            # The word would keep the texts from being compared.
+            self.said.append(f"another index of texts, other texts: {beside is not None}")
         else:
             path.unlink()
             self.said.append("no tasks.parquet")
@@ -308,6 +313,16 @@ class Alteration:
             path.write_bytes(other.read_bytes())
             other.write_bytes(content)
         self.said.append(f"{path.relative_to(self.root)}: {kind} {other.relative_to(self.root)}")
+
+
+def _with_other_index(tasks: pa.Table, beside: str | None) -> pa.Table:
+    """Return the table with its pandas index renamed, perhaps with another column of texts."""
+    described = tasks.schema.metadata[b"pandas"].replace(b'"task"', b'"instruction"')
+    texts = tasks.column("task")
+    columns = {"task_index": tasks.column("task_index"), "instruction": texts}
+    if beside is not None:
+        columns[beside] = pa.chunked_array([["Something else."] * len(texts)])
+    return pa.table(columns, metadata={"pandas": described})
 
 
 # ------------------------------------------------------------------------------------------------

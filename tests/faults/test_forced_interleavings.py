@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.faults.faulty_files import CrashError
+from tests.plans import open_or_plan
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -27,7 +28,6 @@ from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
 from leconvert.run.packer import WorkerMonitor, pack_run
 from leconvert.run.packer import run as packing
-from leconvert.run.planner import open_or_plan
 from leconvert.run.worker import ShardWriter, Worker
 from leconvert.support.errors import (
     BusyError,

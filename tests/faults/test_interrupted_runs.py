@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.faults.faulty_files import CrashError
 from tests.flat_options import as_objects
+from tests.plans import open_or_plan
 from tests.program import Leconvert
 from tests.trees import digest_of
 
@@ -20,7 +21,6 @@ from leconvert.cli.main import main
 from leconvert.run import worker
 from leconvert.run.conversion import PlanOptions
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import (
     InterruptedRunError,
     SourceChangedError,

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.unit.run.layout.layout_scans import of_whole_files
 
 from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import (
@@ -37,7 +38,7 @@ def stream_scan(name: str, sizes: list[int], groups: list[int] | None = None) ->
     zeros = np.zeros_like(values)
     group = zeros if groups is None else np.array(groups, dtype=np.int64)
     files = FileTable(np.arange(len(sizes)), values, zeros, zeros)
-    return StreamScan.of_whole_files(name, files, frames=zeros + 10, roll_bytes=values, group=group)
+    return of_whole_files(name, files, frames=zeros + 10, roll_bytes=values, group=group)
 
 
 def reference_files(sizes: list[int], limit_in_mb: float) -> list[list[int]]:

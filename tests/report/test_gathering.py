@@ -230,7 +230,7 @@ def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
 def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Path) -> None:
     clip = next(source_copy.rglob("*.mp4"))
     run_files = {"output": tmp_path / "out", "work_dir": tmp_path / "work"}
-    from leconvert.run.planner import open_or_plan
+    from tests.plans import open_or_plan
 
     run = open_or_plan(source_copy, run_files["output"], run_files["work_dir"])
     lease = store_of(run, "a", Clock(), max_attempts=1).claim(0)

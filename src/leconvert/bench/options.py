@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, some_seconds, whole
 from leconvert.support.machine import lerobot_home
+from leconvert.support.text import record_without_credentials
+from leconvert.transfer.names import not_downloaded
 
 if TYPE_CHECKING:
     from leconvert.loading import Method
@@ -359,7 +360,7 @@ class RunOptions:
 
     def as_record(self) -> dict[str, Any]:
         """Return every option as a JSON-serialisable mapping."""
-        return {**asdict(self), "mode": self.mode_name}
+        return record_without_credentials({**asdict(self), "mode": self.mode_name})
 
 
 def dataset_place(
@@ -383,12 +384,7 @@ def dataset_place(
     if source != "hub" and folder.is_dir():
         return str(folder)
     if source == "local":
-        raise UsageError(
-            f"The dataset {repo_id} is not on this machine: {folder} does not exist.",
-            path=str(folder),
-            next_step=f"Download it first: hf download --repo-type dataset {shlex.quote(repo_id)} "
-            f"--local-dir {shlex.quote(str(folder))}",
-        )
+        raise not_downloaded(repo_id, lerobot_home(environment))
     return f"hf://datasets/{repo_id}"
 
 
@@ -553,7 +549,4 @@ class ResampleOptions:
 
     def as_record(self) -> dict[str, Any]:
         """Return every option as a JSON-serialisable mapping."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+        return record_without_credentials(asdict(self))

@@ -43,10 +43,10 @@ from leconvert.loading import (
     Trajectory,
     pack,
 )
+from leconvert.model.values import FloatArray
 from leconvert.support.progress import Stage
 
 Array = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.float64]
 
 # The baseline searches a trajectory's times once, then takes and mixes whole rows in their own
 # type. This takes less time than `numpy.interp` for each column.

@@ -54,7 +54,7 @@ from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport, SplitPart
-    from leconvert.cli.sources import Places
+    from leconvert.cli.sources import FoundPlaces
     from leconvert.remote.push import PushReport
     from leconvert.run.planner import MovedBytes, PlannedRepairs, PlanSummary
     from leconvert.run.repairing import RepairReport
@@ -410,9 +410,9 @@ def _repair_lines(report: RepairReport) -> Iterator[str]:
 def make_dataset(
     options: argparse.Namespace,
     conversion: Conversion,
-    bring: Callable[[Control], AbstractContextManager[Places | str]],
+    bring: Callable[[Control], AbstractContextManager[FoundPlaces | str]],
     *,
-    push_of: Callable[[Places], tuple[str | None, bool | None]] = lambda _: (None, None),
+    push_of: Callable[[FoundPlaces], tuple[str | None, bool | None]] = lambda _: (None, None),
     repairs: PlannedRepairs | None = None,
     probe_seconds: float | None = None,
 ) -> int:
@@ -499,7 +499,7 @@ def _asks_more(
 
 
 def _compared(
-    options: argparse.Namespace, found: Places, conversion: Conversion, control: Control
+    options: argparse.Namespace, found: FoundPlaces, conversion: Conversion, control: Control
 ) -> str | None:
     """Compare a result that is in place with the result of this command.
 

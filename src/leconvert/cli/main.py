@@ -31,7 +31,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.extras import missing_package
 from leconvert.support.storage_errors import machine_limits, storage_error, undecodable_path
-from leconvert.support.text import without_credentials
+from leconvert.support.text import record_without_credentials, without_credentials
 
 # Every command of the program, and its parser.
 
@@ -146,7 +146,7 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
     """
     if as_json:
         with suppress(OSError):  # the error itself is what counts, and stderr tells it
-            print(json.dumps(_public(error.as_record()), indent=2))
+            print(json.dumps(record_without_credentials(error.as_record()), indent=2))
     print_sentence(f"leconvert: {without_credentials(error.message)}", margin="  ")
     if isinstance(error, FindingsError):
         from leconvert.model.values import Finding
@@ -162,17 +162,6 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
         step = f"`leconvert explain {shlex.quote(str(error.exit_code))}` says what to do."
         print_sentence(f"  → {step}", margin="    ")
     return error.exit_code
-
-
-def _public(value: object) -> object:
-    """Return a record without the secrets in its texts."""
-    if isinstance(value, str):
-        return without_credentials(value)
-    if isinstance(value, dict):
-        return {key: _public(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [_public(held) for held in value]
-    return value
 
 
 # Run a command.

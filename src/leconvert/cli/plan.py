@@ -19,7 +19,7 @@ from leconvert.cli.output import (
     table,
 )
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, add_output
-from leconvert.cli.sources import Places, places, take_arguments
+from leconvert.cli.sources import FoundPlaces, places, take_arguments
 from leconvert.model.values import OVERLAY
 from leconvert.run.conversion import Control, Conversion
 from leconvert.support.text import amount, count, guessed_duration
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Refuse a bad target in the plan, so that the user learns of it before the work.
 
 
-def replaced_target(found: Places, conversion: Conversion) -> list[str]:
+def replaced_target(found: FoundPlaces, conversion: Conversion) -> list[str]:
     """Refuse places that the packer would refuse, unless a run is under way here.
 
     The packer of a run under way owns the target: it may be in the middle of the swap.
@@ -47,11 +47,10 @@ def replaced_target(found: Places, conversion: Conversion) -> list[str]:
     from leconvert.run.planner import check_all_places, check_asked
 
     sources, target = found.sources, found.target
-    check_all_places(sources, target, found.work_dir, outlined=found.outline is not None)
+    check_all_places(found)
     if not conversion.plan.restart and WorkDir(found.work_dir).current_run_id() is not None:
         return []
-    check_asked(sources, target, conversion)
-    conversion.check_target(sources[0], target)
+    check_asked(found, conversion)
     if target in sources or not target.exists():
         return []
     layout = conversion.layout
@@ -89,7 +88,7 @@ def print_plan(plan: PlanSummary, *, quiet: bool = False) -> None:
 
 
 def show_preview(
-    options: argparse.Namespace, plan: PlanSummary, found: Places, after: list[str]
+    options: argparse.Namespace, plan: PlanSummary, found: FoundPlaces, after: list[str]
 ) -> int:
     """Show a plan with some last lines, and return the exit code."""
     if options.json:
@@ -111,7 +110,7 @@ def show_preview(
 
 def show_dry_run(
     options: argparse.Namespace,
-    found: Places,
+    found: FoundPlaces,
     conversion: Conversion,
     control: Control,
     repairs: PlannedRepairs | None = None,
@@ -120,14 +119,7 @@ def show_dry_run(
     from leconvert.run.planner import preview_plan
 
     replaced = replaced_target(found, conversion)
-    plan = preview_plan(
-        found.sources,
-        found.target,
-        found.work_dir,
-        conversion,
-        arrival=found.arrival,
-        progress=control.progress,
-    )
+    plan = preview_plan(found, conversion, progress=control.progress)
     if repairs is None:
         return show_preview(options, plan, found, ["Nothing was written.", *replaced])
     if not (options.json or options.quiet):
@@ -249,14 +241,7 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             return show_dry_run(options, found, conversion, control)
     replaced = replaced_target(found, conversion)
-    opened = open_or_plan(
-        found.sources,
-        found.target,
-        found.work_dir,
-        conversion,
-        arrival=found.arrival,
-        progress=control.progress,
-    )
+    opened = open_or_plan(found, conversion, progress=control.progress)
     record_invocation(opened.paths, "plan", options.command_line)
     plan, work_dir = summarize(opened), str(found.work_dir)
     forced = ["--force-conversion"] if replaced and may_replace.force_conversion else []

@@ -29,7 +29,7 @@ from leconvert.workdir.swap import info_path, is_converted, old_dir
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from leconvert.cli.sources import Places
+    from leconvert.cli.sources import FoundPlaces
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
 
@@ -181,7 +181,7 @@ def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
 
 
 def planned_push(
-    options: argparse.Namespace, conversion: Conversion, places: Places
+    options: argparse.Namespace, conversion: Conversion, places: FoundPlaces
 ) -> tuple[str | None, bool | None]:
     """Return what there is to push after ``convert``.
 
@@ -225,7 +225,7 @@ def planned_push(
 
 
 def _other_source(
-    options: argparse.Namespace, places: Places, now: Origin | None, known: Provenance
+    options: argparse.Namespace, places: FoundPlaces, now: Origin | None, known: Provenance
 ) -> list[str]:
     """Return how this command's source differs from the source of the result."""
     from leconvert.remote.provenance import facts_of
@@ -237,7 +237,7 @@ def _other_source(
         return [f"source: it was {known.place or 'a local dataset'}, and is {asked} now"]
     here, then = places.source, (known.repo_id, known.commit)
     if then != ((now.repo_id, now.commit) if now else ("", "")):
-        named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
+        named = now.url if now else str(here)
         return [f"source: it was {known.place}, and is {named} now"]
     is_here = here.is_dir() and not places.outline
     if is_here and known.source_facts and facts_of(here) != known.source_facts:
@@ -247,23 +247,22 @@ def _other_source(
 
 def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
     """Return whether an earlier call left a result there, but did not push it."""
-    from leconvert.remote.provenance import noted_origin, read_provenance
+    from leconvert.remote.provenance import read_provenance
 
     known = read_provenance(target)
     if known is None or known.pushed or known.repo_id != options.repo_id:
         return False
     if not _is_revision(options, known) or _other_options(conversion, known):
         return False
-    origin = noted_origin(target)
-    return push_target(options, conversion.layout, origin.repo_id if origin else None) is not None
+    return push_target(options, conversion.layout, known.repo_id) is not None
 
 
-def _origin(places: Places) -> Origin | None:
+def _origin(places: FoundPlaces) -> Origin | None:
     """Return the place on the Hub that the source came from; None for a local source."""
     from leconvert.remote.provenance import noted_origin, read_origin
 
     if places.arrival is not None:
-        return places.arrival.origin
+        return places.arrival
     if not places.in_place:
         return None
     # The source may have been replaced. The run under way knows its origin, or the result's record.

@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import exclude, given_flags, path_or_url, push_target, works_only
 from leconvert.cli.push import waits_for_push
 from leconvert.model.values import LayoutOptions
-from leconvert.run.conversion import Control, Conversion
+from leconvert.run.conversion import Control, Conversion, Places
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
 from leconvert.transfer.client import check_can_push
@@ -25,7 +25,7 @@ from leconvert.transfer.names import (
     download_command,
     downloaded_at,
     is_of_the_hub,
-    repository_of,
+    not_downloaded,
 )
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.fs import is_folder, remove_tree
@@ -40,7 +40,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
 
 # The dataset that a command line names: a folder, a name on the Hub, or a URL.
 
@@ -80,12 +80,12 @@ def take_arguments(options: argparse.Namespace) -> None:
         raise _two_sources(options.root, f"--repo-id {options.repo_id}")
 
 
-def hub_dataset(given: str) -> tuple[str, str | None] | None:
-    """Return the name on the Hub and the revision that DATASET means; None for another place."""
+def hub_dataset(given: str) -> HubName | None:
+    """Return the dataset on the Hub that DATASET means; None for another place."""
     given = _spelled_out(given)
     if is_of_the_hub(given) and "://" in given:
         return _on_the_hub(given)
-    return (given, None) if _is_hub_name(given) else None
+    return HubName(given) if _is_hub_name(given) else None
 
 
 def _spelled_out(given: str) -> str:
@@ -121,15 +121,15 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
     """Turn ``--root hf://datasets/ORG/NAME@REV`` into ``--repo-id`` and ``--revision``."""
     if not isinstance(options.root, str) or not is_of_the_hub(options.root):
         return
-    repo_id, revision = _on_the_hub(options.root)
-    for name, found in (("repo_id", repo_id), ("revision", revision)):
-        if getattr(options, name) not in (None, found):
+    found = _on_the_hub(options.root)
+    for name in ("repo_id", "revision"):
+        if getattr(options, name) not in (None, getattr(found, name)):
             option = f"--{name.replace('_', '-')}"
             raise exclude(options.root, option)
-    options.repo_id, options.revision, options.root = repo_id, revision, None
+    options.repo_id, options.revision, options.root = found.repo_id, found.revision, None
 
 
-def _on_the_hub(url: str) -> tuple[str, str | None]:
+def _on_the_hub(url: str) -> HubName:
     found = HubName.parse(url, bare=False)
     if found is None:
         raise UsageError(
@@ -138,7 +138,7 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
             next_step="Write hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV; for a folder of "
             "a repo, write hf://datasets/ORG/NAME/path/to/dataset@REV.",
         )
-    return found.repo_id, found.revision or None
+    return found
 
 
 def _is_same(one: Path | str, other: Path | str) -> bool:
@@ -171,14 +171,7 @@ def dataset_root(options: argparse.Namespace) -> Path:
     """Return the folder that ``--root`` or ``--repo-id`` names on this machine."""
     root = local_root(options)
     if options.root is None and not root.is_dir():
-        raise UsageError(
-            f"The dataset {options.repo_id} is not on this machine: {root} does not exist.",
-            path=str(root),
-            next_step="Download it first: "
-            + download_command(
-                options.repo_id, None, str(lerobot_home() / repository_of(options.repo_id))
-            ),
-        )
+        raise not_downloaded(options.repo_id, lerobot_home())
     return root
 
 
@@ -212,18 +205,15 @@ def source_at(place: Path | str, scratch_dir: Path | None, control: Control) -> 
     if isinstance(place, Path):
         yield place.resolve()
         return
-    how: dict[str, Any] = {"stop": control.stop, "progress": control.progress}
     with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
         if is_of_the_hub(place):
-            from leconvert.remote.source import download
-
-            repo_id, revision = _on_the_hub(place)
-            target = Path(folder) / "source"
-            yield download(repo_id, revision, target, also_v3=True, **how).source
+            named = NamedDataset(Path(folder) / "source", _on_the_hub(place))
+            yield named.downloaded(control)
         else:
             from leconvert.remote.stores import download_tree
 
-            yield download_tree(place, Path(folder) / "source", **how)
+            source = Path(folder) / "source"
+            yield download_tree(place, source, stop=control.stop, progress=control.progress)
 
 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
@@ -250,7 +240,7 @@ def bring_from_store(
             f"--dry-run cannot show a plan of {url}: the dataset would first have to be downloaded."
         )
     folder = source_dir(target)
-    conversion.proof.check_target(folder, target, conversion.layout.to)
+    conversion.check_target(folder, target)
     return download_tree(url, folder, stop=control.stop, progress=control.progress)
 
 
@@ -258,34 +248,15 @@ def bring_from_store(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Folders that a command reads and writes, absolute."""
+class FoundPlaces(Places):
+    """The folders of a command, and how it found them."""
 
-    sources: Sequence[Path]  # the datasets, or the sparse snapshot of the only one
-    target: Path  # the folder of the result
-    work_dir: Path  # the run's folder
-    arrival: HubOrigin | None = None  # how the source came from the Hub; None for a local source
     is_temporary: bool = False  # whether the source was downloaded only to be converted
     # Whether the result goes to the source's repo, where its files stay; the target is then in the
     # work dir.
     migrates: bool = False
     # The target that the options name. A report goes beside it.
     named: Path = Path()
-
-    @property
-    def source(self) -> Path:
-        """The first source."""
-        return self.sources[0]
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the result takes the place of its source."""
-        return self.source == self.target
-
-    @property
-    def outline(self) -> str | None:
-        """The URL of the source if its files are on the Hub; None if they are on this machine."""
-        return None if self.arrival is None else self.arrival.outline
 
     @property
     def made_of(self) -> str:
@@ -308,7 +279,7 @@ def places(
     control: Control,
     *,
     stream: bool,
-) -> Iterator[Places | str]:
+) -> Iterator[FoundPlaces | str]:
     """Provide source, target and work dir for the block; a source on the Hub is downloaded first.
 
     A signal ends the download at once. The next call continues it. Files that are downloaded for a
@@ -343,7 +314,9 @@ def _places(
     control: Control,
     named: Path | None,
     stream: bool,
-) -> Places | str:
+) -> FoundPlaces | str:
+    from leconvert.remote.provenance import known_origin
+
     local = local_root(options).resolve()
     migrates = _migrates(options, conversion.layout, local)
     stream = stream or migrates
@@ -354,10 +327,10 @@ def _places(
     with end_on_signals(control.stop):
         if isinstance(options.root, str):
             source = bring_from_store(options, conversion, control, target)
-            return Places([source], target, work_dir, is_temporary=True, named=target)
+            return FoundPlaces([source], target, work_dir, is_temporary=True, named=target)
         if options.output is None and options.root is None:
             target.parent.mkdir(parents=True, exist_ok=True)
-        here = Places([local], target, work_dir, _known(local), named=target)
+        here = FoundPlaces([local], target, work_dir, known_origin(local), named=target)
         if options.repo_id is None:
             _check_push(options, conversion.layout, here.arrival)
             return here
@@ -384,13 +357,11 @@ def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -
     return is_asked and push_target(options, layout, options.repo_id) is not None
 
 
-def _check_push(
-    options: argparse.Namespace, layout: LayoutOptions, arrival: HubOrigin | None
-) -> None:
+def _check_push(options: argparse.Namespace, layout: LayoutOptions, arrival: Origin | None) -> None:
     """Refuse, before any work, a push that the token does not allow."""
     if not hasattr(options, "push_repo_id"):
         return
-    came_from = arrival.origin.repo_id if arrival else options.repo_id
+    came_from = arrival.repo_id if arrival else options.repo_id
     repo_id = push_target(options, layout, came_from)
     if repo_id is not None:
         try:
@@ -402,14 +373,6 @@ def _check_push(
             raise
 
 
-def _known(local: Path) -> HubOrigin | None:
-    """Return how a local dataset came from the Hub; None if it did not."""
-    from leconvert.remote.provenance import HubOrigin, known_origin
-
-    origin = known_origin(local)
-    return None if origin is None else HubOrigin(origin)
-
-
 # A source named on the Hub: used from its folder, or downloaded.
 
 
@@ -417,10 +380,10 @@ def bring_from_hub(
     options: argparse.Namespace,
     conversion: Conversion,
     control: Control,
-    here: Places,
+    here: FoundPlaces,
     *,
     stream: bool,
-) -> Places | str:
+) -> FoundPlaces | str:
     """Return the places of the dataset of ``--repo-id``, after its download."""
     from leconvert.remote import source as hub_source  # local datasets do not need the Hub's client
 
@@ -441,7 +404,7 @@ def bring_from_hub(
         is_here = False
     elif is_here and options.revision is None:
         if here.arrival is not None:
-            hub_source.check_same_repo(local, here.arrival.origin, options.repo_id)
+            hub_source.check_same_repo(local, here.arrival, options.repo_id)
         _check_push(options, conversion.layout, here.arrival)
         return here
     elif options.revision is None and not force and (to == "v3.0" or not changes):
@@ -499,8 +462,7 @@ class NamedDataset(NamedTuple):
     """A dataset that a command reads as a whole."""
 
     folder: Path  # its folder, or the folder to download it to; absolute
-    repo_id: str | None = None  # its name on the Hub; None for a local folder
-    revision: str | None = None  # the tag, branch or commit that was asked for
+    named: HubName | None = None  # its name on the Hub; None for a local folder
 
     def is_here(self) -> bool:
         """Return whether its folder contains anything."""
@@ -508,26 +470,31 @@ class NamedDataset(NamedTuple):
 
     def bring(self, control: Control) -> Path:
         """Return its folder, after a download if need be; a signal ends it as in `places`."""
-        if self.repo_id is None:
+        if self.named is None:
             return self.folder
+        with end_on_signals(control.stop):
+            return self.downloaded(control).resolve()
+
+    def downloaded(self, control: Control) -> Path:
+        """Return the folder of a dataset on the Hub, after its download."""
         from leconvert.remote.source import download
 
-        with end_on_signals(control.stop):
-            found = download(
-                self.repo_id,
-                self.revision,
-                self.folder,
-                also_v3=True,
-                stop=control.stop,
-                progress=control.progress,
-            )
-        return found.source.resolve()
+        assert self.named is not None
+        found = download(
+            self.named.repo_id,
+            self.named.revision,
+            self.folder,
+            also_v3=True,
+            stop=control.stop,
+            progress=control.progress,
+        )
+        return found.source
 
 
 @contextmanager
 def named_places(
     options: argparse.Namespace, datasets: Sequence[NamedDataset], control: Control
-) -> Iterator[Places]:
+) -> Iterator[FoundPlaces]:
     """Provide sources, target and work dir for the block, after downloads if need be."""
     from leconvert.run.planner import check_all_places
 
@@ -535,12 +502,12 @@ def named_places(
     target = folders[0] if options.output is None else options.output.resolve()
     # Impossible places are refused before anything is downloaded.
     if len(datasets) > 1:
-        check_all_places(folders, target, _work_dir(options.work_dir, target))
+        check_all_places(Places(folders, target, _work_dir(options.work_dir, target)))
     refuse_source_as_output(options, folders[0])
     sources = [dataset.bring(control) for dataset in datasets]
     if options.output is None:
         target = sources[0]
-    yield Places(sources, target, _work_dir(options.work_dir, target), named=target)
+    yield FoundPlaces(sources, target, _work_dir(options.work_dir, target), named=target)
 
 
 def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> list[NamedDataset]:
@@ -549,12 +516,13 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
     for word in given:
         named = hub_dataset(word)
         if named is not None:
-            dataset = NamedDataset((lerobot_home() / named[0]).resolve(), *named)
+            dataset = NamedDataset((lerobot_home() / named.repo_id).resolve(), named)
             if unfetched and not dataset.is_here():
                 raise UsageError(
                     f"{unfetched}, but {word} would first have to be downloaded.",
-                    next_step=f"`{download_command(*named, 'DIR')}` downloads it. Then give "
-                    f"{downloaded_at(named[0], 'DIR')} instead of {word}.",
+                    next_step=f"`{download_command(named.repo_id, named.revision, 'DIR')}` "
+                    f"downloads it. Then give {downloaded_at(named.repo_id, 'DIR')} instead of "
+                    f"{word}.",
                 )
         elif isinstance(place := path_or_url(word), str):
             raise UsageError(

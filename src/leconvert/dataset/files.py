@@ -224,6 +224,12 @@ class Published:
             yield f"Left out {count(len(self.left_out) - _SHOWN, 'more name')}."
 
 
+def _is_utf_8(name: str) -> bool:
+    with suppress(UnicodeEncodeError):
+        return bool(name.encode())
+    return False
+
+
 def published_files(root: Path) -> Published:
     """Return the files of a dataset's folder that may be uploaded, and those left out.
 
@@ -234,6 +240,8 @@ def published_files(root: Path) -> Published:
     def reason_to_leave_out(path: str, entry: os.DirEntry[str]) -> str | None:
         if entry.name.startswith("."):
             return "the name begins with a dot"
+        if not _is_utf_8(entry.name):
+            return "the name is not UTF-8, which the Hub and other stores require"
         if path in kept:
             return "the earlier meta/, which `leconvert undo` puts back"
         target = links.target(path)

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from leconvert.model.repairs import Repairs
-from leconvert.model.values import IntArray, Misfit
-
-BoolArray = npt.NDArray[np.bool_]
+from leconvert.model.values import BoolArray, IntArray, Misfit
 
 MISFIT_SAID: Mapping[Misfit, str] = {
     Misfit.SHARED: "does not contain exactly one episode",

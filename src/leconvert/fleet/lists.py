@@ -771,11 +771,11 @@ def find_on_hub(group: HubGroup | HubName) -> Iterator[FoundDataset]:
     Datasets in the folders of a repository are found by its listing; ``group`` may also be one
     repository. Their files are not downloaded, so the findings of a scan are missing.
     """
-    revision = group.revision if isinstance(group, HubName) else ""
+    revision = group.revision if isinstance(group, HubName) else None
     named = [group.repo_id] if isinstance(group, HubName) else datasets_of(group)
-    look = partial(glances_at, revision=revision or None)
+    look = partial(glances_at, revision=revision)
     for seen in chain.from_iterable(map_on_hub(look, named)):
-        source = HubName(seen.repo_id, revision)
+        source = HubName(seen.origin.repo_id, revision)
         yield FoundDataset(
             source,
             str(source).removeprefix("hf://datasets/"),

@@ -780,7 +780,7 @@ def _price_on_hub(
 ) -> PricedDataset:
     assert isinstance(dataset.source, HubName)
     place = dataset.name, str(dataset.source), dataset.place
-    seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
+    seen = glance_at(dataset.source.repo_id, dataset.source.revision)
     if seen.problem is not None:
         stops_at = "SourceError" if seen.info else "HubError"
         return PricedDataset(
@@ -794,9 +794,8 @@ def _price_on_hub(
         said = f"It is {seen.version or 'not a dataset'}."
         return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
-        found = Origin(dataset.source.repo_id, seen.revision, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)
-        return _price_migration(dataset, found, policy, scratch, seconds)
+        return _price_migration(dataset, seen.origin, policy, scratch, seconds)
     rooms = {} if dataset.target is None else {_existing(dataset.target): seen.size_bytes}
     return PricedDataset(
         *place,
@@ -851,9 +850,8 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
             return PricedDataset(*place, is_finished=True, flags=repairs.flags())
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
         if dataset.target is not None and is_there(dataset.target):
-            layout = dataset.options.layout
             proof = replace(dataset.options.proof, keep_as_former=True)  # as in the conversion
-            proof.check_target(source, dataset.target, layout.to, appends=layout.append)
+            replace(dataset.options, proof=proof).check_target(source, dataset.target)
     except LeconvertError as error:
         return _stopped(place, error)
     return _priced(place, repairs.flags(), plan, weighed(dataset).cost_seconds)

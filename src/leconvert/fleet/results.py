@@ -33,7 +33,7 @@ from typing import Any
 
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, Policy, conversion_record
-from leconvert.remote.provenance import HubOrigin, Origin, facts_of, known_origin
+from leconvert.remote.provenance import Origin, facts_of, known_origin
 from leconvert.remote.push import PushReport, push, push_stands
 from leconvert.remote.source import (
     check_convertible,
@@ -199,7 +199,7 @@ def source_state(dataset: FleetDataset) -> SourceState:
     if isinstance(source, Path):
         return SourceState(facts_of(source) if source.is_dir() else "")
     to = dataset.options.layout.to
-    found = resolve_revision(source.repo_id, source.revision or None, to=to)
+    found = resolve_revision(source.repo_id, source.revision, to=to)
     converted = None
     if not source.revision and to == "v3.0":
         done = find_converted(source.repo_id, source=found)
@@ -221,7 +221,7 @@ class AtHand:
     """A dataset whose source and result are folders of this host."""
 
     dataset: FleetDataset  # the dataset, with these folders
-    origin: HubOrigin | None = None  # how it was downloaded from the Hub; None for a local dataset
+    origin: Origin | None = None  # its origin on the Hub; None for a local dataset
     # Folder for files of a migrating dataset that are fetched one by one; None if no room is
     # reserved for them.
     scratch: ScratchOptions | None = None
@@ -265,7 +265,7 @@ class Host:
         assert isinstance(source, HubName)
         before: Origin | None
         if dataset.migrates:
-            planned = under_way(self.folder(dataset).root, source.repo_id, source.revision or None)
+            planned = under_way(self.folder(dataset).root, source.repo_id, source.revision)
             before = None if planned is None else planned.origin
         else:
             before = known_origin(folder_of(self.scratch, self.owner, dataset.name) / _SOURCE)
@@ -333,7 +333,7 @@ class Host:
                 yield hand
                 return
             if state.resolved is not None:
-                source, origin = folder / _SOURCE, HubOrigin(state.resolved)
+                source, origin = folder / _SOURCE, state.resolved
                 download_dataset(
                     state.resolved, source, listed=listed, replaces=True, stop=self.stop
                 )
@@ -365,7 +365,7 @@ def snapshot_at(
     assert isinstance(source, HubName)
     found = fetch_sparse(
         source.repo_id,
-        source.revision or None,
+        source.revision,
         work_dir.root,
         for_copies=True,
         found=resolved,

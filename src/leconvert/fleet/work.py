@@ -74,6 +74,7 @@ from leconvert.run.conversion import (
     Control,
     Conversion,
     LeaseOptions,
+    Places,
     PlanOptions,
     WorkerOptions,
 )
@@ -607,12 +608,11 @@ def draft_dataset(
     """Return a dataset's repairs, with those that the policy adds, and the summary of its plan."""
     here = hand.dataset if hand is not None else dataset
     assert isinstance(here.source, Path)
-    source, target = here.source, here.target or folder.root / "result"
-    arrival = None if hand is None else hand.origin
+    target = here.target or folder.root / "result"
+    places = Places([here.source], target, folder.root, None if hand is None else hand.origin)
 
     def draft(repairs: RepairOptions) -> PlanSummary:
-        options = replace(dataset.options, repairs=repairs)
-        return draft_plan(source, target, folder.root, options, arrival=arrival).summary
+        return draft_plan(places, replace(dataset.options, repairs=repairs)).summary
 
     return with_policy(policy, dataset, draft)
 

@@ -30,8 +30,11 @@ from leconvert.model.values import IntArray, depth_facts, is_in_metres
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
 
 # Distances from the values that a depth camera stores.
+#
 # A depth video holds 12-bit codes c of distances d between a least and a largest distance, in
-# metres. The codes are spaced evenly or, by default, evenly in log(d + shift):
+# metres. The codes are spaced evenly or, by default, evenly in log(d + shift). LeRobot computes d
+# with torch for samples, and with NumPy for statistics. With its own defaults the two round three
+# codes to different millimetres. So `leconvert.dataset.statistics` has a formula of its own.
 
 
 _LARGEST_CODE = 4095
@@ -121,10 +124,11 @@ class BatchMaker:
         self._device = torch.device(device)
         self._counters = counters
         self._image_shapes: dict[str, tuple[int, ...]] = {}
+        self._depth_keys = frozenset(meta.depth_keys)
         self._depth_scales = {
             key: DepthScale.of_feature(meta.features[key])
             for key in meta.video_keys
-            if meta.is_depth(key)
+            if key in self._depth_keys
         }
         self._camera_numbers = {key: number for number, key in enumerate(meta.camera_keys)}
         # Not at exit: by then Python has ended the threads and begins to remove its modules.
@@ -188,7 +192,7 @@ class BatchMaker:
         change = self._sample.image_transforms
         if change is not None:
             for key in self._meta.camera_keys:
-                if not self._meta.is_depth(key):
+                if key not in self._depth_keys:
                     result[key] = torch.stack([change(pictures) for pictures in result[key]])
         for key, window in self._sample.windows.items():
             batch[key + PAD_SUFFIX].numpy()[:] = window.is_pad(frames, lengths)
@@ -230,7 +234,7 @@ class BatchMaker:
         # For a window of one step, LeRobot's dataset drops the axis of time, but only for videos.
         dropped = steps is None or (steps == 1 and key in self._meta.video_keys)
         lead = (size,) if dropped else (size, steps or 1)
-        is_float = self._meta.is_depth(key) or not self._sample.return_uint8
+        is_float = key in self._depth_keys or not self._sample.return_uint8
         kind = torch.float32 if is_float else torch.uint8
         return TensorPlan(key, kind, lead + self._image_shapes[key])
 
@@ -364,7 +368,7 @@ class BatchMaker:
 
     def _picture(self, key: str, rows: EpisodeRows, frame: int) -> npt.NDArray[Any]:
         feature = self._meta.features[key]
-        is_depth = self._meta.is_depth(key)
+        is_depth = key in self._depth_keys
         picture: npt.NDArray[Any] = decode_image(
             memoryview(rows.images[key][frame]), is_depth=is_depth
         )

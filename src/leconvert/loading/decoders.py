@@ -17,11 +17,10 @@ from functools import cache, cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
-from leconvert.model.values import IntArray
+from leconvert.model.values import BoolArray, FloatArray, IntArray
 from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.transfer.files import OpenFile
@@ -57,17 +56,17 @@ class Clip:
         self.num_frames = None if index is None else index.num_samples
         self.rate = None if index is None else _even_rate(index)
         self.index = index if keep_index or self.rate is None else None
-        self._times: npt.NDArray[np.float64] | None = None
+        self._times: FloatArray | None = None
         if index is not None and self.rate is None:
             self._times = np.sort(index.presentation_times) / index.timescale
 
-    def seconds(self, ranks: IntArray) -> npt.NDArray[np.float64] | None:
+    def seconds(self, ranks: IntArray) -> FloatArray | None:
         """Return the times at which frames are shown, in seconds; None if they are unknown."""
         if self._times is not None:
             return self._times[ranks]
         return None if self.rate is None else ranks / self.rate
 
-    def is_right(self, ranks: IntArray, fps: float) -> npt.NDArray[np.bool_]:
+    def is_right(self, ranks: IntArray, fps: float) -> BoolArray:
         """Return which frames exist and are shown within half a frame of rank / ``fps``."""
         if self.num_frames is None:
             return np.ones(len(ranks), np.bool_)
@@ -75,7 +74,7 @@ class Clip:
         seconds = self.seconds(ranks if right.all() else np.where(right, ranks, 0))
         if seconds is None:
             return right
-        close: npt.NDArray[np.bool_] = np.abs(seconds - ranks / fps) * fps < 0.5
+        close: BoolArray = np.abs(seconds - ranks / fps) * fps < 0.5
         return right & close
 
     @cached_property

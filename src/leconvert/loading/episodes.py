@@ -32,16 +32,16 @@ from leconvert.loading.decoders import Backend, Clip, ClipDecoder, Codecs, open_
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.loading.tensors import WorkerCounters
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import IntArray
+from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
+from leconvert.tables import chunk_range
 from leconvert.tables.arrow import is_number, stored_numbers
 from leconvert.transfer.files import Files, OpenFile
 
 Array = npt.NDArray[Any]
 
 _OPEN_FILES = 8
-_TOLERANCE_SECONDS = 1e-4
 _KEPT_GROUPS = 2
 _FOOTER_BYTES = 64 * 1024
 _TRAILER_BYTES = 8
@@ -94,18 +94,8 @@ class _DataFile:
         spans = []
         for group in groups:
             chunks = self.reader.metadata.row_group(group)
-            columns = [chunks.column(number) for number in range(chunks.num_columns)]
-            starts = [
-                min(
-                    column.data_page_offset,
-                    column.dictionary_page_offset or column.data_page_offset,
-                )
-                for column in columns
-            ]
-            stops = [
-                start + column.total_compressed_size
-                for start, column in zip(starts, columns, strict=True)
-            ]
+            columns = map(chunks.column, range(chunks.num_columns))
+            starts, stops = zip(*map(chunk_range, columns), strict=True)
             spans.append((min(starts), max(stops)))
         return spans
 
@@ -324,7 +314,7 @@ class RowReader(_Reader[int, _DataFile]):
         if np.any((tasks < 0) | (tasks >= len(self._meta.task_texts))):
             wrong.append("task_index")
         late = np.abs(columns["timestamp"] - (frame / self._meta.fps).astype(np.float32))
-        if self._meta.video_keys and not np.all(late < _TOLERANCE_SECONDS):
+        if self._meta.video_keys and not np.all(late < LEROBOT_TOLERANCE_SECONDS):
             wrong.append("timestamp")
         if wrong:
             raise SourceError(
@@ -493,7 +483,9 @@ class FrameReader(_Reader[_FileKey, Clip]):
             # The decoders of this part cannot close each other.
             part = groups[first : first + self._threads]
             opened = [self._decoder(group) for group in part]
-            list(self._pool.map(self._serve, part, opened))
+            _finish(
+                [self._pool.submit(self._serve, *each) for each in zip(part, opened, strict=True)]
+            )
 
     def _grouped(self, request: FrameRequest) -> list[_Group]:
         camera = self._meta.table.cameras[request.camera]
@@ -598,6 +590,22 @@ class FrameReader(_Reader[_FileKey, Clip]):
                 self._decode(group, decoder, members[mine], ranks[mine])
 
 
+def _finish(tasks: Sequence[Future[None]]) -> None:
+    """Wait for the tasks of a batch; after the first error, too, and then raise it.
+
+    A task that went on would write into the memory of a later batch, or into a file of the same
+    number that was opened since its own was closed.
+    """
+    try:
+        for task in tasks:
+            task.result()
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        wait(tasks)
+        raise
+
+
 # The episodes that a worker mixes: their rows, and the bytes of their frames.
 
 
@@ -673,8 +681,7 @@ class EpisodePool:
             for start in turn:
                 if start is not None:
                     start()
-        for coming in waiting:
-            coming.result()
+        _finish(waiting)
         # Only now, since it would take bandwidth that the batch is waiting for.
         for place in [*needed, *self._expected]:
             self._bring_rows(place)

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.dataset.check import errors_of_meta
 from leconvert.dataset.findings import named
 from leconvert.dataset.formats import Slices, v3
-from leconvert.model.values import DATA_STREAM, IntArray, camera_of
+from leconvert.model.values import DATA_STREAM, BoolArray, IntArray, camera_of, is_depth_map
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.transfer.files import Files
+from leconvert.transfer.names import repository_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,9 +153,7 @@ class FeatureMeta:
 
     def is_depth(self, key: str) -> bool:
         """Return whether a camera is a depth camera."""
-        feature = self.features[key]
-        facts = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
-        return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
+        return is_depth_map(self.features[key])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -188,8 +186,9 @@ class DatasetMeta(FeatureMeta):
     def repo_id(self) -> str:
         """``OWNER/NAME`` on the Hub, else the folder's name."""
         on_hub = self.root.removeprefix("hf://datasets/").removeprefix("hf://buckets/")
-        parts = on_hub.split("/")
-        return "/".join(parts[:2] if on_hub != self.root else parts[-1:]).partition("@")[0]
+        if on_hub == self.root:
+            return self.root.rpartition("/")[2]
+        return repository_of(on_hub).partition("@")[0]
 
     @property
     def total_episodes(self) -> int:
@@ -350,10 +349,10 @@ class Window:
         chosen = np.sort(self.frames(frames, lengths), axis=1)
         return len(chosen) + int(np.count_nonzero(np.diff(chosen, axis=1)))
 
-    def is_pad(self, frames: IntArray, lengths: IntArray) -> npt.NDArray[np.bool_]:
+    def is_pad(self, frames: IntArray, lengths: IntArray) -> BoolArray:
         """Return which steps lie outside the episode, shape (N, T)."""
         wanted = frames[:, None] + self.offsets
-        outside: npt.NDArray[np.bool_] = (wanted < 0) | (wanted >= lengths[:, None])
+        outside: BoolArray = (wanted < 0) | (wanted >= lengths[:, None])
         return outside
 
 

@@ -24,7 +24,6 @@ from torch.utils.data import Dataset
 from leconvert.loading.trajectories import (
     HDF5_ENDINGS,
     DatasetSet,
-    FloatArray,
     Hdf5Set,
     Method,
     Methods,
@@ -37,6 +36,7 @@ from leconvert.loading.trajectories import (
     preload,
     quaternions,
 )
+from leconvert.model.values import FloatArray, IntArray
 from leconvert.support.errors import SourceError, UsageError
 
 
@@ -180,7 +180,7 @@ def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype
 
 def _counts(
     given: Tensor | Sequence[int] | None, batch: int, room: int, name: str, *, least: int
-) -> npt.NDArray[np.int64]:
+) -> IntArray:
     if given is None:
         return np.full(batch, room, np.int64)
     counts = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
@@ -359,8 +359,8 @@ class Packed:
     times: Tensor  # rebased seconds, float64, of shape (N,)
     rows: Mapping[str, Tensor]  # values by feature, of shape (N, columns)
     shapes: Mapping[str, tuple[int, ...]]  # shape of one sample, by feature
-    first_row: npt.NDArray[np.int64]  # first row of each trajectory in the tables, shape (B,)
-    lengths: npt.NDArray[np.int64]  # number of samples of each trajectory, shape (B,)
+    first_row: IntArray  # first row of each trajectory in the tables, shape (B,)
+    lengths: IntArray  # number of samples of each trajectory, shape (B,)
     durations_s: FloatArray  # last rebased time of each trajectory, shape (B,)
 
     def __len__(self) -> int:
@@ -447,7 +447,7 @@ class Targets:
     # Seconds after each trajectory's first sample, float64, as a padded batch, shape (B, M);
     # undefined at padding.
     padded: Tensor
-    counts: npt.NDArray[np.int64]  # of each trajectory, on the host, shape (B,)
+    counts: IntArray  # of each trajectory, on the host, shape (B,)
     is_even: bool  # the same steps from every trajectory's first sample
 
     def __len__(self) -> int:
@@ -543,9 +543,9 @@ def find_places(packed: Packed, targets: Targets) -> Places:
     return Places(torch.stack((low, high), 1), weight.nan_to_num_(nan=1.0))
 
 
-def _final_low(packed: Packed) -> npt.NDArray[np.int64]:
+def _final_low(packed: Packed) -> IntArray:
     """Return each trajectory's last row that has a row after it, or its only row."""
-    final: npt.NDArray[np.int64] = packed.first_row + np.maximum(packed.lengths - 2, 0)
+    final: IntArray = packed.first_row + np.maximum(packed.lengths - 2, 0)
     return final
 
 
@@ -584,7 +584,7 @@ def _guess(packed: Packed, targets: Targets) -> Places | None:
     return None
 
 
-def _weights(times: FloatArray, low: npt.NDArray[np.int64], aims: FloatArray) -> FloatArray:
+def _weights(times: FloatArray, low: IntArray, aims: FloatArray) -> FloatArray:
     """Return each target's position between the sample at ``low`` and the next row, from 0 to 1.
 
     A weight below 0, or of at least 1, shows a wrong place. The row after a trajectory's only
@@ -605,7 +605,7 @@ def _outside(weight: FloatArray) -> npt.NDArray[np.intp]:
     return np.flatnonzero(~((weight >= 0) & (weight < 1)))
 
 
-def _pairs(low: npt.NDArray[np.int64], alone: npt.NDArray[np.int64], rows: int) -> Tensor:
+def _pairs(low: IntArray, alone: IntArray, rows: int) -> Tensor:
     """Return each ``low`` and the row after it, or twice ``low`` for the targets in ``alone``."""
     pairs = np.empty((len(low), 2), np.int32 if rows <= _MOST_INT32 else np.int64)
     pairs[:, 0] = low

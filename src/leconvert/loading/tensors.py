@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.data import get_worker_info
 
+from leconvert.model.values import IntArray
 from leconvert.support.errors import REPORT_IT, LeconvertError
 from leconvert.support.machine import use_large_pages
 
@@ -316,9 +316,9 @@ class WorkerCounters:
 
     def __init__(
         self,
-        row: npt.NDArray[np.int64],
-        unreadable: npt.NDArray[np.int64],
-        by_camera: npt.NDArray[np.int64],
+        row: IntArray,
+        unreadable: IntArray,
+        by_camera: IntArray,
     ) -> None:
         self._row = row
         self._unreadable = unreadable
@@ -461,6 +461,6 @@ class PassLog:
     def _count(self) -> int:
         return int(self._rows[_PASSES, 0])
 
-    def _row(self, number: int) -> npt.NDArray[np.int64]:
-        row: npt.NDArray[np.int64] = self._rows[number % _PASSES].numpy()
+    def _row(self, number: int) -> IntArray:
+        row: IntArray = self._rows[number % _PASSES].numpy()
         return row

@@ -32,12 +32,12 @@ import numpy.typing as npt
 
 from leconvert.loading.episodes import RowReader
 from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.model.values import FloatArray, IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.transfer.files import files_at
 
 Array = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.float64]
 
 # The last target is kept if it is after the last sample by at most this share of a step.
 _GRID_TOLERANCE = 1e-6
@@ -127,7 +127,7 @@ class Trajectory:
         return SourceError(f"{self.name} {what}.", path=self.name, next_step=next_step)
 
 
-def even_counts(durations_s: FloatArray, hz: float) -> npt.NDArray[np.int64]:
+def even_counts(durations_s: FloatArray, hz: float) -> IntArray:
     """Return the number of targets, one every 1/hz, for each duration in seconds."""
     return (durations_s * hz + _GRID_TOLERANCE).astype(np.int64) + 1
 
@@ -463,6 +463,14 @@ def _number(name: str) -> str:
 
 
 def _check_known(path: str, columns: Sequence[str] | None, known: Sequence[str]) -> None:
+    if not known:
+        raise UsageError(f"{path} has no numeric columns.", path=path)
+    if columns is not None and not columns:
+        raise UsageError(
+            f"No feature of {path} is chosen.",
+            path=path,
+            next_step=f"Choose among {', '.join(known)}.",
+        )
     for key in columns or ():
         if key not in known:
             raise UsageError(
@@ -561,11 +569,7 @@ def _chosen(meta: DatasetMeta, columns: Sequence[str] | None) -> list[str]:
         for key, feature in meta.features.items()
         if str(feature["dtype"]).startswith(_NUMBERS) and key not in _BOOKKEEPING
     ]
-    for is_missing, what in (
-        ("timestamp" not in meta.features, "timestamps"),
-        (not numeric, "numeric columns"),
-    ):
-        if is_missing:
-            raise UsageError(f"{meta.root} has no {what}.", path=meta.root)
+    if "timestamp" not in meta.features:
+        raise UsageError(f"{meta.root} has no timestamps.", path=meta.root)
     _check_known(meta.root, columns, numeric)
     return numeric if columns is None else list(columns)

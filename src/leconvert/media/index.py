@@ -47,12 +47,9 @@ from leconvert.media.codecs import (
     entry_and_digest,
     start_check,
 )
-from leconvert.model.values import Misfit
+from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, BoolArray, IntArray, Misfit
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.machine import queued_seconds
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 # Number of clips that are fetched before the first is parsed; several threads fetch slow files.
 _CLIPS_AT_ONCE = 64
@@ -93,7 +90,6 @@ _READ_BYTES = 4 * 1024**2
 _SAMPLES_A_SUM = 1024
 _SAFE_PRODUCT = 2**62
 _FIT = Misfit(0)
-_LEROBOT_TOLERANCE_SECONDS = 1e-4
 
 
 @dataclass(eq=False)  # without slots, for its cached properties
@@ -280,7 +276,7 @@ class ClipIndex:
             seconds = Fraction(count - 1) / fps
             off = abs(Fraction(step * (count - 1), self.timescale) - seconds)
             rounding = float(np.spacing(np.float32(seconds)))
-            if float(off) + rounding >= _LEROBOT_TOLERANCE_SECONDS:
+            if float(off) + rounding >= LEROBOT_TOLERANCE_SECONDS:
                 found |= Misfit.OTHER_RATE
         return found
 

@@ -28,16 +28,14 @@ import numpy.typing as npt
 from leconvert.media.boxes import UnsupportedClipError, broken, unreadable
 from leconvert.media.codecs import entry_for_output
 from leconvert.media.index import (
-    BoolArray,
     ClipIndex,
-    IntArray,
     TruncatedClipError,
     order_digest,
     read_clip_index,
     read_clip_indexes,
 )
 from leconvert.model.float32_tolerance import placed_rate
-from leconvert.model.values import Slice
+from leconvert.model.values import BoolArray, IntArray, Slice
 from leconvert.support.errors import (
     SourceError,
     StorageError,

@@ -22,15 +22,13 @@ import numpy.typing as npt
 from leconvert.media.boxes import UnsupportedClipError, broken
 from leconvert.media.codecs import CHANGES_MIDWAY
 from leconvert.media.index import (
-    BoolArray,
     ClipIndex,
-    IntArray,
     TruncatedClipError,
     presentation_ranks,
     read_clip_index,
 )
 from leconvert.media.join import frame_ticks
-from leconvert.model.values import FloatArray
+from leconvert.model.values import BoolArray, FloatArray, IntArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN, GET_AGAIN_OR_DROP
 

@@ -31,15 +31,12 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
-from leconvert.model.values import IntArray
+from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, BoolArray, IntArray
 
 __all__ = ["frames_always_in_reach", "frames_out_of_reach", "is_out_of_reach", "placed_rate"]
 
-BoolArray = npt.NDArray[np.bool_]
-
-_TOLERANCE = np.float32(1e-4)
+_TOLERANCE = np.float32(LEROBOT_TOLERANCE_SECONDS)
 _CERTAIN_SECONDS = 1024
 # Rounding boundaries from 1,024 s on are odd multiples of 2**-14 s, or of larger powers of two.
 _FINEST_BOUNDARY = 2**14

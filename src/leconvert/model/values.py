@@ -279,29 +279,6 @@ class StreamScan:
         if len(self.misfit) != len(self.file):
             object.__setattr__(self, "misfit", np.zeros_like(self.file))
 
-    @classmethod
-    def of_whole_files(
-        cls,
-        stream: str,
-        files: FileTable,
-        *,
-        frames: IntArray,
-        roll_bytes: IntArray,
-        group: IntArray,
-    ) -> StreamScan:
-        """Return the scan of a stream with one file per episode, in order."""
-        return cls(
-            stream,
-            files,
-            file=np.arange(len(files), dtype=np.int64),
-            first=np.zeros(len(files), dtype=np.int64),
-            frames=frames,
-            size_bytes=files.size_bytes,
-            roll_bytes=roll_bytes,
-            group=group,
-            lead=np.zeros(len(files), dtype=np.int64),
-        )
-
     @property
     def key(self) -> IntArray:
         """Key of each slice's file, shape (E,)."""

@@ -9,7 +9,6 @@ made from. The record stays beside the result and is never part of the dataset.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, override
 
 from leconvert._version import __version__
 from leconvert.dataset.files import CARD_BEGIN, files_below, kept_dataset, published_files
@@ -27,9 +26,9 @@ from leconvert.support.errors import HubConflictError, StorageError, WorkDirErro
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
-from leconvert.transfer.names import folder_of, in_folder, repository_of
-from leconvert.workdir.fs import write_durably
-from leconvert.workdir.records import encode_record, find_record
+from leconvert.transfer.names import HubName, folder_of, in_folder, repository_of
+from leconvert.workdir.fs import sha256_of, write_durably
+from leconvert.workdir.records import beside, encode_record, fields_of, find_record
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
@@ -46,16 +45,6 @@ _ORIGIN_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class HubOrigin:
-    """How a planned source came to this machine."""
-
-    origin: Origin  # the dataset on the Hub
-    # The URL with the commit, if only a sparse snapshot is here
-    # (`leconvert.remote.sparse_snapshot`); None if it was downloaded.
-    outline: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """A dataset on the Hub, at one commit."""
 
@@ -63,11 +52,32 @@ class Origin:
     revision: str  # the requested tag, branch or commit
     commit: str  # its commit then, 40 hexadecimal digits
 
+    @property
+    def url(self) -> str:
+        """The URL with the commit."""
+        return str(HubName(self.repo_id, self.commit))
+
+    @property
+    def outline(self) -> str | None:
+        """The URL if only a sparse snapshot is here; None if all files are."""
+        return None
+
     def store(self, **options: Any) -> HubStore:
         """Return the files of the dataset at this commit; for the options see `HubStore`."""
         from leconvert.transfer.hub import HubStore  # local datasets do not need the Hub's client
 
         return HubStore(self.repo_id, self.commit, **options)
+
+
+class SparseOrigin(Origin):
+    """The origin of a sparse snapshot, see `leconvert.remote.sparse_snapshot`."""
+
+    __slots__ = ()
+
+    @property
+    @override
+    def outline(self) -> str:
+        return self.url
 
 
 _NO_ORIGIN = Origin("", "", "")  # of a local dataset
@@ -87,10 +97,12 @@ def write_origin(folder: Path, origin: Origin, *, run_id: str) -> None:
 
 def read_origin(folder: Path) -> Origin | None:
     """Return the record, or None if the source is no copy from the Hub."""
-    record = find_record(origin_path(folder), _ORIGIN_KIND, version=_ORIGIN_VERSION)
+    path = origin_path(folder)
+    record = find_record(path, _ORIGIN_KIND, version=_ORIGIN_VERSION)
     if record is None:
         return None
-    return Origin(record["repo_id"], record["revision"], record["commit"])
+    with fields_of(path):
+        return Origin(record["repo_id"], record["revision"], record["commit"])
 
 
 # The folder for records in a downloaded dataset. Scans skip it, as do LeRobot and the Hub's client.
@@ -151,17 +163,14 @@ class Provenance:
         return sorted({self.repo_id, *(each.repo_id for each in self.merged)} - {""})
 
     @property
+    def origin(self) -> Origin | None:
+        """The source on the Hub; None for a local source."""
+        return Origin(self.repo_id, self.revision, self.commit) if self.repo_id else None
+
+    @property
     def place(self) -> str:
         """The source as ``leconvert verify --source`` takes it; empty if it is not known."""
-        if self.repo_id:
-            return f"hf://datasets/{self.repo_id}@{self.commit}"
-        return self.source
-
-
-def _sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with storage_errors(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return self.origin.url if self.origin else self.source
 
 
 def hash_files(
@@ -176,7 +185,7 @@ def hash_files(
         ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool,
     ):
         places = [root / path for path in unread]
-        for path, digest in zip(unread, pool.map(_sha256_of, places), strict=True):
+        for path, digest in zip(unread, pool.map(sha256_of, places), strict=True):
             digests[path] = digest
             stage.advance(sizes[path])
 
@@ -305,8 +314,7 @@ def told_by_repairs(result: Path) -> Provenance | None:
 
 def provenance_path(result: Path) -> Path:
     """Return the path of a result's record: ``<parent>/.<name>.leconvert-provenance``."""
-    real = Path(os.path.realpath(result))
-    return real.with_name(f".{real.name}.leconvert-provenance")
+    return beside(result, ".{}.leconvert-provenance")
 
 
 def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") -> None:
@@ -317,22 +325,24 @@ def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") 
 
 def read_provenance(result: Path) -> Provenance | None:
     """Return the record of a result; None if there is none."""
-    record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
+    path = provenance_path(result)
+    record = find_record(path, _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
     if record is None:
         return None
     fields = {name: record[name] for name in Provenance.__dataclass_fields__ if name in record}
-    fields["changes"] = tuple(record["changes"])
-    fields["files"] = {path: tuple(content) for path, content in record.get("files", {}).items()}
-    fields["merged"] = tuple(Origin(**each) for each in record.get("merged", ()))
-    return Provenance(**fields)
+    with fields_of(path):
+        fields["changes"] = tuple(record["changes"])
+        fields["files"] = {
+            name: (size, sha256) for name, (size, sha256) in record.get("files", {}).items()
+        }
+        fields["merged"] = tuple(Origin(**each) for each in record.get("merged", ()))
+        return Provenance(**fields)
 
 
 def noted_origin(result: Path) -> Origin | None:
     """Return the origin of a result's source; None if it was local, or is not known."""
     known = read_provenance(result)
-    if known is None or not known.repo_id:
-        return None
-    return Origin(known.repo_id, known.revision, known.commit)
+    return None if known is None else known.origin
 
 
 # The dataset card: the user's own text and keys stay; one marked part is ours and holds the record
@@ -455,8 +465,7 @@ def _lines(
 
 
 def _origin_lines(provenance: Provenance, version: str, *, has_video: bool) -> list[str]:
-    origin = Origin(provenance.repo_id, provenance.revision, provenance.commit)
-    done = f"Converted to {version} from {_source(origin)}"
+    done = f"Converted to {version} from {_source(provenance.origin or _NO_ORIGIN)}"
     if provenance.merged:
         done = f"Merged to {version} from {', then '.join(map(_source, provenance.merged))},"
     lines = [

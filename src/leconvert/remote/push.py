@@ -56,7 +56,8 @@ from leconvert.remote.push_plan import (
     version_of,
     within_limits,
 )
-from leconvert.remote.repo import KIND, NOTHING, Repo, RepoState, head_of
+from leconvert.remote.repo import NOTHING, Repo, RepoState, head_of
+from leconvert.remote.source import refs_of
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
@@ -72,12 +73,11 @@ from leconvert.support.text import count
 from leconvert.transfer.client import (
     TOKEN_HELP,
     Patience,
-    ask_hub,
     check_token,
     make_api,
     without_its_bars,
 )
-from leconvert.transfer.names import folder_of, in_folder, repository_of
+from leconvert.transfer.names import HubName, folder_of, in_folder, repository_of
 from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.transfer.store import RemoteFile
 
@@ -263,13 +263,7 @@ def _push(
 
 def push_stands(repo_id: str, commit: str) -> bool:
     """Return whether a branch, a tag or a pull request of a repo is at a commit that was pushed."""
-    refs = ask_hub(
-        repo_id,
-        None,
-        lambda: make_api().list_repo_refs(
-            repository_of(repo_id), repo_type=KIND, include_pull_requests=True
-        ),
-    )
+    refs = refs_of(repo_id, with_pulls=True)
     named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
     return any(ref.target_commit == commit for ref in named)
 
@@ -544,7 +538,7 @@ class DatasetPush:
                 raise HubConflictError(
                     f"The tag {self.version} of {self.name} already leads to another "
                     f"{self.version} dataset, at commit {tag[:12]}.",
-                    next_step=f"That dataset is hf://datasets/{self.name}@{self.version}. To move "
+                    next_step=f"That dataset is {HubName(self.name, self.version)}. To move "
                     "the tag to this result, add --force-push.",
                 )
 

@@ -43,6 +43,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import Progress
 from leconvert.support.text import count
+from leconvert.transfer.names import HubName
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
@@ -586,7 +587,7 @@ class Replacement:
                 same = same_as_remote(source, local, there, {}, self.progress)
             if same >= there.keys() and facts_of(Path(known.source)) == known.source_facts:
                 return
-        url = f"hf://datasets/{self.repo.name}@{self.state.head}"
+        url = str(HubName(self.repo.name, self.state.head))
         raise self._refusal(
             f"holds a dataset, and no record says that {self.result.root} was made from it",
             f"`leconvert verify {shlex.quote(str(self.result.root))} --source {shlex.quote(url)} "

@@ -19,12 +19,13 @@ from leconvert.support.errors import HubError
 from leconvert.transfer.client import hub_errors
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import folder_of, in_folder, repository_of
+from leconvert.transfer.options import MAIN
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, GitCommitInfo, GitRefs, HfApi
 
-KIND = "dataset"
+_KIND = "dataset"
 # The Hub says for this many files at a time how to upload them (huggingface_hub's
 # PREUPLOAD_BATCH_SIZE).
 _FILES_A_REQUEST = 256
@@ -50,7 +51,7 @@ NOTHING = RepoState("", False, {}, {}, {}, None, None)  # a repo that does not e
 def head_of(refs: GitRefs, branch: str) -> str | None:
     """Return the parent of a push to a branch; None in an empty repo."""
     heads = {ref.name: ref.target_commit for ref in refs.branches}
-    return heads.get(branch, heads.get("main"))
+    return heads.get(branch, heads.get(MAIN))
 
 
 class Repo:
@@ -65,7 +66,7 @@ class Repo:
     def __init__(self, api: HfApi, name: str, *, threads: int = 5) -> None:
         self.name = name
         self._api = api
-        self._repo: dict[str, Any] = {"repo_id": repository_of(name), "repo_type": KIND}
+        self._repo: dict[str, Any] = {"repo_id": repository_of(name), "repo_type": _KIND}
         self._threads = threads
 
     # --- looking -----------------------------------------------------------------------------
@@ -88,7 +89,7 @@ class Repo:
         name = name or self.name
         return self._if_seen(
             name,
-            lambda: bool(self._api.repo_info(repository_of(name), repo_type=KIND).private),
+            lambda: bool(self._api.repo_info(repository_of(name), repo_type=_KIND).private),
         )
 
     def _if_seen[T](self, name: str, ask: Callable[[], T]) -> T | None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from leconvert.dataset.formats.v2 import INFO_PATH
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
-from leconvert.remote.provenance import NOTES, HubOrigin, Origin, known_origin, write_origin
+from leconvert.remote.provenance import NOTES, Origin, SparseOrigin, known_origin, write_origin
 from leconvert.remote.sparse_snapshot import (
     SparseSnapshot,
     make_sparse_snapshot,
@@ -42,6 +42,7 @@ from leconvert.transfer.names import (
     in_folder,
     repository_of,
 )
+from leconvert.transfer.options import MAIN
 from leconvert.transfer.store import (
     Incoming,
     RemoteFile,
@@ -62,9 +63,6 @@ if TYPE_CHECKING:
 # The commit of a repo that is converted.
 
 
-_MAIN = "main"
-
-
 def resolve_revision(repo_id: str, revision: str | None = None, *, to: str = "v3.0") -> Origin:
     """Find the commit of a revision.
 
@@ -79,9 +77,9 @@ def resolve_revision(repo_id: str, revision: str | None = None, *, to: str = "v3
         HubError: There is no such repo or revision, or no answer.
     """
     if revision is None and folder_of(repo_id):
-        revision = _MAIN
+        revision = MAIN
     elif revision is None:
-        refs = _refs(repo_id)
+        refs = refs_of(repo_id)
         commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
         revision = _default_revision([ref.name for ref in refs.tags], to)
         if revision in commits:
@@ -97,11 +95,14 @@ def resolve_revision(repo_id: str, revision: str | None = None, *, to: str = "v3
     return Origin(repo_id, revision, info.sha)
 
 
-def _refs(repo_id: str) -> GitRefs:
-    """Return the branches and tags of a repo."""
-    repository = repository_of(repo_id)
+def refs_of(repo_id: str, *, with_pulls: bool = False) -> GitRefs:
+    """Return the branches and tags of a repo, and its pull requests if wanted."""
     return ask_hub(
-        repo_id, None, lambda: make_api().list_repo_refs(repository, repo_type="dataset")
+        repo_id,
+        None,
+        lambda: make_api().list_repo_refs(
+            repository_of(repo_id), repo_type="dataset", include_pull_requests=with_pulls
+        ),
     )
 
 
@@ -121,7 +122,7 @@ def find_converted(
     if folder_of(repo_id):
         found, source = source or resolve_revision(repo_id), None
     else:
-        tagged = [ref.target_commit for ref in _refs(repo_id).tags if ref.name == to]
+        tagged = [ref.target_commit for ref in refs_of(repo_id).tags if ref.name == to]
         if not tagged:
             return None
         found = Origin(repo_id, to, tagged[0])
@@ -151,9 +152,9 @@ def _came_after(source: Origin, converted: Origin, info: Mapping[str, Any]) -> b
 
 
 def _default_revision(tags: list[str], to: str) -> str:
-    older = [*reversed(SOURCE_VERSIONS), _MAIN]
+    older = [*reversed(SOURCE_VERSIONS), MAIN]
     wanted = older if to == V3_VERSION else [V3_VERSION, *older]
-    return next(name for name in wanted if name in (*tags, _MAIN))
+    return next(name for name in wanted if name in (*tags, MAIN))
 
 
 def read_info(store: HubStore) -> dict[str, Any]:
@@ -218,8 +219,8 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
-def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tuple[Path, Origin]:
-    """Return the folder of a revision in the client's cache, and its commit.
+def _cached_snapshot(repo_id: str, revision: str | None, to: str) -> FetchedSource:
+    """Return a revision in the client's cache.
 
     Its files are links into the cache. Without the Hub, nobody knows whether all files are there.
     The scan finds missing files.
@@ -232,7 +233,7 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
     repository = repository_of(repo_id).replace("/", "--")
     top = Path(constants.HF_HUB_CACHE) / f"datasets--{repository}"
     if revision is None and folder_of(repo_id):
-        revision = _MAIN
+        revision = MAIN
     if revision is None:
         revision = _default_revision([path.name for path in (top / "refs").glob("v*")], to)
     ref = top / "refs" / revision
@@ -245,7 +246,7 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
             next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: "
             + download_command(repo_id, revision, None),
         )
-    return folder, Origin(repo_id, revision, commit)
+    return FetchedSource(folder, Origin(repo_id, revision, commit))
 
 
 # From the name of a dataset on the Hub to a folder for a conversion.
@@ -257,12 +258,12 @@ class FetchedSource:
 
     Attributes:
         source: The folder: a download, a snapshot in the client's cache, or a sparse snapshot.
-        arrival: How it came here; None for a local dataset of unknown origin.
+        arrival: Its origin on the Hub; None for a local dataset of unknown origin.
         replaces_run: Whether the work dir has an unfinished run of another commit.
     """
 
     source: Path
-    arrival: HubOrigin | None
+    arrival: Origin | None
     replaces_run: bool = False
 
 
@@ -298,7 +299,7 @@ def already_converted(
     found = find_converted(repo_id, to, source=source)
     if found is None:
         return None
-    said = f"{repo_id} is already {found.revision} on the Hub"
+    said = f"{repo_id} is already {to} on the Hub"
     if fetch and not place.exists():
         download_dataset(found, place, stop=stop, progress=progress)
         said += f" and was downloaded to {place}"
@@ -349,7 +350,7 @@ def download(
         if revision is None and known:
             check_same_repo(local, known, repo_id)
         if revision is None or (known and _is_of(known, repo_id, revision)):
-            return FetchedSource(local, HubOrigin(known) if known else None)
+            return FetchedSource(local, known)
         raise TargetError(
             f"{local} exists, but no record says that it is {repo_id} at {revision}.",
             path=str(local),
@@ -357,8 +358,7 @@ def download(
             "--root to download to.",
         )
     if is_offline():
-        folder, origin = cached_snapshot(repo_id, revision, to)
-        return FetchedSource(folder, HubOrigin(origin))
+        return _cached_snapshot(repo_id, revision, to)
     found = resolve_revision(repo_id, revision, to=to)
     check_convertible(found, found.store(), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.commit[:12]})")
@@ -366,7 +366,7 @@ def download(
         local.rmdir()  # empty, for example a mount point
     local.parent.mkdir(parents=True, exist_ok=True)
     download_dataset(found, local, replaces=anew, stop=stop, progress=progress)
-    return FetchedSource(local, HubOrigin(found))
+    return FetchedSource(local, found)
 
 
 def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
@@ -433,8 +433,7 @@ def fetch_sparse(
     if made is not None:
         progress.say(f"Continuing with {repo_id} at commit {made.origin.commit[:12]}")
     elif found is None and is_offline():
-        folder, origin = cached_snapshot(repo_id, revision, to)
-        return FetchedSource(folder, HubOrigin(origin))
+        return _cached_snapshot(repo_id, revision, to)
     else:
         found = found or resolve_revision(repo_id, revision, to=to)
         store = found.store(should_stop=stop.is_set)
@@ -450,7 +449,7 @@ def fetch_sparse(
                 # Files that an abandoned run made from this commit.
                 remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     made.check_limit(scratch_limit)
-    return FetchedSource(made.tree, HubOrigin(made.origin, made.store.name), replaces_run)
+    return FetchedSource(made.tree, SparseOrigin(**asdict(made.origin)), replaces_run)
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:
@@ -615,9 +614,7 @@ class HubGlance:
     """An overview of a dataset on the Hub.
 
     Attributes:
-        repo_id: ``ORG/NAME``.
-        revision: The revision that would be converted; empty if there is none.
-        commit: Its commit; empty if there is none.
+        origin: The revision that would be converted; without commit if there is none.
         version: Its version, or that of the tag ``v3.x`` if the Hub already has it converted; None
             if its ``meta/info.json`` is missing or states none.
         info: The contents of ``meta/info.json``.
@@ -625,9 +622,7 @@ class HubGlance:
         problem: Why it cannot be read; None if it can.
     """
 
-    repo_id: str
-    revision: str = ""
-    commit: str = ""
+    origin: Origin
     version: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     size_bytes: int = 0
@@ -658,8 +653,8 @@ def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
         return [seen]
 
     def look(folder: str) -> HubGlance:
-        origin = Origin(in_folder(repo_id, folder), seen.revision, seen.commit)
-        return _told(origin, bytes_in[folder])
+        here = replace(seen.origin, repo_id=in_folder(repo_id, folder))
+        return _told(here, bytes_in[folder])
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub") as pool:
         return list(pool.map(look, bytes_in))
@@ -696,7 +691,7 @@ def _look(repo_id: str, revision: str | None) -> tuple[HubGlance, Mapping[str, i
     except HubUnavailableError:
         raise
     except LeconvertError as error:
-        return HubGlance(repo_id, problem=error.message), {}
+        return HubGlance(Origin(repo_id, "", ""), problem=error.message), {}
 
 
 def _told(found: Origin, sizes: Sequence[int], *, is_there: bool = True) -> HubGlance:
@@ -705,9 +700,7 @@ def _told(found: Origin, sizes: Sequence[int], *, is_there: bool = True) -> HubG
     version = info.get("codebase_version")
     wrong = unreadable(info, f"{found.repo_id} at {found.revision}") if info else None
     return HubGlance(
-        found.repo_id,
-        found.revision,
-        found.commit,
+        found,
         version if isinstance(version, str) else None,
         info,
         sum(sizes),

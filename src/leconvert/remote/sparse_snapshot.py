@@ -32,7 +32,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import batched, islice
 from pathlib import Path
@@ -45,7 +45,7 @@ from leconvert.dataset.formats import open_dataset
 from leconvert.dataset.formats.v2 import EPISODES_PATH, EpisodeLines, SourcePaths, load_info
 from leconvert.dataset.formats.v3 import has_files_of_v3
 from leconvert.media.boxes import read_moov
-from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.model.values import DATA_STREAM
 from leconvert.remote.provenance import Origin
 from leconvert.support.errors import (
@@ -59,7 +59,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
-from leconvert.tables import list_sizes
+from leconvert.tables import chunk_range, list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import download_command, downloaded_at, folder_of
@@ -76,7 +76,13 @@ from leconvert.transfer.store import (
     write_listing,
 )
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
-from leconvert.workdir.records import WorkDir, encode_record, read_record
+from leconvert.workdir.records import (
+    DamagedRecordError,
+    WorkDir,
+    encode_record,
+    fields_of,
+    read_record,
+)
 
 # A local file with the size of a remote one, and with only the bytes that a scan reads.
 #
@@ -147,10 +153,7 @@ class SparseCopy:
             for place in range(group.num_columns):
                 chunk = group.column(place)
                 if _is_of(chunk, wanted) or (may_be_empty[place] and _is_of(chunk, where_empty)):
-                    offsets = [chunk.data_page_offset]
-                    if chunk.dictionary_page_offset is not None:
-                        offsets.append(chunk.dictionary_page_offset)
-                    self.take(min(offsets), chunk.total_compressed_size)
+                    self.take(chunk_range(chunk)[0], chunk.total_compressed_size)
 
     def pread(self, _: int, count: int, position: int) -> bytes:
         """Fetch a range; called like `os.pread`."""
@@ -195,6 +198,8 @@ _SHARE_OF_INDEX = 32
 _COPIES = "-copies"
 _FILES_AT_A_TIME = 4096
 _EPISODE_FOLDERS = ("data/", "videos/")
+# The files of episodes are the same whatever rate a user gives for one that info.json lacks.
+_ANY_RATE = Repairs(assumed_fps="1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +239,17 @@ def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
     Raises:
         WorkDirError: The record cannot be used.
     """
-    folder = tree.parent
-    record = read_record(folder / "outline.json", _KIND, version=_VERSION)
-    origin = Origin(record["repo_id"], record["revision"], record["commit"])
-    return SparseSnapshot(
-        folder,
-        HubStore(origin.repo_id, origin.commit, record["endpoint"]),
-        origin,
-        record["size_bytes"],
-        record["largest_bytes"],
-    )
+    folder, path = tree.parent, tree.parent / "outline.json"
+    record = read_record(path, _KIND, version=_VERSION)
+    with fields_of(path):
+        origin = Origin(record["repo_id"], record["revision"], record["commit"])
+        return SparseSnapshot(
+            folder,
+            HubStore(origin.repo_id, origin.commit, record["endpoint"]),
+            origin,
+            record["size_bytes"],
+            record["largest_bytes"],
+        )
 
 
 def make_sparse_snapshot(
@@ -268,7 +274,7 @@ def make_sparse_snapshot(
         name += f"-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
     folder = WorkDir(work_dir).outlines_dir / f"{name}{_COPIES if for_copies else ''}"
     tree = folder / "tree"
-    if (folder / "outline.json").exists():
+    with suppress(FileNotFoundError, DamagedRecordError):
         return open_sparse_snapshot(tree)
     with storage_errors(folder):
         for part in (tree, folder / "begun"):
@@ -317,10 +323,10 @@ def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool] | None:
     if has_files_of_v3(tree):
         return None
     try:
-        info = load_info(tree)
+        info = load_info(tree, _ANY_RATE)
         paths = SourcePaths(tree, info)
         writer.declared = info.features.keys()
-        writer.whole_tables = writer.for_copies and open_dataset(tree).has_quantiles
+        writer.whole_tables = writer.for_copies and open_dataset(tree, _ANY_RATE).has_quantiles
         lines = EpisodeLines(tree / EPISODES_PATH, validated=True)
         if len(lines):
             writer.first_table = paths.relative(DATA_STREAM, int(lines.episode_index.min()))
@@ -391,7 +397,7 @@ class _Writer:
             self._fetch_whole(file, target)
 
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
-        begun = self._temporary(file)
+        begun = part_in(self._folder, file.path)
         fetch_file(self._store, file, begun, begun.with_suffix(".part"), gate=self._gate)
         self._name(file, begun, target, whole=True)
 
@@ -418,14 +424,14 @@ class _Writer:
             return os.open(begun, flags, 0o666)
 
     def _make_hole(self, file: RemoteFile, target: Path) -> None:
-        begun = self._temporary(file)
+        begun = part_in(self._folder, file.path)
         with open(self._begin(begun), "wb") as out:  # noqa: PTH123 (of a descriptor)
             out.truncate(file.size_bytes)
         self._name(file, begun, target, whole=False)
 
     def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
         """Make a file of headers; return False if the scan's own reader finds a fault."""
-        begun = self._temporary(file)
+        begun = part_in(self._folder, file.path)
         descriptor = self._begin(begun)
         try:
             copy = SparseCopy(file, self._store, descriptor)
@@ -445,10 +451,6 @@ class _Writer:
             os.close(descriptor)
         self._name(file, begun, target, whole=False)
         return True
-
-    def _temporary(self, file: RemoteFile) -> Path:
-        """Return a temporary name for an incomplete file; the same one after a crash."""
-        return self._folder / "begun" / hashlib.sha256(file.path.encode()).hexdigest()
 
 
 # The disk space of a migration, and the files of its result that are already on the Hub.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from leconvert.dataset.files import EPISODE_FOLDERS, names_to_keep
+from leconvert.dataset.files import EPISODE_FOLDERS
 from leconvert.dataset.formats import (
     PROVENANCE_PATH,
     TARGETS,
@@ -35,9 +35,10 @@ from leconvert.dataset.formats import (
     open_sources,
     v3,
 )
-from leconvert.model.selection import EpisodeRanges, EpisodeSelection
+from leconvert.model.selection import EpisodeRanges
 from leconvert.model.values import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
 from leconvert.model.versions import V3_VERSION
+from leconvert.run.conversion import Conversion, Places
 from leconvert.run.layout import layout_streams
 from leconvert.run.proof import (
     Difference,
@@ -58,16 +59,15 @@ _DIFFERENCES_SHOWN = 20
 _OF_EPISODES = re.compile(r"fps\Z|robot_type\Z|features\Z|.*\bfeature '")
 
 
-def check_can_append(
-    sources: Sequence[Path], target: Path, layout: LayoutOptions, selection: EpisodeSelection
-) -> None:
+def check_can_append(places: Places, conversion: Conversion) -> None:
     """Refuse to append with options with which nothing can be appended."""
+    layout = conversion.layout
     if not layout.append:
         return
     wrong = {
-        "several datasets": len(sources) > 1,
-        "a conversion in place (give --output)": target == sources[0],
-        "a selection of episodes": bool(selection),
+        "several datasets": len(places.sources) > 1,
+        "a conversion in place (give --output)": places.in_place,
+        "a selection of episodes": bool(conversion.selection),
         f"--to {layout.to}": layout.to != V3_VERSION,
         f"--layout {OVERLAY}": layout.layout == OVERLAY,
     }
@@ -294,10 +294,7 @@ def _changed_keys(before: v3.Dataset, after: v3.Dataset) -> list[str]:
 
 def other_files(root: Path) -> list[str]:
     """Return a v3.0 dataset's files that are neither its tables nor files of episodes."""
-    dataset = v3.Dataset(root)
-    known = {*dataset.tables(), *_DERIVED}
-    known |= {path for stream in dataset.streams for path in dataset.slices(stream).paths}
-    return sorted(name for name in names_to_keep(root) if name not in known)
+    return [name for name in v3.Dataset(root).other_files() if name not in _DERIVED]
 
 
 def _same_file(one: Path, other: Path) -> bool:

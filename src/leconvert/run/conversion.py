@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
@@ -23,7 +23,17 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there
-from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.swap import (
+    check_target,
+    codebase_version,
+    exchanged_place,
+    is_converted,
+    old_dir,
+)
+
+if TYPE_CHECKING:
+    from leconvert.remote.provenance import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +245,9 @@ class ProofOptions:
             )
 
     def check_target(
-        self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
+        self, source: Path, target: Path, to: str, layout: str, *, appends: bool
     ) -> None:
         """Refuse a target that is not free, before any work is done."""
-        from leconvert.workdir.run import exchanged_place  # its imports take time
-
         self.check_proof(source, target)
         old = self.old_place(source, target, to, layout, appends=appends)
         check_target(exchanged_place(source, target, layout), old)
@@ -249,9 +257,9 @@ class ProofOptions:
         source: Path,
         target: Path,
         to: str,
-        layout: str = "",
+        layout: str,
         *,
-        appends: bool = False,
+        appends: bool,
         run_id: str = "0",
     ) -> Path | None:
         """Return the new path of the tree at the target; None if there is no such tree.
@@ -268,8 +276,6 @@ class ProofOptions:
             TargetError: The target must be free, and is not.
             UsageError: The options contradict each other.
         """
-        from leconvert.workdir.run import exchanged_place  # its imports take time
-
         if appends and self.force_conversion:
             raise UsageError(
                 "--append keeps the files of the existing result, but --force-conversion replaces "
@@ -299,9 +305,51 @@ class ProofOptions:
         return former_dir(target, run_id) if is_former else old_dir(target)
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The folders that a conversion reads and writes, absolute.
+
+    Attributes:
+        sources: The source, or several to merge, in their order.
+        target: The folder of the result.
+        work_dir: The folder of the run's state.
+        arrival: How the only source came from the Hub; None for local datasets.
+    """
+
+    sources: Sequence[Path]
+    target: Path
+    work_dir: Path
+    arrival: Origin | None = None
+
+    @property
+    def source(self) -> Path:
+        """The first source."""
+        return self.sources[0]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result takes the place of its source."""
+        return self.source == self.target
+
+    @property
+    def outline(self) -> str | None:
+        """The URL of the source if its files are on the Hub; None if they are on this machine."""
+        return None if self.arrival is None else self.arrival.outline
+
+    @property
+    def is_migration(self) -> bool:
+        """Whether the result is for the Hub only, and files stay there."""
+        return self.outline is not None and self.target == WorkDir.migrated(self.source)
+
+    @property
+    def source_name(self) -> str:
+        """Name of the source, or of all sources, in messages and plans."""
+        return self.outline or ", ".join(map(str, self.sources))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """Everything that is requested of a conversion, except the folders that it reads and writes.
+    """Everything that is requested of a conversion, except its `Places`.
 
     Two conversions make the same result from the same source if their ``layout``, ``repairs`` and
     ``selection`` are equal; the other fields decide how it is made, proven and pushed.

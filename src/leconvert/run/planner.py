@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from leconvert.dataset.findings import frames_lost, lossless_remedy, named
+from leconvert.dataset.findings import frames_lost, lossless_remedy, named, source_finding
 from leconvert.dataset.fitness import MISFIT_SAID, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
@@ -46,7 +46,7 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import V3_VERSION
 from leconvert.run.appending import check_can_append, layout_appended
-from leconvert.run.conversion import Conversion
+from leconvert.run.conversion import Conversion, Places
 from leconvert.run.layout import (
     check_layout_options,
     choose_block_align,
@@ -82,7 +82,6 @@ from leconvert.workdir.records import WorkDir, new_run_id
 from leconvert.workdir.run import (
     Manifest,
     OpenedRun,
-    exchanged_place,
     open_run,
     tool_versions,
     write_plan,
@@ -90,6 +89,7 @@ from leconvert.workdir.run import (
 from leconvert.workdir.swap import (
     META,
     check_places,
+    exchanged_place,
     is_converted,
     is_same_folder,
     overlaid_meta,
@@ -97,7 +97,7 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.provenance import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,45 +323,35 @@ class Draft(NamedTuple):
     summary: PlanSummary
 
 
-def check_asked(
-    sources: Sequence[Path], target: Path, conversion: Conversion = Conversion()
-) -> None:
-    """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
-    check_can_append(sources, target, conversion.layout, conversion.selection)
-    for source in sources:
+def check_asked(places: Places, conversion: Conversion) -> None:
+    """Refuse what could not be converted, before any work: first for its source, then its target.
+
+    A source may be unreadable, or already v3.0, so that it would stay unchanged.
+    """
+    check_can_append(places, conversion)
+    for source in places.sources:
         read_info(source)
-        own, is_v3 = _assumed_of(source, conversion.repairs, is_alone=len(sources) == 1)
-        asks_for_nothing = target == source and not conversion.changes_anything
+        own, is_v3 = _assumed_of(source, conversion.repairs, is_alone=len(places.sources) == 1)
+        asks_for_nothing = places.target == source and not conversion.changes_anything
         if not is_v3 or (asks_for_nothing and is_converted(source)):
             load_info(source, own.reading)
+    conversion.check_target(places.source, places.target)
 
 
 def draft_plan(
-    sources: Path | Sequence[Path],
-    target: Path,
-    work_dir: Path,
-    conversion: Conversion = Conversion(),
-    *,
-    arrival: HubOrigin | None = None,
-    progress: Progress = NO_PROGRESS,
+    places: Places, conversion: Conversion, *, progress: Progress = NO_PROGRESS
 ) -> Draft:
-    """Scan sources and lay them out; writes nothing.
-
-    See `open_or_plan` for the arguments.
-    """
-    layout, repairs, selection = conversion.layout, conversion.repairs, conversion.selection
+    """Scan sources and lay them out; writes nothing."""
+    layout, repairs, target = conversion.layout, conversion.repairs, places.target
     check_layout_options(layout)
-    sources = [sources] if isinstance(sources, Path) else sources
-    _check_in_place(sources, target, layout.to, repairs, selection)
+    _check_in_place(places, conversion)
     is_overlay = layout.layout == OVERLAY
-    check_can_append(sources, target, layout, selection)
-    is_migration = is_outline(arrival) and target == WorkDir.migrated(sources[0])
-    if is_migration:
-        _check_can_migrate(sources[0], layout, repairs)
+    check_can_append(places, conversion)
+    if places.is_migration:
+        _check_can_migrate(places.source, layout, repairs)
     if is_overlay:
-        room = None if is_migration else work_dir
-        _check_can_overlay(sources, target, room, selection, arrival)
-    scan = scan_sources(sources, conversion, arrival, progress=progress)
+        _check_can_overlay(places, conversion.selection)
+    scan = scan_sources(places.sources, conversion, places.source_name, progress=progress)
     streams, kept = (
         layout_appended(scan, target, layout)
         if layout.append and is_there(target)
@@ -373,9 +363,9 @@ def draft_plan(
     findings = (*scan.findings, *rewritten, *bounds, *_lost_frames(scan, streams, layout))
     fit = {each.stream: each.misfit == 0 for each in scan.streams} if keeps else {}
     if is_overlay:
-        _check_overlay(scan, planned_name(sources, arrival))
+        _check_overlay(scan, places.source_name)
     batches = []  # an overlay in place leaves every file at its path
-    if not (is_overlay and target == sources[0]):
+    if not (is_overlay and places.in_place):
         batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit, first=kept)
     manifest = Manifest(
         sources=scan.sources,
@@ -391,49 +381,46 @@ def draft_plan(
         num_batches=len(batches),
         data_schema=scan.data_schema,
         findings=findings,
-        outline=arrival.outline if arrival else None,
+        outline=places.outline,
         kept_episodes=kept,
     )
-    summary = _summary(manifest, scan.streams, scan.source, batches, work_dir)
+    summary = _summary(manifest, scan.streams, scan.source, batches, places.work_dir)
     if summary.moves is not None and summary.moves.to_fetch and not repairs.fetch_unfit:
-        raise _has_to_be_fetched(planned_name(sources, arrival), scan, summary.moves)
+        raise _has_to_be_fetched(places.source_name, scan, summary.moves)
     return Draft(scan, manifest, batches, summary)
 
 
 def preview_plan(
-    sources: Sequence[Path],
-    target: Path,
-    work_dir: Path,
-    conversion: Conversion = Conversion(),
-    *,
-    arrival: HubOrigin | None = None,
-    progress: Progress = NO_PROGRESS,
+    places: Places, conversion: Conversion, *, progress: Progress = NO_PROGRESS
 ) -> PlanSummary:
     """Return the summary of the run that `open_or_plan` would plan or join; raise its errors.
 
     It writes nothing, and takes the same arguments.
     """
-    plan = conversion.plan
-    if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
-        run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions, only_look=True)
-        _check_joined(run, planned_name(sources, arrival), target, conversion)
+    if not conversion.plan.restart and WorkDir(places.work_dir).current_run_id() is not None:
+        run = _open_planned(places, conversion, only_look=True)
         check_source_unchanged(run)
         return summarize(run)
-    draft = draft_plan(sources, target, work_dir, conversion, arrival=arrival, progress=progress)
-    summary = draft.summary
+    summary = draft_plan(places, conversion, progress=progress).summary
     if summary.moves is None:  # the target of a migration is a temporary folder
-        check_room(summary.space, target)
-    return _with_former(summary, target)
+        check_room(summary.space, places.target)
+    return _with_former(summary, places.target)
 
 
 def scan_sources(
     sources: Sequence[Path],
     conversion: Conversion,
-    arrival: HubOrigin | None = None,
+    name: str | None = None,
     *,
     progress: Progress = NO_PROGRESS,
 ) -> SourceScan:
     """Scan sources, check them, and join the scans.
+
+    Args:
+        sources: The sources.
+        conversion: The conversion.
+        name: The name of a single source in messages, if it is not its folder.
+        progress: Receives the progress.
 
     Raises:
         FindingsError: A source has errors.
@@ -445,7 +432,7 @@ def scan_sources(
     wrong = [(source, scan) for source, scan in zip(sources, scans, strict=True) if _errors(scan)]
     if len(wrong) == 1:
         ((source, scan),) = wrong
-        name = planned_name(sources, arrival) if len(sources) == 1 else str(source)
+        name = name if name and len(sources) == 1 else str(source)
         later = _errors_to_come(scan, partial(scan_one, source), options[sources.index(source)])
         raise _refusal([*scan.findings, *later], [*_errors(scan), *later], name, source)
     if wrong:
@@ -775,29 +762,18 @@ def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UnfitF
 
 
 def _unfit(said: Sequence[str], remedy: str) -> list[dict[str, Any]]:
-    return [asdict(Finding("rewritten-file", "error", text, remedy=remedy)) for text in said]
+    return [
+        asdict(source_finding("rewritten-file", text, severity="error", remedy=remedy))
+        for text in said
+    ]
 
 
-def _check_can_overlay(
-    sources: Sequence[Path],
-    target: Path,
-    work_dir: Path | None,
-    selection: EpisodeSelection,
-    arrival: HubOrigin | None,
-) -> None:
-    """Refuse a plan that needs other files than one source's own.
-
-    Args:
-        sources: The sources.
-        target: The folder of the result.
-        work_dir: The folder in which files are shared; None if they stay on the Hub.
-        selection: The episodes to convert.
-        arrival: How the source came from the Hub.
-    """
-    source = sources[0]
+def _check_can_overlay(places: Places, selection: EpisodeSelection) -> None:
+    """Refuse a plan that needs other files than one source's own."""
+    source, target = places.source, places.target
     other = "Use --layout episode-files, which copies or shares the files."
-    if len(sources) > 1 or selection:
-        what = "several datasets" if len(sources) > 1 else "a selection of episodes"
+    if len(places.sources) > 1 or selection:
+        what = "several datasets" if len(places.sources) > 1 else "a selection of episodes"
         raise UsageError(
             "--layout overlay leaves the files of one dataset where they are. It does not work "
             f"with {what}.",
@@ -809,19 +785,19 @@ def _check_can_overlay(
             path=str(source),
             next_step="Use another --layout.",
         )
-    if work_dir is None:
+    if places.is_migration:  # files stay on the Hub
         return
-    if arrival is not None and is_outline(arrival):
-        repo_id = arrival.origin.repo_id
+    if places.arrival is not None and places.outline is not None:
+        repo_id = places.arrival.repo_id
         migrate = shlex.join(["leconvert", "convert", "--repo-id", repo_id, "--layout", OVERLAY])
         raise UsageError(
             f"--layout overlay leaves files where they are, but the files of {repo_id} are on the "
             "Hub.",
-            path=arrival.outline,
+            path=places.outline,
             next_step=f"`{migrate}` makes the dataset v3.0 on the Hub. Or use --layout "
             "episode-files for a result on this machine.",
         )
-    room = existing_folder(work_dir)
+    room = existing_folder(places.work_dir)
     if target != source and not (
         can_clone(source, room) and is_one_file_system(room, existing_folder(target.parent))
     ):
@@ -864,16 +840,10 @@ def _check_overlay(scan: SourceScan, name: str) -> None:
         raise error
 
 
-def _check_in_place(
-    sources: Sequence[Path],
-    target: Path,
-    to: str,
-    repairs: RepairOptions,
-    selection: EpisodeSelection,
-) -> None:
+def _check_in_place(places: Places, conversion: Conversion) -> None:
     """Refuse to write v2.1 in place of a v2.1 dataset, even if only its ``meta/`` was replaced."""
-    source = sources[0]
-    if source != target or to == TARGET_VERSIONS[0]:
+    source, to, repairs = places.source, conversion.layout.to, conversion.repairs
+    if not places.in_place or to == TARGET_VERSIONS[0]:
         return
     if overlaid_meta(source) is not None:
         raise TargetError(
@@ -882,7 +852,7 @@ def _check_in_place(
             path=str(source),
             next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back its v2.x meta/.",
         )
-    asks_for_nothing = not repairs.as_record() and not selection
+    asks_for_nothing = not repairs.as_record() and not conversion.selection
     if asks_for_nothing and open_dataset(source, repairs.reading).version == to:
         raise TargetError(
             f"{source} is already {to}.",
@@ -898,9 +868,8 @@ def _lost_frames(
     usual = LayoutOptions()
     can_be_cut = (layout.to, layout.layout) == (usual.to, usual.layout)
     return [
-        Finding(
+        source_finding(
             "float32-reach",
-            "warning",
             f"LeRobot will refuse {lost:,} of {scan.num_frames:,} frames: they lie so late "
             "in their file that its float32 times are too coarse.",
             stream=stream,
@@ -921,7 +890,7 @@ def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
         "bounds of their "
     )
     return [
-        Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
+        source_finding("quantile-bounds", f"{shown(name)}: {said}quantiles.", stream=name)
         for name, feature in scan.features.items()
         if scan.repairs.quantiles
         and feature["dtype"] in VISUAL_DTYPES
@@ -944,19 +913,12 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
                 else (f" The same holds for {number - 1:,} other files of {stream.stream}.")
             )
             said = f"{shown(path)} {MISFIT_SAID[reason]}, so it is written again.{others}"
-            found.append(Finding("rewritten-file", "info", said, stream=stream.stream, path=path))
+            found.append(source_finding("rewritten-file", said, stream=stream.stream, path=path))
     return found
 
 
 def open_or_plan(
-    sources: Path | Sequence[Path],
-    target: Path,
-    work_dir: Path,
-    conversion: Conversion = Conversion(),
-    *,
-    arrival: HubOrigin | None = None,
-    check_target: Callable[[], None] = lambda: None,
-    progress: Progress = NO_PROGRESS,
+    places: Places, conversion: Conversion, *, progress: Progress = NO_PROGRESS
 ) -> OpenedRun:
     """Return the run of a work dir: the one under way if it fits, else a new one.
 
@@ -964,28 +926,20 @@ def open_or_plan(
     planners may scan at the same time, but only one writes; the other joins its run.
 
     Args:
-        sources: The source, or several to merge.
-        target: The folder of the result.
-        work_dir: The folder of the run's state.
+        places: The folders.
         conversion: The conversion.
-        arrival: How the source came from the Hub; None for a local dataset.
-        check_target: Called before a new run is written, while no other process plans: the
-            conversion may have been finished elsewhere since the target was checked.
         progress: Receives the progress.
 
     Raises:
         PlanMismatchError: A run under way was planned differently.
         FindingsError: A source has errors.
     """
-    sources = [sources] if isinstance(sources, Path) else sources
-    check_all_places(sources, target, work_dir, outlined=is_outline(arrival))
-    folder, plan = WorkDir(work_dir), conversion.plan
+    check_all_places(places)
+    folder, plan = WorkDir(places.work_dir), conversion.plan
 
     def drafted() -> Draft:
-        draft = draft_plan(
-            sources, target, work_dir, conversion, arrival=arrival, progress=progress
-        )
-        check_room(draft.summary.space, target)
+        draft = draft_plan(places, conversion, progress=progress)
+        check_room(draft.summary.space, places.target)
         return draft
 
     draft: Draft | None = None
@@ -994,21 +948,20 @@ def open_or_plan(
         draft = drafted()
     with planner_lock(folder), _no_trace_of_a_refusal(folder):
         if not plan.restart and folder.current_run_id() is not None:
-            run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
-            _check_joined(run, planned_name(sources, arrival), target, conversion)
+            run = _open_planned(places, conversion)
             check_source_unchanged(run)
             if draft is None:
-                progress.say(f"Resuming run {run.paths.run_id} in {work_dir}")
+                progress.say(f"Resuming run {run.paths.run_id} in {folder.root}")
             _say_who_may_work(run, progress)
             return run
         if draft is None:  # the previous run has gone meanwhile
             draft = drafted()
-        check_target()
-        try_renames(exchanged_place(sources[0], target, conversion.layout.layout))
-        _write(folder, draft, plan.one_host, arrival)
-    run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
+        # While no other process plans: it may have been finished elsewhere since `check_asked`.
+        conversion.check_target(places.source, places.target)
+        try_renames(exchanged_place(places.source, places.target, conversion.layout.layout))
+        _write(folder, draft, plan.one_host, places.arrival)
     # Without a lock between hosts, another planner's run may be the current one now.
-    _check_joined(run, planned_name(sources, arrival), target, conversion)
+    run = _open_planned(places, conversion)
     _say_who_may_work(run, progress)
     return run
 
@@ -1030,9 +983,11 @@ def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:
         progress.say(run.one_host.remark)
 
 
-def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Conversion) -> None:
-    """Refuse a run under way that is not the requested one."""
-    check_same_plan(run, source, target, conversion)
+def _open_planned(places: Places, conversion: Conversion, *, only_look: bool = False) -> OpenedRun:
+    """Open the run of a work dir; refuse one that is not the requested one."""
+    mixed = conversion.plan.allow_mixed_versions
+    run = open_run(places.work_dir, allow_mixed_versions=mixed, only_look=only_look)
+    check_same_plan(run, places, conversion)
     if conversion.plan.one_host and run.one_host is None:
         raise PlanMismatchError(
             f"{run.work_dir.root} holds run {run.paths.run_id}, which was planned without "
@@ -1040,26 +995,15 @@ def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Convers
             path=str(run.work_dir.root),
             next_step="Finish this run without --one-host, or begin a new run with --restart.",
         )
+    return run
 
 
-def is_outline(arrival: HubOrigin | None) -> bool:
-    """Return whether only the outline of a source is on this machine."""
-    return arrival is not None and arrival.outline is not None
-
-
-def planned_name(sources: Sequence[Path], arrival: HubOrigin | None) -> str:
-    """Return a run's name for its sources: the folders, or the URL of an outline."""
-    return (arrival.outline if arrival else None) or ", ".join(map(str, sources))
-
-
-def check_all_places(
-    sources: Sequence[Path], target: Path, work_dir: Path, *, outlined: bool = False
-) -> None:
+def check_all_places(places: Places) -> None:
     """Refuse places that would mix sources, target and work dir, and repeated sources.
 
     A merge has its own target, which is never a source.
     """
-    seen: dict[object, int] = {}
+    sources, target, seen = places.sources, places.target, dict[object, int]()
     for number, source in enumerate(sources):
         for identity in _identities(source) if len(sources) > 1 else ():
             other = sources[seen.setdefault(identity, number)]
@@ -1076,7 +1020,7 @@ def check_all_places(
                 path=str(source),
                 next_step="Give another --output.",
             )
-        check_places(source, target, work_dir, outlined=outlined)
+        check_places(source, target, places.work_dir, outlined=places.outline is not None)
 
 
 def _identities(source: Path) -> Iterator[object]:
@@ -1096,21 +1040,20 @@ def _identities(source: Path) -> Iterator[object]:
             yield found.st_ino, frozenset((path.name, FileFacts.of(path)) for path in tables)
 
 
-def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: HubOrigin | None) -> None:
+def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: Origin | None) -> None:
     run_id = new_run_id(datetime.now(UTC), os.urandom)
     with storage_errors(folder.root):
         write_plan(folder.run(run_id), draft.manifest, draft.scan, draft.batches, one_host=one_host)
         if arrival is not None:
             from leconvert.remote.provenance import write_origin
 
-            write_origin(folder.run(run_id).root, arrival.origin, run_id=run_id)
+            write_origin(folder.run(run_id).root, arrival, run_id=run_id)
         folder.set_current(run_id)
 
 
 def check_same_plan(
     run: OpenedRun,
-    source: str,
-    target: Path,
+    places: Places,
     conversion: Conversion,
     *,
     helps: str = "Use the same options to finish that run, --restart to begin a new run, or "
@@ -1124,8 +1067,8 @@ def check_same_plan(
         **manifest.options,
     }
     wanted = {
-        "source": source,
-        "target": str(target),
+        "source": places.source_name,
+        "target": str(places.target),
         **conversion.result_record(),
     }
     differences = [

@@ -55,7 +55,7 @@ from leconvert.run.packer import (
     rest_of_removal,
     tree_facts,
 )
-from leconvert.run.proof import VerificationReport, verify_pair
+from leconvert.run.proof import VerificationReport, check_stop, verify_pair
 from leconvert.run.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.support.errors import (
     BusyError,
@@ -81,6 +81,7 @@ from leconvert.workdir.records import (
     PackStep,
     RunPaths,
     WorkDir,
+    beside,
     default_work_dir,
     target_lock_path,
 )
@@ -632,7 +633,7 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
         return "it does not exist"
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
         if is_converted(source) and is_converted(target):
-            return _former_doubt(target, source, progress)
+            return _former_doubt(target, source, None, progress)
         versions = codebase_version(target), codebase_version(source)
         if versions != ("v3.0", "v2.1"):
             found = f"the two are {versions[1]} and {versions[0]}"
@@ -651,7 +652,14 @@ _OF_FORMER_EPISODES = frozenset({REPAIRS_PATH, STATS_PATH})
 _OF_FORMER_TASKS = frozenset({(TASKS_PATH, "tasks"), (INFO_PATH, "total_tasks")})
 
 
-def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = True) -> str | None:
+def _former_doubt(
+    new: Path,
+    old: Path,
+    stop: threading.Event | None,
+    progress: Progress,
+    *,
+    others: bool = True,
+) -> str | None:
     """Return which part of an old v3.0 dataset may be missing in a new one; None if nothing is.
 
     The new one may be the old one with appended episodes. Then, without ``others``, files of no
@@ -671,8 +679,10 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
             return "its tasks differ"
         selected = None if kept == now else EpisodeRanges(((0, kept - 1),))
         made = Repairs(selected_episodes=selected)
-        report = verify_pair(old, new, depth="bytes", repairs=made, progress=progress)
+        report = verify_pair(old, new, depth="bytes", repairs=made, progress=progress, stop=stop)
         frames = int(before.episodes.length.sum())
+    except InterruptedRunError:
+        raise
     except (LeconvertError, OSError) as error:
         return f"the two could not be compared: {error}"
     found = [
@@ -831,19 +841,13 @@ def undo_conversion(
     )
 
 
-def _repaired_aside(target: Path) -> Path:
-    """Return the folder in which the undo of a repair keeps the result: ``<target>_repaired``."""
-    old = old_dir(target)
-    return old.with_name(f"{old.name.removesuffix('_old')}_repaired")
-
-
 def _places_of_repair(target: Path) -> _UndoPlaces | None:
     """Return the places of a repaired dataset and its source; None if there is no such pair.
 
     The repaired dataset has one more repair than the other. If it is already aside, the source is
     at the target and nothing is left to do.
     """
-    places = (target, old_dir(target), _repaired_aside(target))
+    places = (target, old_dir(target), beside(target, "{}_repaired"))
     times = [repairs_of(place) for place in places]
     for source, result, third in ((1, 0, 2), (0, 1, 2), (1, 2, 0), (0, 2, 1)):
         first, second = times[source], times[result]
@@ -877,13 +881,9 @@ def _found(place: Path) -> Found:
     return Found.V3 if is_v3 else Found.OTHER
 
 
-def _carries_mark(tree: Path) -> bool:
-    """Return whether an undo has marked this tree as the result."""
-    return marked_by(tree) == _UNDO_RUN
-
-
 def _is_unmarked(tree: Path) -> bool:
-    return not _carries_mark(tree)
+    """Return whether no undo has marked this tree as the result."""
+    return marked_by(tree) != _UNDO_RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -908,7 +908,7 @@ def _places_of_undo(target: Path) -> _UndoPlaces:
     asides = {kind: result_aside(target, version) for kind, version in _ASIDE_OF.items()}
     for place in (target, old, *asides.values()):
         found[place] = _found(place)
-    marked = [place for place in found if _carries_mark(place)]
+    marked = [place for place in found if not _is_unmarked(place)]
     datasets = {place for place, kind in found.items() if kind in asides}
     for result in [*marked, target, *asides.values()]:
         if result not in datasets:
@@ -1001,9 +1001,10 @@ def _compared(
     source, result = places.source, places.result
     before = TreePair.now(result, source)
     if not places.is_repair:
-        report = _of_former(*datasets, progress=progress) or verify_pair(
+        report = _of_former(*datasets, stop=stop, progress=progress) or verify_pair(
             datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
         )
+        check_stop(stop)
         differences = list(map(str, report.differences))
     elif (changes := read_changes(result)) is not None:
         differences = compare_trees(source, result, changes, stop=stop, progress=progress)
@@ -1030,7 +1031,11 @@ def _all_of(dataset: Dataset) -> VerificationReport:
 
 
 def _of_former(
-    source: Path, result: Path, *, progress: Progress = NO_PROGRESS
+    source: Path,
+    result: Path,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> VerificationReport | None:
     """Return the report for a result whose source has grown; None if it is no such pair.
 
@@ -1044,7 +1049,7 @@ def _of_former(
             return None
     except UnreadableSourceError:  # a later comparison reports the error
         return None
-    doubt = _former_doubt(result, source, progress, others=False)
+    doubt = _former_doubt(result, source, stop, progress, others=False)
     return _all_of(dataset) if doubt is None else None
 
 

@@ -151,6 +151,19 @@ def without_credentials(text: str) -> str:
     return _QUERY.sub(rf"\1{HIDDEN}", text)
 
 
+def record_without_credentials(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record for JSON, with every text as by `without_credentials`."""
+
+    def public(value: object) -> object:
+        if isinstance(value, str):
+            return without_credentials(value)
+        if isinstance(value, Mapping):
+            return record_without_credentials(value)
+        return [*map(public, value)] if isinstance(value, list | tuple) else value
+
+    return {key: public(value) for key, value in record.items()}
+
+
 def _masked(text: str, known: Sequence[str]) -> str:
     for value in known:
         text = text.replace(value, HIDDEN)

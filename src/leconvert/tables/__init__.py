@@ -7,6 +7,7 @@ images in rows are never decoded. Nothing is synced to disk unless the caller as
 from leconvert.tables.data_file import (
     DataFile,
     OpenedTable,
+    chunk_range,
     has_footer,
     open_parquet,
     read_data_schema,
@@ -51,6 +52,7 @@ __all__ = [
     "StoredGroups",
     "TableCopier",
     "align_table",
+    "chunk_range",
     "declaration_of",
     "deserialize_schema",
     "dtype_name",

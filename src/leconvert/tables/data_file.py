@@ -261,6 +261,13 @@ def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
+def chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return the first byte of a column chunk in its file, and the byte after its last."""
+    # Some writers give the offset 0 to a dictionary that does not exist.
+    first = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    return first, first + chunk.total_compressed_size
+
+
 class DataFile:
     """An open data file.
 

@@ -31,7 +31,7 @@ from leconvert.support.errors import (
 from leconvert.support.text import duration, without_secrets_in
 from leconvert.transfer.names import repository_of
 from leconvert.workdir.fs import replace_record
-from leconvert.workdir.records import encode_record, find_record
+from leconvert.workdir.records import encode_record, fields_of, find_record
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -469,12 +469,17 @@ _VERSION = 1
 
 def read_pause(path: Path, now: float) -> float:
     """Return for how many more seconds the Hub must not be asked; 0 if it may be."""
+    return min(max(_until(path) - now, 0.0), LONGEST_PAUSE_SECONDS)
+
+
+def _until(path: Path) -> float:
+    """Return the time before which the Hub must not be asked; 0 if there is none."""
     try:
-        record = find_record(path, _KIND, version=_VERSION)
+        with fields_of(path):
+            record = find_record(path, _KIND, version=_VERSION)
+            return float(record["until"]) if record else 0.0
     except (LeconvertError, OSError):
         return 0.0  # a pause is a courtesy: without its record the Hub itself refuses
-    left = float(record["until"]) - now if record else 0.0
-    return min(max(left, 0.0), LONGEST_PAUSE_SECONDS)
 
 
 def wait_for_hub(
@@ -521,6 +526,8 @@ class Pace:
         self._clock = clock
         self._wait = wait
         self._failures = 0
+        # The time in a record that was waited for as long as any pause may last.
+        self._outlasted = 0.0
         self.answers = 0
         self.limited = 0
 
@@ -540,8 +547,14 @@ class Pace:
         Raises:
             InterruptedRunError: The stop event was set.
         """
-        while left := read_pause(self._path, self._clock()):
-            self.wait(left)
+        while (until := self._until()) > (now := self._clock()):
+            self.wait(min(until - now, LONGEST_PAUSE_SECONDS))
+            if until - now >= LONGEST_PAUSE_SECONDS:
+                self._outlasted = until
+
+    def _until(self) -> float:
+        until = _until(self._path)
+        return 0.0 if until == self._outlasted else until
 
     def wait(self, seconds: float) -> None:
         """Wait some seconds.
@@ -569,9 +582,9 @@ class Pace:
         self._pause(asked_seconds or seconds)
 
     def _pause(self, seconds: float) -> None:
-        now = self._clock()
-        if seconds <= read_pause(self._path, now):
+        until = round(self._clock() + min(seconds, LONGEST_PAUSE_SECONDS), 3)
+        if until <= self._until():
             return
-        fields = {"until": round(now + min(seconds, LONGEST_PAUSE_SECONDS), 3)}
+        fields = {"until": until}
         with suppress(LeconvertError, OSError):
             replace_record(self._path, encode_record(_KIND, _VERSION, "-", fields))

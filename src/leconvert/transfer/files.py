@@ -36,9 +36,10 @@ from leconvert.support.errors import (
 )
 from leconvert.support.file_calls import MemoryFile, devices_with_fleeting_inodes
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
+from leconvert.support.text import without_credentials
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
-from leconvert.transfer.hub import HubStore, find_repo
-from leconvert.transfer.store import RemoteFile, Store
+from leconvert.transfer.hub import HubStore, store_at
+from leconvert.transfer.store import RemoteFile, Store, is_content, other_content
 from leconvert.transfer.urls import UrlStore, open_store
 
 _HUB = "hf://"
@@ -227,25 +228,24 @@ class Files:
     Elsewhere, noted files are refused once they have changed: see `note`.
 
     Attributes:
-        root: The folder or URL that the user gave.
+        root: The folder or URL that the user gave, without credentials.
         is_local: Whether files are read directly.
         commit: The commit that is read, once it is fixed; None outside the repos of the Hub.
     """
 
     def __init__(self, root: str, *, is_local: bool, cache: ByteCache | None = None) -> None:
-        self.root = root
+        self.root = root if is_local else without_credentials(root)
         self.is_local = is_local
+        self._url = root
         self.commit: str | None = None
         self._cache = cache
         self._is_fixed = is_local or not root.startswith(_HUB)
-        # The repo at the commit, and the dataset's folder in it; both go to other processes, too.
-        self._repo: HubStore | None = None
-        self._folder = ""
+        self._repo: HubStore | None = None  # at the commit; it goes to other processes, too
         # Folders of the repo that were listed, when a file in them was first needed.
         self._listed: dict[str, dict[str, RemoteFile]] = {}
         self._noted: dict[str, RemoteFile | _LocalFile] = {}
         self._fleeting: frozenset[int] = frozenset()
-        # Belongs to this process: a store's client is expensive to make, and it serves all threads.
+        # Belongs to this process: a store's client is expensive to make.
         self._store: tuple[int, UrlStore] | None = None
 
     def name(self, relative: str) -> str:
@@ -263,11 +263,8 @@ class Files:
         if self._is_fixed:
             return
         with _reading(self.root):
-            found = find_repo(self.root)
-        if found is not None:
-            self._repo, folder = found
-            self.commit = self._repo.commit
-            self._folder = f"{folder}/" if folder else ""
+            self._repo = store_at(self._url)
+        self.commit = None if self._repo is None else self._repo.commit
         self._is_fixed = True
 
     def note(self, paths: Iterable[str]) -> None:
@@ -384,8 +381,7 @@ class Files:
         with _reading(name):
             if self.is_local:
                 return Path(name).read_bytes()
-            store, file = self._find(relative)
-            return store.read(file, 0, file.size_bytes)
+            return _read_whole(*self._find(relative))
 
     def copy_folder(self, relative: str, target: Path) -> None:
         """Copy a remote folder of small files to a local one.
@@ -395,10 +391,10 @@ class Files:
         """
 
         def read(file: RemoteFile) -> bytes:
-            return self._connect().read(file, 0, file.size_bytes)
+            return _read_whole(self._connect(), file)
 
         with _reading(self.name(relative)):
-            found = list(self._connect().list_files(f"{self._folder}{relative}"))
+            found = list(self._connect().list_files(relative))
             if not found:
                 raise FileNotFoundError(errno.ENOENT, "no such folder")
             pieces = [(file,) for file in found]
@@ -406,7 +402,7 @@ class Files:
             # Threads only read, so a thread that outlives an interrupt writes to no folder that the
             # caller has removed.
             for file, content in zip(found, contents, strict=True):
-                path = target / file.path.removeprefix(self._folder)
+                path = target / file.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
@@ -417,15 +413,14 @@ class Files:
         """Return a file, and the store to read it from."""
         with _reading(self.name(relative)):
             store = self._connect()
-            path = f"{self._folder}{relative}"
             if isinstance(store, UrlStore):
-                file = store.find_file(path)
+                file = store.find_file(relative)
             else:
-                folder = path.rpartition("/")[0]
+                folder = relative.rpartition("/")[0]
                 if folder not in self._listed:
                     files = store.list_files(folder, recursive=False)
                     self._listed[folder] = {each.path: each for each in files}
-                file = self._listed[folder].get(path)
+                file = self._listed[folder].get(relative)
             if file is None:
                 raise FileNotFoundError(errno.ENOENT, "no such file")
             return store, file
@@ -437,10 +432,16 @@ class Files:
         process = os.getpid()
         if self._store is not None and self._store[0] == process:
             return self._store[1]
-        store = open_store(self.root)  # the store's library keeps one client for each thread
-        if store.fs.async_impl:  # others may not be safe for several threads
-            self._store = process, store
-        return store
+        self._store = process, open_store(self._url)
+        return self._store[1]
+
+
+def _read_whole(store: Store, file: RemoteFile) -> bytes:
+    """Return all bytes of a file, as listed."""
+    content = store.read(file, 0, file.size_bytes)
+    if not is_content(content, file.digest):
+        raise other_content(file.path, store.name)
+    return content
 
 
 def _change(noted: RemoteFile | _LocalFile, found: RemoteFile | _LocalFile) -> str:

@@ -307,12 +307,8 @@ class HubStore:
             raise stopped_while_fetching(path)
 
 
-def find_repo(url: str) -> tuple[HubStore, str] | None:
-    """Return the repo of a URL, at the current commit of its revision, and the folder in it.
-
-    Returns:
-        None for a bucket, which has no commits.
-    """
+def store_at(url: str) -> HubStore | None:
+    """Return the files of a URL at the present commit of its revision; None for a bucket."""
     from huggingface_hub import HfFileSystem
 
     place: Any = ask_hub(url, None, lambda: HfFileSystem().resolve_path(url))
@@ -323,7 +319,8 @@ def find_repo(url: str) -> tuple[HubStore, str] | None:
         place.repo_id, place.revision, lambda: make_api().repo_info(place.repo_id, **where)
     )
     assert found.sha is not None
-    return HubStore(place.repo_id, found.sha, kind=place.repo_type), place.path_in_repo
+    name = in_folder(place.repo_id, place.path_in_repo)
+    return HubStore(name, found.sha, kind=place.repo_type)
 
 
 def _first_byte(answer: Response) -> int:

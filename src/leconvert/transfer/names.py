@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote
+
+from leconvert.support.errors import UsageError
 
 _REPO = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _NAME = rf"{_REPO}(?:/[^/@]+)*"
@@ -24,17 +27,17 @@ _PAGE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class HubName:
     """A dataset on the Hub, as a user names it.
 
     Attributes:
         repo_id: ``ORG/NAME``, or ``ORG/NAME/path/to/dataset``.
-        revision: A tag, branch or commit; empty for the newest tag ``v2.x``, else ``main``.
+        revision: A tag, branch or commit; None for the newest tag ``v2.x``, else ``main``.
     """
 
     repo_id: str
-    revision: str = ""
+    revision: str | None = None
 
     def __str__(self) -> str:
         return f"hf://datasets/{self.repo_id}" + (f"@{self.revision}" if self.revision else "")
@@ -60,11 +63,11 @@ class HubName:
             return None
         text = text.rstrip("/") if is_url else text
         if (page := _PAGE.match(text)) is not None:
-            found = cls(page[1] + unquote(page[3] or ""), unquote(page[2] or ""))
+            found = cls(page[1] + unquote(page[3] or ""), unquote(page[2] or "") or None)
         elif (place := _CLIENTS_PLACE.match(text)) is not None:
             found = cls(place[1] + place[3], place[2])
         elif (place := _PLACE.match(text)) is not None:
-            found = cls(place[1], place[2] or "")
+            found = cls(place[1], place[2])
         else:
             return None
         parts = found.repo_id.split("/")
@@ -104,6 +107,16 @@ def download_command(name: str, revision: str | None, local_dir: str | None) -> 
     words += ["--revision", revision] if revision else []
     words += ["--local-dir", local_dir] if local_dir else []
     return shlex.join(words)
+
+
+def not_downloaded(name: str, home: Path) -> UsageError:
+    """Return the error for a dataset that is not in LeRobot's folder of datasets."""
+    folder, local_dir = home / name, home / repository_of(name)
+    return UsageError(
+        f"The dataset {name} is not on this machine: {folder} does not exist.",
+        path=str(folder),
+        next_step=f"Download it first: {download_command(name, None, str(local_dir))}",
+    )
 
 
 def downloaded_at(name: str, local_dir: str) -> str:

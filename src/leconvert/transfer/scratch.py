@@ -211,12 +211,13 @@ def hold_slot(
             path=str(root),
             next_step="Give a local folder with --scratch-dir.",
         ) from error
+    is_done = False
     try:
         yield ScratchSlot(root, folder, options.limit_bytes)
-        with suppress(OSError), _locked(root):
-            shutil.rmtree(folder)
+        is_done = True
     finally:
-        _remove_if_last(root, folder)
+        with suppress(OSError), _locked(root):
+            _leave(root, folder, is_done=is_done)
         lock.release()
 
 
@@ -304,12 +305,17 @@ def _hold(slot: Path) -> BaseFileLock | None:
     return None
 
 
-def _remove_if_last(root: Path, mine: Path) -> None:
-    """Remove the folder of the run if it has no other holder and no files."""
-    with suppress(OSError), _locked(root):
-        slots = _slots(root)
-        if not any(bytes_in(slot / "files") or (slot != mine and _is_held(slot)) for slot in slots):
-            shutil.rmtree(root)  # with the lock: a waiting process notices, and makes another
+def _leave(root: Path, mine: Path, *, is_done: bool) -> None:
+    """Remove a slot that is done, and the owner's folder if it has no other holder and no files.
+
+    The lock over all slots is held. Without it another process could take the removed slot's name
+    in between, and would lose its files with the owner's folder.
+    """
+    if is_done:
+        shutil.rmtree(mine)
+    slots = _slots(root)
+    if not any(bytes_in(slot / "files") or (slot != mine and _is_held(slot)) for slot in slots):
+        shutil.rmtree(root)  # with the lock: a waiting process notices, and makes another
 
 
 def _slots(root: Path) -> list[Path]:

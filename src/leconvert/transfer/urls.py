@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import threading
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -55,19 +56,38 @@ _READS = 3
 
 @dataclass(slots=True, eq=False)
 class UrlStore:
-    """A folder of a store."""
+    """A folder of a store. Threads may share it."""
 
     url: str  # the user's URL, without a slash at the end and without credentials
-    fs: Any  # the file system
+    _fs: Any  # the file system, as opened by the thread that makes this object
     root: str  # the folder in it
     # Whether an MD5 from the store was right: then all are, except those of encrypted files. None
     # before the first.
     _is_md5_right: bool | None = None
+    _of_threads: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._of_threads[threading.get_ident()] = self._fs
 
     @property
     def name(self) -> str:
         """Its name in messages."""
         return self.url
+
+    @property
+    def fs(self) -> Any:
+        """The file system for this thread; one that is not asynchronous serves a single thread.
+
+        Over a shared connection, such as FTP's, a thread could get the bytes of another file.
+        """
+        made = self._fs
+        if made.async_impl:
+            return made
+        thread = threading.get_ident()
+        if thread not in self._of_threads:
+            own = type(made)(*made.storage_args, **made.storage_options)
+            self._of_threads[thread] = own
+        return self._of_threads[thread]
 
     def path(self, relative: str) -> str:
         """Return the store's path of a file."""

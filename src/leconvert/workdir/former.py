@@ -41,7 +41,7 @@ from leconvert.support.errors import LeconvertError, WorkDirError
 from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there, names_in
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import beside, encode_record, read_record
 from leconvert.workdir.swap import TREE_RECORD, old_dir
 
 _KIND = "former"
@@ -129,8 +129,7 @@ class FormerState:
 
 def former_dir(target: Path, run_id: str) -> Path:
     """Return the path for a former state of a target: ``<target>.former-<run id>``."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f"{real.name}.former-{run_id}")
+    return beside(target, f"{{}}.former-{run_id}")
 
 
 def former_target(place: Path) -> Path | None:

@@ -15,6 +15,7 @@ If even reading back fails, `OutcomeUnknownError` says so, and a later attempt f
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -243,6 +244,12 @@ def sync_dir(path: Path, *, fs: FileSystem = LOCAL) -> None:
     """Sync a folder's names to disk."""
     with storage_errors(path):
         fs.sync_dir(path)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal digits."""
+    with storage_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def names_in(folder: Path, *, fs: FileSystem = LOCAL) -> list[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -59,11 +59,7 @@ def decode_record(
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise DamagedRecordError(
-            f"The record {path} is damaged: it is empty, cut off or was edited.",
-            path=str(path),
-            next_step=_RESTART,
-        ) from error
+        raise _damaged(path) from error
     found = record.get("format") if isinstance(record, dict) else None
     if found != f"leconvert/{kind}":
         raise DamagedRecordError(
@@ -87,6 +83,23 @@ def decode_record(
             next_step=_RESTART,
         )
     return record  # type: ignore[no-any-return]
+
+
+@contextmanager
+def fields_of(path: Path) -> Iterator[None]:
+    """Raise a `DamagedRecordError` if a field that the block reads is missing, or no such value."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path | str) -> DamagedRecordError:
+    return DamagedRecordError(
+        f"The record {path} is damaged: it is empty, cut off or was edited.",
+        path=str(path),
+        next_step=_RESTART,
+    )
 
 
 def read_record(
@@ -127,14 +140,19 @@ _OWN_RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{6}\Z")  # the form of `new
 _WORK_DIR = ".leconvert-work"
 
 
-def default_work_dir(target: Path) -> Path:
-    """Return the work dir beside a target: ``<parent>/.<name>.leconvert-work``.
+def beside(target: Path, form: str) -> Path:
+    """Return the path beside a target whose name has the target's in place of ``{}``.
 
-    Symbolic links in ``target`` are followed first, so that it is on the file system of the tree
-    that will be replaced.
+    Symbolic links in ``target`` are followed first, so that the path is on the file system of the
+    tree that will be replaced.
     """
     real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}{_WORK_DIR}")
+    return real.with_name(form.format(real.name))
+
+
+def default_work_dir(target: Path) -> Path:
+    """Return the work dir beside a target: ``<parent>/.<name>.leconvert-work``."""
+    return beside(target, f".{{}}{_WORK_DIR}")
 
 
 def is_default_work_dir(folder: Path) -> bool:
@@ -159,8 +177,7 @@ def removed_folder(folder: Path) -> Path:
 
 def target_lock_path(target: Path) -> Path:
     """Return the lock beside a target: ``.<name>.leconvert-lock/lock``."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}.leconvert-lock") / "lock"
+    return beside(target, ".{}.leconvert-lock") / "lock"
 
 
 def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:

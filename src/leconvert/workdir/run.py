@@ -8,7 +8,6 @@ has their digests, last. A run without a manifest does not exist.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,8 +40,7 @@ from leconvert.model.values import (
     StreamScan,
 )
 from leconvert.support.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
-from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.fs import sync_dir, sync_file, write_durably
+from leconvert.workdir.fs import sha256_of, sync_dir, sync_file, write_durably
 from leconvert.workdir.locks import (
     OneHost,
     admit_host,
@@ -56,7 +54,7 @@ from leconvert.workdir.records import (
     default_work_dir,
     targets_beside,
 )
-from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
+from leconvert.workdir.swap import exchanged_place, is_converted, old_dir, work_dir_beside
 
 MANIFEST_VERSION = 5
 # The kind of a shard: a part of an output file (0), all of it (1), or the source's file unchanged
@@ -161,11 +159,6 @@ class Manifest:
         return self.outline or ", ".join(source.root for source in self.sources)
 
 
-def exchanged_place(source: Path, target: Path, layout: str) -> Path:
-    """Return the folder that a swap exchanges: the target, or an overlay's ``meta/`` in place."""
-    return target / META if source == target and layout == OVERLAY else target
-
-
 def tool_versions() -> dict[str, str]:
     """Return the versions of all packages that decide the written bytes."""
     return {
@@ -228,8 +221,8 @@ def write_plan(
         "num_frames": manifest.num_frames,
         "source_bytes": manifest.source_bytes,
         "num_batches": manifest.num_batches,
-        "batches_sha256": _sha256(run.batches),
-        "scan_sha256": _sha256(run.scan_table),
+        "batches_sha256": sha256_of(run.batches),
+        "scan_sha256": sha256_of(run.scan_table),
         "data_schema": base64.b64encode(manifest.data_schema).decode("ascii"),
         "findings": [asdict(finding) for finding in manifest.findings],
         "outline": manifest.outline,
@@ -270,8 +263,7 @@ def read_manifest(run: RunPaths, *, check_files: bool = False) -> Manifest:
 
 def _check_file(path: Path, digest: str) -> None:
     try:
-        with storage_errors(path):
-            found = _sha256(path)
+        found = sha256_of(path)
     except FileNotFoundError:
         found = None
     if found != digest:
@@ -523,11 +515,6 @@ def _distinct(source: IntArray, columns: Sequence[IntArray]) -> tuple[FileTable,
     file = np.empty(len(key), np.int64)
     file[by_file] = np.cumsum(is_new) - 1
     return of_slices.take(by_file[is_new]), file
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

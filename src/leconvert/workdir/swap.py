@@ -56,6 +56,7 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from leconvert.model.values import OVERLAY
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import (
     BusyError,
@@ -80,6 +81,7 @@ from leconvert.workdir.records import (
     Journal,
     PackStep,
     WorkDir,
+    beside,
     default_work_dir,
     encode_record,
     read_record,
@@ -160,8 +162,7 @@ _STILL_OPEN = ".nfs"  # an NFS client's name for a removed file that a process h
 
 def staging_dir(target: Path, run_id: str, generation: int) -> Path:
     """Return the path of a packer's new tree: ``.<name>.leconvert-<run id>.<generation>``."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}.leconvert-{run_id}.{generation}")
+    return beside(target, f".{{}}.leconvert-{run_id}.{generation}")
 
 
 def staging_generations(target: Path, journal: Journal) -> list[int]:
@@ -439,8 +440,7 @@ def info_path(root: Path) -> Path:
 
 def old_dir(target: Path) -> Path:
     """Return where the tree at a target is kept: ``<target>_old``, as in LeRobot's script."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f"{real.name}_old")
+    return beside(target, "{}_old")
 
 
 def removed_old_dir(target: Path) -> Path:
@@ -455,8 +455,12 @@ def removed_dir(kept: Path) -> Path:
 
 def result_aside(target: Path, version: str = "v3.0") -> Path:
     """Return the path at which an undo keeps the result: ``<target>_v30`` or ``_v21``."""
-    real = Path(os.path.realpath(target))
-    return real.with_name(f"{real.name}_{version.replace('.', '')}")
+    return beside(target, f"{{}}_{version.replace('.', '')}")
+
+
+def exchanged_place(source: Path, target: Path, layout: str) -> Path:
+    """Return the folder that a swap exchanges: the target, or an overlay's ``meta/`` in place."""
+    return target / META if source == target and layout == OVERLAY else target
 
 
 def overlaid_meta(root: Path) -> Path | None:

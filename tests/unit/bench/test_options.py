@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from leconvert.bench.options import (
+    ResampleOptions,
     RunOptions,
     dataset_place,
     frames_per_sample,
@@ -213,8 +214,20 @@ def test_a_name_means_the_local_copy_where_there_is_one(tmp_path: Path) -> None:
     assert dataset_place(None, "org/there", None, environment) == "hf://datasets/org/there"
     assert dataset_place(None, "org/here", "hub", environment) == "hf://datasets/org/here"
     assert dataset_place(None, "org/here", "bucket", environment) == "hf://buckets/org/here"
-    with pytest.raises(UsageError, match="is not on this machine"):
-        dataset_place(None, "org/there", "local", environment)
+    with pytest.raises(UsageError, match="is not on this machine") as caught:
+        dataset_place(None, "org/there/arm", "local", environment)
+    command = f"hf download --repo-type dataset org/there --include 'arm/*' --local-dir {tmp_path}"
+    assert str(caught.value.next_step).endswith(f"{command}/org/there")
+
+
+def test_results_do_not_hold_the_credentials_of_a_url() -> None:
+    urls = [f"ftp://me:geheim@host/{name}" for name in ("meta", "rest")]
+    records = [
+        RunOptions(root=urls[0], data_files_root=urls[1]).as_record(),
+        ResampleOptions(dataset=urls[0]).as_record(),
+    ]
+    assert "geheim" not in json.dumps(records)
+    assert records[0]["root"] == records[1]["dataset"] == "ftp://***@host/meta"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ PLAIN = {
 
 def put(root: Path, name: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text(name)
+    (root / name).write_bytes(os.fsencode(name))
 
 
 # Whether each comes along, is sent, and keeps a folder from being deleted.
@@ -68,6 +68,8 @@ NAMES = {
     ".leconvert-upload.json": (False, False, False),
     ".leconvert-upload-0123456789abcdef.json": (False, False, False),
     "id_rsa": (True, True, True),
+    "notes/\udcff.txt": (True, False, True),
+    "notes/ä.txt": (True, True, True),
     "data/notes.txt": (True, True, True),
 }
 

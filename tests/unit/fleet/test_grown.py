@@ -16,7 +16,7 @@ from leconvert.api import convert
 from leconvert.cli import main
 from leconvert.fleet import FleetStatus, clean_fleet, work
 from leconvert.model.selection import EpisodeSelection, FrameInterval
-from leconvert.run.conversion import Conversion, PlanOptions, WorkerOptions
+from leconvert.run.conversion import Conversion, Places, PlanOptions, WorkerOptions
 from leconvert.run.packer import run as packing
 from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
@@ -334,7 +334,7 @@ def test_a_fleet_that_gives_runs_up_is_resumed_without_restart(
     datasets = fleet.fleet_datasets(listed, tmp_path / "out")
     own = WorkDir(tmp_path / "work").dataset("set")
     (tmp_path / "out").mkdir()
-    open_or_plan(tmp_path / "in/set", tmp_path / "out/set", own.root)
+    open_or_plan(Places([tmp_path / "in/set"], tmp_path / "out/set", own.root), Conversion())
     restart = PlanOptions(restart=True)
     begun = fleet.plan_fleet(datasets, tmp_path / "work", plan=restart)
     assert begun.datasets[0].discard == own.current_run_id()

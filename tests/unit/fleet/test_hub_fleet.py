@@ -319,3 +319,19 @@ def test_all_hosts_wait_before_they_ask_once_one_was_refused(tmp_path: Path) -> 
     assert read_pause(path, clock.now - 1e6) == 900.0
     path.write_text("{")
     assert read_pause(path, clock.now) == 0.0
+    path.write_text('{"format": "leconvert/hub-pause", "version": 1, "run_id": "-"}')
+    assert read_pause(path, clock.now) == 0.0
+
+
+def test_a_host_whose_clock_is_a_day_ahead_holds_the_others_for_one_pause(tmp_path: Path) -> None:
+    path, ahead, clock = tmp_path / "pause.json", Clock(), Clock()
+    ahead.now += 86_400
+    Pace(path, threading.Event(), clock=ahead, wait=ahead.wait).after(429, {"Retry-After": "60"})
+    pace = Pace(path, threading.Event(), clock=clock, wait=clock.wait)
+    for _ in range(3):
+        pace.before()
+    assert clock.waited == [900.0]
+    # The host itself goes on to follow what it is told.
+    pace.after(429, {"Retry-After": "30"})
+    pace.before()
+    assert clock.waited == [900.0, 30.0]

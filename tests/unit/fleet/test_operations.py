@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from tests.faults.watched_disk import WatchedDisk
+from tests.plans import draft_plan
 
 from leconvert import fleet
 from leconvert.run.conversion import Conversion, WorkerOptions
-from leconvert.run.planner import draft_plan
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 FEW = 4

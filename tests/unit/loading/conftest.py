@@ -100,12 +100,11 @@ def global_batches(
 
 
 @contextmanager
-def uploaded(dataset: Path) -> Iterator[str]:
+def uploaded(dataset: Path, root: str = "/leconvert-probe-test") -> Iterator[str]:
     """Put a dataset behind a URL, as remote ones are, for a while."""
     import fsspec
 
     system = fsspec.filesystem("memory")
-    root = "/leconvert-probe-test"
     for path in sorted(dataset.rglob("*")):
         if path.is_file():
             system.pipe_file(f"{root}/{path.relative_to(dataset)}", path.read_bytes())

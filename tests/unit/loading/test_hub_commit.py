@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.hub import StandIn
+from tests.hub import Fault, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 from tests.unit.loading.conftest import shift
 
 from leconvert.bench.lerobot_training import _Run
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
-from leconvert.support.errors import PlanMismatchError
+from leconvert.support.errors import PlanMismatchError, UnreadableSourceError
 
 __all__ = ["hub", "lone_client", "pauses"]
 
@@ -69,6 +69,17 @@ def test_a_push_between_two_epochs_changes_no_sample(
     assert requests
     assert all(first in path for path in requests)
     assert shift(StreamLoader(make(cache_size_in_gb=0), batch_size=5)) == {1}
+
+
+@pytest.mark.parametrize(
+    "name", ["info.json", "tasks.parquet", "episodes/chunk-000/file-000.parquet"]
+)
+def test_metadata_that_arrive_with_other_content_are_refused(
+    hub: StandIn, push: Callable[[], None], name: str
+) -> None:
+    hub.break_requests(Fault("flip", path=f"/resolve/.*/meta/{name}", at_byte=99, times=None))
+    with pytest.raises(UnreadableSourceError, match="does not have the listed content"):
+        one(cache_size_in_gb=0)
 
 
 def test_a_copy_of_a_stream_reads_the_same_commit(push: Callable[[], None]) -> None:

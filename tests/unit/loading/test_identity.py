@@ -13,7 +13,7 @@ import pytest
 from tests.unit.loading.conftest import uploaded
 
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
-from leconvert.support.errors import PlanMismatchError
+from leconvert.support.errors import PlanMismatchError, UnreadableSourceError
 
 
 def other_task(root: Path) -> None:
@@ -55,6 +55,24 @@ def test_another_dataset_of_equal_lengths_refuses_a_state(
 
     with pytest.raises(PlanMismatchError, match="The stream cannot continue where it stopped"):
         StreamLoader(make(v30_copy), batch_size=4).load_state_dict(state)
+
+
+def test_credentials_of_a_url_are_used_but_neither_shown_nor_saved(v30: Path) -> None:
+    with uploaded(v30, "/me:geheim@host/set") as url:
+        assert "geheim" in url
+        stream = EpisodeStream(url, cache_size_in_gb=0)
+        assert len(list(stream.batches(4))) == 8
+        state = StreamLoader(stream, batch_size=4).state_dict()
+        with pytest.raises(UnreadableSourceError, match="is missing") as caught:
+            stream._files.open("nothing.mp4")
+    for said in (json.dumps(state), str(caught.value), str(caught.value.path), str(stream.root)):
+        assert "geheim" not in said
+    assert state["marks"].keys() == {"memory://***@host/set"}
+
+
+def test_a_folder_s_name_is_no_revision(v30: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(v30, tmp_path / "set@2", copy_function=shutil.copyfile)
+    assert EpisodeStream(copy).repo_id == "set@2"
 
 
 @pytest.mark.parametrize("make", [one, mixture])

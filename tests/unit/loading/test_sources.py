@@ -87,6 +87,20 @@ def test_other_files_are_no_trajectories(tmp_path: Path) -> None:
         Hdf5Set(torn, source_hz=20).load(1)
 
 
+def test_a_set_without_numbers_is_refused(tmp_path: Path, dataset: Path) -> None:
+    path = robomimic_file(tmp_path / "lift.hdf5", None)
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            for name in ("actions", "obs/robot0_eef_pos"):
+                if name in demo:
+                    del demo[name]
+
+    with pytest.raises(UsageError, match="has no numeric columns"):
+        Hdf5Set(path, source_hz=20)
+    with pytest.raises(UsageError, match=r"No feature of .* is chosen"):
+        DatasetSet(str(dataset), columns=[])
+
+
 def test_a_preloaded_set_is_read_once_and_described() -> None:
     made = SyntheticSet(count=4, seed=3)
 

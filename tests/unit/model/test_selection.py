@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import open_or_plan
 
 import leconvert
 from leconvert.dataset.formats.v3 import read_repairs
@@ -19,7 +20,6 @@ from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.packer import reason_to_keep
-from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import PlanMismatchError, UsageError
 

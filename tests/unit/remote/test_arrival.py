@@ -67,14 +67,14 @@ def test_each_kind_of_revision_is_downloaded(
     arrived = download(REPO, asked, tmp_path / "arm")
     assert note_in(arrived.source) == note
     assert arrived.arrival is not None
-    assert arrived.arrival.origin == Origin(REPO, asked or "v2.1", history[note])
+    assert arrived.arrival == Origin(REPO, asked or "v2.1", history[note])
 
 
 def test_without_a_v2_tag_it_is_main(hub: StandIn, tmp_path: Path) -> None:
     hub.add_repo(REPO, info_of("v2.1", "only"), tags=("v1.6", "paper"))
     arrived = download(REPO, None, tmp_path / "arm")
     assert arrived.arrival is not None
-    assert (note_in(arrived.source), arrived.arrival.origin.revision) == ("only", "main")
+    assert (note_in(arrived.source), arrived.arrival.revision) == ("only", "main")
 
 
 def test_a_private_dataset_needs_its_token(

@@ -10,8 +10,10 @@ import pytest
 from leconvert import convert
 from leconvert.model.repairs import RepairOptions
 from leconvert.remote.provenance import (
+    NOTES,
     Origin,
     Provenance,
+    known_origin,
     origin_path,
     provenance_path,
     read_origin,
@@ -63,3 +65,22 @@ def test_a_record_is_read_as_it_was_written_and_lies_beside_the_result(tmp_path:
     assert read_provenance(result) == told
     assert [*tmp_path.iterdir()] == [provenance_path(result)]
     assert provenance_path(result).name == ".out.leconvert-provenance"
+
+
+def test_a_record_without_its_fields_is_damaged(tmp_path: Path) -> None:
+    write_provenance(tmp_path / "out", Provenance("tester/arm", "main", "1" * 40), run_id="run")
+    write_origin(tmp_path, Origin("tester/arm", "v2.1", "a" * 40), run_id="run")
+    for path, name in (
+        (provenance_path(tmp_path / "out"), "changes"),
+        (origin_path(tmp_path), "commit"),
+    ):
+        record = json.loads(path.read_bytes())
+        del record[name]
+        path.write_text(json.dumps(record))
+    with pytest.raises(WorkDirError, match="is damaged"):
+        read_provenance(tmp_path / "out")
+    with pytest.raises(WorkDirError, match="is damaged"):
+        read_origin(tmp_path)
+    (tmp_path / NOTES).mkdir(parents=True)
+    origin_path(tmp_path).rename(origin_path(tmp_path / NOTES))
+    assert known_origin(tmp_path) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -13,20 +14,21 @@ import pytest
 from huggingface_hub import constants, snapshot_download
 from tests.hub import Fault, StandIn
 from tests.mp4_boxes import Box, changed, with_bytes_over, with_zeros_over
+from tests.plans import open_or_plan
 from tests.trees import digest_of
 
 import leconvert
 from leconvert.api import run_worker
 from leconvert.cli import main
 from leconvert.dataset.scan import scan_source
+from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions, SourceScan
 from leconvert.remote import source as hub_source
 from leconvert.remote import sparse_snapshot as sparse
-from leconvert.remote.provenance import HubOrigin
+from leconvert.remote.provenance import SparseOrigin
 from leconvert.remote.sparse_snapshot import SparseSnapshot, open_sparse_snapshot
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import clean_work_dir
 from leconvert.support.errors import (
     BusyError,
@@ -94,6 +96,20 @@ def test_an_outline_has_sizes_and_headers_and_little_else(
     assert made.largest_bytes == -(-largest // 4096) * 4096
     found = made.find([CLIP, "README.md"])
     assert [(file.path, whole) for file, whole in found] == [(CLIP, False), ("README.md", True)]
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_an_outline_has_the_files_of_episodes_also_without_a_frame_rate(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    edit_info(source_copy, lambda info: info.update(fps=None))
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    with pytest.raises(SourceError, match="not a frame rate"):
+        scan_source(made.tree)
+    assumed = RepairOptions(assume_fps="30")
+    local, outlined = scan_source(source_copy, assumed), scan_source(made.tree, assumed)
+    assert said(outlined) == said(local)
+    assert numbers(outlined)[1:4] == numbers(local)[1:4]
 
 
 @pytest.mark.usefixtures("only_headers")
@@ -184,6 +200,12 @@ def test_an_outline_is_made_once_and_finished_after_a_crash(arm: StandIn, tmp_pa
     assert asked.count("episode_000003.mp4") == 2
     before = len(arm.log)
     assert hub_source.fetch_sparse(REPO, None, work) == arrived
+    made = open_sparse_snapshot(arrived.source)
+    (record,) = work.rglob("outline.json")
+    for damaged in ("", record.read_text().replace("largest", "smallest")):
+        record.write_text(damaged)
+        assert hub_source.fetch_sparse(REPO, None, work) == arrived
+        assert open_sparse_snapshot(arrived.source) == made
     assert [r.path for r in arm.log[before:] if "/videos/" in r.path or "/data/" in r.path] == []
 
 
@@ -262,7 +284,7 @@ def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
         made.tree,
         tmp_path / "out",
         tmp_path / "work",
-        arrival=HubOrigin(made.origin, made.store.name),
+        arrival=SparseOrigin(**asdict(made.origin)),
     )
 
 
@@ -399,7 +421,7 @@ def test_only_a_run_of_this_very_dataset_is_gone_on_with(
     made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, work).source)
     assert hub_source.under_way(work, REPO, None) is None, "there is no plan yet"
     options = LayoutOptions()
-    outlined = HubOrigin(made.origin, made.store.name)
+    outlined = SparseOrigin(**asdict(made.origin))
     run = open_or_plan(
         made.tree, tmp_path / "out", work, Conversion(layout=options), arrival=outlined
     )
@@ -426,6 +448,6 @@ def test_offline_the_clients_cache_stands_for_an_outline(
     assert arrived.source == snapshot
     assert arrived.arrival is not None
     assert arrived.arrival.outline is None, "all of it is here"
-    assert arrived.arrival.origin.revision == "v2.1"
+    assert arrived.arrival.revision == "v2.1"
     assert arm.log == []
     assert hub_source.already_converted(REPO, tmp_path / "out") is None

@@ -559,6 +559,19 @@ def test_a_conversion_from_a_url_to_a_url(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_episodes_that_a_dataset_in_a_store_has_gained_are_appended(
+    url: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for episodes in (2, 3):
+        source = tmp_path / f"with_{episodes}"
+        make_dataset(source, DatasetSpec(episodes=episodes, frames=[5, 4, 6][:episodes]))
+        put(url, source)
+        command = ["convert", "--root", url, "--output", str(out), "--append"]
+        assert main([*command, "--no-push"]) == 0
+        assert json.loads((out / "meta/info.json").read_bytes())["total_episodes"] == episodes
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

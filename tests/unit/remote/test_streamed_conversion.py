@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.flat_options import as_objects
 from tests.hub import Fault, StandIn
+from tests.plans import open_or_plan
 from tests.trees import digest_of
 
 from leconvert import convert
@@ -18,7 +19,6 @@ from leconvert.remote import source as hub_source
 from leconvert.remote.sparse_snapshot import HubInputs, open_sparse_snapshot
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import (
     BatchesFailedError,

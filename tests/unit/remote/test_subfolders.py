@@ -67,10 +67,10 @@ def commits_of(hub: StandIn) -> int:
 @pytest.mark.parametrize(
     ("text", "name", "revision"),
     [
-        ("ORG/NAME", "ORG/NAME", ""),
-        ("ORG/NAME/a/b", "ORG/NAME/a/b", ""),
+        ("ORG/NAME", "ORG/NAME", None),
+        ("ORG/NAME/a/b", "ORG/NAME/a/b", None),
         ("ORG/NAME/a/b@v2.1", "ORG/NAME/a/b", "v2.1"),
-        ("ORG/NAME/a b/c", "ORG/NAME/a b/c", ""),
+        ("ORG/NAME/a b/c", "ORG/NAME/a b/c", None),
         ("ORG/NAME@feature/x", "ORG/NAME", "feature/x"),
         ("hf://datasets/ORG/NAME/a@refs/pr/1", "ORG/NAME/a", "refs/pr/1"),
         ("hf://datasets/ORG/NAME@main/a/b", "ORG/NAME/a/b", "main"),
@@ -78,10 +78,10 @@ def commits_of(hub: StandIn) -> int:
         (f"hf://datasets/ORG/NAME@{'0' * 40}/a", "ORG/NAME/a", "0" * 40),
         ("https://huggingface.co/datasets/ORG/NAME/tree/main/a/b%20c", "ORG/NAME/a/b c", "main"),
         ("https://huggingface.co/datasets/ORG/NAME/tree/refs%2Fpr%2F1", "ORG/NAME", "refs/pr/1"),
-        ("https://huggingface.co/datasets/ORG/NAME/", "ORG/NAME", ""),
+        ("https://huggingface.co/datasets/ORG/NAME/", "ORG/NAME", None),
     ],
 )
-def test_names_are_read(text: str, name: str, revision: str) -> None:
+def test_names_are_read(text: str, name: str, revision: str | None) -> None:
     found = HubName.parse(text)
     assert found == HubName(name, revision)
     assert HubName.parse(str(found), bare=False) == found
@@ -138,7 +138,7 @@ def test_a_folder_is_pushed_back_to_where_it_lay(
     # A second time there is nothing to do.
     shutil.rmtree(tmp_path / "home")
     assert main(["convert", ONE]) == 0
-    assert "is already main on the Hub" in capsys.readouterr().out
+    assert "is already v3.0 on the Hub" in capsys.readouterr().out
     assert commits_of(repo) == 1
     # The v2.1 dataset stays in the history, by its commit.
     words = ["convert", ONE, str(tmp_path / "old"), "--revision", old, "--root"]

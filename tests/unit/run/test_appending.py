@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import draft_plan, open_or_plan
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -32,11 +34,11 @@ from leconvert.dataset.formats import PROVENANCE_PATH, v3
 from leconvert.run.appending import what_is_lost
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.files import CARD_BEGIN
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
 from leconvert.support.errors import (
+    InterruptedRunError,
     LeconvertError,
     StorageError,
     TargetError,
@@ -212,6 +214,16 @@ def test_undo_gives_the_old_result_back_and_it_can_be_appended_anew(
     assert {path.name for path in result.parent.iterdir()} == {"out", "out_v30", "source"}
     assert_is_result(result.with_name("out_v30"))
     append(result)
+    assert_is_result(result)
+
+
+def test_an_undo_that_is_to_stop_moves_nothing(result: Path) -> None:
+    append(result)
+    names, stop = {path.name for path in result.parent.iterdir()}, threading.Event()
+    stop.set()
+    with pytest.raises(InterruptedRunError):
+        undo_conversion(result, stop=stop)
+    assert {path.name for path in result.parent.iterdir()} == names
     assert_is_result(result)
 
 

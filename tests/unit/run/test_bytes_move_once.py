@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.plans import open_or_plan
+
 from leconvert import media
 from leconvert.api import run_worker
 from leconvert.dataset.formats.v3 import USUAL_NAMES
 from leconvert.run.leasing import read_done
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import open_or_plan
 
 
 def test_the_result_holds_the_very_files_that_the_workers_wrote(

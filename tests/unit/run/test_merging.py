@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import open_or_plan
 from tests.trees import digest_of
 
 import leconvert
@@ -22,7 +23,8 @@ from leconvert.cli.main import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import PROVENANCE_PATH, open_dataset, read_provenance, v2, v3
 from leconvert.model.selection import EpisodeSelection
-from leconvert.run.planner import check_all_places, open_or_plan
+from leconvert.run.conversion import Places
+from leconvert.run.planner import check_all_places
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import (
     FindingsError,
@@ -230,8 +232,8 @@ def test_two_mounts_of_one_export_are_one_dataset_and_a_copy_is_not(
 
     monkeypatch.setattr(Path, "stat", stat)
     with pytest.raises(UsageError, match=f"{mount} is given twice, as {two[0]} too"):
-        check_all_places([two[0], mount], tmp_path / "out", tmp_path / "work")
-    check_all_places([two[0], two[1], copy], tmp_path / "out", tmp_path / "work")
+        check_all_places(Places([two[0], mount], tmp_path / "out", tmp_path / "work"))
+    check_all_places(Places([two[0], two[1], copy], tmp_path / "out", tmp_path / "work"))
 
 
 # --- provenance -----------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.plans import draft_plan, open_or_plan
 
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner
 from leconvert.run.conversion import Conversion
-from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.space import SpaceNeeded
 from leconvert.support.errors import StorageError, TargetError
 from leconvert.support.progress import SilentProgress
@@ -60,15 +60,11 @@ def test_of_two_planners_that_scanned_at_once_the_second_joins_the_first(
 def test_a_planner_that_is_refused_under_its_lock_leaves_no_lock(
     small_source: Path, tmp_path: Path
 ) -> None:
-    def taken() -> None:
-        raise TargetError("taken", path="x")
-
-    work = tmp_path / "work"
+    work, taken = tmp_path / "work", tmp_path / "out"
     work.mkdir()
-    with pytest.raises(TargetError):
-        open_or_plan(
-            small_source, tmp_path / "out", work, Conversion(layout=OPTIONS), check_target=taken
-        )
+    taken.mkdir()
+    with pytest.raises(TargetError, match="exists already"):
+        open_or_plan(small_source, taken, work, Conversion(layout=OPTIONS))
     assert list(work.iterdir()) == []
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.unit.run.layout.layout_scans import of_whole_files
 
 from leconvert.model.values import MEBIBYTE, Batch, FileTable, Shard, StreamScan
 from leconvert.run import space
@@ -23,7 +24,7 @@ ALIGN = 4096
 def scan(stream: str, *sizes: int) -> StreamScan:
     zeros = np.zeros(len(sizes), dtype=np.int64)
     files = FileTable(np.arange(len(sizes)), np.array(sizes), zeros, zeros)
-    return StreamScan.of_whole_files(stream, files, frames=zeros, roll_bytes=zeros, group=zeros)
+    return of_whole_files(stream, files, frames=zeros, roll_bytes=zeros, group=zeros)
 
 
 STREAMS = [scan("data", 10, 20), scan(VIDEO, 1000, 2000)]

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import open_or_plan
 from tests.trees import digest_of
 
 import leconvert
@@ -18,7 +19,6 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeRanges, parse_parts, split_episodes
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion, ProofOptions
-from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import UsageError
 from leconvert.workdir.swap import work_dir_beside

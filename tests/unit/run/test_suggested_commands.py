@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.commands import parsed
+from tests.plans import open_or_plan
 
 import leconvert
 from leconvert.cli.main import build_parser
@@ -17,7 +18,6 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion
 from leconvert.run.leasing import Board, LeaseStore, WorkerIdentity
 from leconvert.run.packer import check_all_done
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import BatchesFailedError, IncompleteError, UnreadableSourceError
 from leconvert.workdir.run import OpenedRun
 

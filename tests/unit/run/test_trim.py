@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import open_or_plan
 
 import leconvert
 from leconvert import media
@@ -24,7 +25,6 @@ from leconvert.model.selection import EpisodeSelection, FrameInterval, parse_fra
 from leconvert.model.values import LayoutOptions, stream_of_camera
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.packer import reason_to_keep
-from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import FindingsError, PlanMismatchError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset

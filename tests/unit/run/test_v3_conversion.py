@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.dataset_damage import DATA, EPISODES, edit_info, rewrite, set_cells
 from tests.oddities import ODDITIES
+from tests.plans import open_or_plan
 
 import leconvert
 from leconvert import media
@@ -25,7 +26,6 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.conversion import Conversion, ProofOptions
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import FindingsError, SourceChangedError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -181,6 +181,26 @@ def test_what_tables_say_otherwise_is_named_and_the_result_is_as_lerobot_reads_t
     rows = v3.read_tasks(source)
     assert [text for _, text in v3.read_tasks(tmp_path / "out")] == [text for _, text in rows]
     assert [index for index, _ in v3.read_tasks(tmp_path / "out")] == list(range(len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("index", "beside"),
+    [("instruction", []), ("instruction", ["task"]), ("task", ["__index_level_0__"])],
+)
+def test_the_texts_of_tasks_are_the_pandas_index_whatever_the_names_of_the_columns(
+    source: Path, tmp_path: Path, index: str, beside: list[str]
+) -> None:
+    path = source / "meta/tasks.parquet"
+    table = pq.read_table(path)
+    texts = table.column("task").to_pylist()
+    pandas = table.schema.metadata[b"pandas"].replace(b'"task"', f'"{index}"'.encode())
+    columns = {"task_index": range(len(texts)), index: texts}
+    columns |= {name: ["another text"] * len(texts) for name in beside}
+    pq.write_table(pa.table(columns, metadata={"pandas": pandas}), path)
+    assert not check_dataset(source).findings
+    converted(source, tmp_path / "out")
+    assert v3.read_tasks(tmp_path / "out") == list(enumerate(texts))
+    assert list(v3.Dataset(source).tasks) == texts
 
 
 def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
+from tests.plans import open_or_plan
 
 import leconvert
 from leconvert.model.values import LayoutOptions
@@ -30,7 +31,6 @@ from leconvert.run.leasing import (
 )
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import open_or_plan
 from leconvert.run.worker import ShardWriter, Worker
 from leconvert.support.errors import InterruptedRunError, PlanMismatchError, StorageError
 from leconvert.workdir.activity import WorkerReporter

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.plans import open_or_plan
 
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import MEBIBYTE
 from leconvert.run.conversion import Conversion
-from leconvert.run.planner import open_or_plan
 from leconvert.run.worker_pool import auto_workers, handling_seconds, moving_seconds, worker_bytes
 from leconvert.support.machine import Machine
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables import DataFile, StoredGroups
+from leconvert.tables import DataFile, StoredGroups, chunk_range
 
 NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 
@@ -134,6 +134,7 @@ def test_numbers_are_those_of_the_rows_however_they_are_stored(
 
 def test_a_dictionary_at_the_place_0_is_none_as_old_writers_have_it(tmp_path: Path) -> None:
     path = write(tmp_path, pa.array([7, 5, 6]), use_dictionary=False, compression="none")
+    there = chunk_range(pq.read_metadata(path).row_group(0).column(0))
     with DataFile(path) as file:
         expected = file.raw("x")
         assert expected is not None
@@ -151,6 +152,7 @@ def test_a_dictionary_at_the_place_0_is_none_as_old_writers_have_it(tmp_path: Pa
         assert numbers(file) == [7, 5, 6]
         found = file.raw("x")
         assert found[1] == expected[1]
+    assert chunk_range(pq.read_metadata(path).row_group(0).column(0)) == there
 
 
 def test_empty_values_are_counted_and_refused_where_numbers_are_wanted(tmp_path: Path) -> None:

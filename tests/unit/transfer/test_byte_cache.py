@@ -45,6 +45,8 @@ def cache(tmp_path: Path) -> ByteCache:
 class Store:
     """A file of ten blocks and a bit that says which ranges were asked for."""
 
+    async_impl = True  # for any thread
+
     def __init__(self) -> None:
         self.content = np.random.default_rng(0).bytes(10 * BLOCK_BYTES + 99)
         self.asked: list[tuple[int, int]] = []

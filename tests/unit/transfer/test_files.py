@@ -60,6 +60,8 @@ def test_a_web_server_that_fails_or_is_gone_is_no_missing_file(
 class CountingSystem:
     """A file of random bytes that says which ranges were asked for."""
 
+    async_impl = True  # for any thread
+
     def __init__(self) -> None:
         self.content = np.random.default_rng(0).bytes(SIZE)
         self.asked: list[tuple[int, int]] = []

@@ -8,7 +8,7 @@ import getpass
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 from tests.trees import open_below
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UsageError
-from leconvert.transfer import options
+from leconvert.transfer import options, scratch
 from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.scratch import ScratchSlot, hold_slot
 from leconvert.transfer.store import RemoteFile, part_in
@@ -63,6 +63,27 @@ def reserve(
     pause: Callable[[float], object] = no_pause,
 ) -> AbstractContextManager[int]:
     return slot.reserved(of(*blocks), should_stop=should_stop, pause=pause)
+
+
+def test_a_slot_that_is_taken_while_its_last_holder_leaves_stays(
+    slot: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, taken = scratch._locked, list[ScratchSlot]()
+
+    @contextmanager
+    def interrupted_lock(root: Path) -> Iterator[None]:
+        with locked(root):
+            yield
+        with monkeypatch.context() as patch:
+            patch.setattr(scratch, "_locked", locked)
+            if not taken:  # as another process might, once this one has left the lock
+                taken.append(slot(None))
+
+    with hold_slot(ScratchOptions(tmp_path), "run"):
+        monkeypatch.setattr(scratch, "_locked", interrupted_lock)
+    assert taken[0].files_dir.is_dir()
+    with reserve(taken[0], 5) as granted:
+        assert granted == 5 * BLOCK
 
 
 def test_without_a_limit_all_is_granted(slot: Take) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from one_host_fakes import ELSEWHERE, HERE, without_links
 from tests.faults.watched_disk import WatchedDisk
+from tests.plans import open_or_plan
 
 from leconvert.run.conversion import Conversion, PlanOptions
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.workdir import identity as host_module
 from leconvert.workdir import locks as one_host_module

@@ -6,7 +6,6 @@ from leconvert.dataset.check.dataset import (
     NewOrder,
     check_dataset,
     checked,
-    version_to_check,
 )
 from leconvert.dataset.check.files import (
     EpisodeSpans,
@@ -30,5 +29,4 @@ __all__ = [
     "frames_of",
     "spans_findings",
     "spans_of",
-    "version_to_check",
 ]

@@ -26,13 +26,8 @@ from leconvert.dataset.check.meta import (
 from leconvert.dataset.files import files_below, special_files
 from leconvert.dataset.findings import all_named, found, grouped
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import (
-    INFO_PATH,
-    read_info,
-    refuse_pointers,
-    version_of_files,
-)
-from leconvert.dataset.scan import scan_source
+from leconvert.dataset.formats.v2 import INFO_PATH, read_info, refuse_pointers
+from leconvert.dataset.scan import reads_as_v3, scan_source
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.selection import EpisodeRanges
 from leconvert.model.values import (
@@ -44,7 +39,7 @@ from leconvert.model.values import (
     camera_of,
     stream_of_camera,
 )
-from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
+from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, VerificationError
 from leconvert.support.parallel import parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
@@ -109,9 +104,10 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     started = time.monotonic()
     raw = read_info(root)
     refuse_pointers(root)
-    version = version_to_check(root, raw)
-    if version != V3_VERSION:
+    version = V3_VERSION
+    if not reads_as_v3(root):
         scan = scan_source(root, progress=progress)
+        version = scan.only.codebase_version
         findings, episodes, frames = scan.findings, scan.num_episodes, scan.num_frames
         files = scan.num_episodes * len(scan.streams)
     else:
@@ -123,21 +119,6 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     kept = sorted(named, key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
-
-
-def version_to_check(root: Path, raw: Mapping[str, Any]) -> str:
-    """Return the version of a dataset's files, whatever its ``info.json`` says.
-
-    Raises:
-        SourceError: It is no version that can be read.
-    """
-    said = raw.get("codebase_version")
-    if v3.says_another_version(root, raw):
-        return V3_VERSION
-    version = str(said) if said in SOURCE_VERSIONS else version_of_files(root)
-    if version is None and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
-        raise wrong
-    return version or V3_VERSION
 
 
 def checked_result(

@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_camera
@@ -160,6 +161,12 @@ class Dataset(ABC):
     def tables(self) -> frozenset[str]:
         """Return the format's own files below ``meta/``, existing or not."""
 
+    def other_files(self) -> list[str]:
+        """Return every name in its folder but its tables and files of episodes, sorted."""
+        known = {path for stream in self.streams for path in self.slices(stream).paths}
+        known |= self.tables()
+        return sorted(name for name in names_to_keep(self.root) if name not in known)
+
     @abstractmethod
     def slice_of(self, path: str) -> tuple[str, int] | None:
         """Return the stream and number for the path of an episode's file; None for other paths."""
@@ -168,9 +175,9 @@ class Dataset(ABC):
     def relative(self, stream: str, key: int) -> str:
         """Return the path of the file that a scan's `FileTable` calls ``key``."""
 
-    @abstractmethod
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
         """Yield the path of each of some files, including the dataset's folder."""
+        return (f"{self.root}/{self.relative(stream, key)}" for key in keys)
 
     @abstractmethod
     def slices(self, stream: str) -> Slices:
@@ -306,6 +313,20 @@ class Totals:
     frames: int
     tasks: int
     splits: Mapping[str, str] | None = None
+
+
+def written_splits(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
+    """Return the splits to write; none for a value that is not a table, which no reader uses."""
+    splits = info.get("splits") if totals.splits is None else totals.splits
+    return dict(splits) if isinstance(splits, Mapping) else {}
+
+
+def with_other_keys(
+    known: Mapping[str, Any], info: Mapping[str, Any], dropped: Collection[str]
+) -> dict[str, Any]:
+    """Return the known keys of a new ``info.json``, then the others of an old one, unchanged."""
+    others = {key: info[key] for key in info if key not in known and key not in dropped}
+    return {**known, **copy.deepcopy(others)}
 
 
 def fps_number(fps: Fraction) -> int | float:

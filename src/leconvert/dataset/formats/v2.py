@@ -6,7 +6,6 @@ are findings of the scan.
 
 from __future__ import annotations
 
-import copy
 import errno
 import json
 import os
@@ -37,7 +36,9 @@ from leconvert.dataset.formats.dataset import (
     fps_number,
     frame_rate,
     renamed_stream,
+    with_other_keys,
     written_features,
+    written_splits,
 )
 from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, blocks_of_nothing
 from leconvert.dataset.formats.stats import STATS_PATH as TOTAL_STATS_PATH
@@ -148,11 +149,7 @@ def load_info(root: Path, repairs: Repairs = NO_REPAIRS) -> DatasetInfo:
     """Read and check ``meta/info.json``. The files tell a version that it does not."""
     path = root / INFO_PATH
     raw = read_info(root)
-    version = repairs.assumed_version or raw.get("codebase_version")
-    if version not in SOURCE_VERSIONS:
-        version = version_of_files(root)
-        if version is None:
-            raise _wrong_version(path, raw)
+    version = legacy_version(root, raw, repairs.assumed_version)
     features = raw.get("features")
     if not isinstance(features, dict) or not features:
         raise _bad(path, "has no features")
@@ -187,10 +184,13 @@ def load_info(root: Path, repairs: Repairs = NO_REPAIRS) -> DatasetInfo:
     )
 
 
-def version_of_files(root: Path) -> str | None:
-    """Return the v2.x version that a dataset's tables fit; None if they fit neither."""
+def legacy_version(root: Path, raw: Mapping[str, Any], assumed: str | None = None) -> str:
+    """Return the v2.x version of a dataset; its tables tell one that ``info.json`` does not."""
+    version = assumed or raw.get("codebase_version")
+    if version in SOURCE_VERSIONS:
+        return str(version)
     if not (root / EPISODES_PATH).is_file() or (root / "meta/episodes").is_dir():
-        return None
+        raise _wrong_version(root / INFO_PATH, raw)
     return "v2.1" if (root / STATS_PATH).is_file() else "v2.0"
 
 
@@ -818,10 +818,6 @@ class Dataset(AnyDataset):
         """Return the path of an episode's file; its key is the episode's index."""
         return self.paths.relative(self._stored_stream(stream), key)
 
-    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each of some files, including the dataset's folder."""
-        return self.paths.absolute(self._stored_stream(stream), keys)
-
     @cached_property
     def task_table(self) -> list[tuple[int, str]]:
         """Index and text of each task, in ascending order of the index."""
@@ -910,8 +906,7 @@ def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
     for feature in features.values():
         feature.pop("fps", None)  # a key of v3.0
     cameras = sum(feature.get("dtype") == "video" for feature in features.values())
-    kept_splits = info.get("splits") if totals.splits is None else totals.splits
-    converted: dict[str, Any] = {
+    known = {
         "codebase_version": WRITTEN_VERSION,
         "robot_type": info.get("robot_type"),
         "total_episodes": totals.episodes,
@@ -921,15 +916,12 @@ def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
         "total_chunks": -(-totals.episodes // FILES_PER_CHUNK),
         "chunks_size": FILES_PER_CHUNK,
         "fps": fps_number(totals.fps),
-        "splits": dict(kept_splits) if isinstance(kept_splits, Mapping) else {},
+        "splits": written_splits(info, totals),
         "data_path": DATA_PATH_TEMPLATE,
         "video_path": VIDEO_PATH_TEMPLATE if cameras else None,
         "features": features,
     }
-    for key, value in info.items():
-        if key not in converted and key not in _DROPPED_KEYS:
-            converted[key] = copy.deepcopy(value)
-    return converted
+    return with_other_keys(known, info, _DROPPED_KEYS)
 
 
 def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> dict[str, Any]:

@@ -67,17 +67,14 @@ from leconvert.dataset.scan.v3 import read_v3_source, reading_of_v3
 from leconvert.model.repairs import TEXT_DTYPES, VISUAL_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
 from leconvert.model.values import (
-    DATA_STREAM,
     NOTHING,
     TARGET_VERSIONS,
     BoolArray,
-    FileTable,
     Finding,
     Source,
     SourceScan,
     StreamScan,
     camera_of,
-    stream_of_camera,
 )
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UsageError
@@ -122,7 +119,7 @@ def source_reading(root: Path, options: RepairOptions) -> Repairs:
     return replace(reading, derived_tables=v3.lacking_tables(root))
 
 
-def reads_as_v3(root: Path, options: RepairOptions) -> bool:
+def reads_as_v3(root: Path, options: RepairOptions = RepairOptions()) -> bool:
     """Tell which reader a source needs; refuse an assumed version that its files are not of."""
     assumed = options.assume_version
     is_v3 = is_converted(root) or v3.says_another_version(root, read_info(root))
@@ -138,7 +135,7 @@ def reads_as_v3(root: Path, options: RepairOptions) -> bool:
 
 
 def _without_files(source: ScannedSource, options: RepairOptions) -> SourceScan:
-    """Return the scan of a source with files that no template names."""
+    """Return the scan of a source with files that no template names, which is an error."""
     dataset, episodes = source.dataset, source.episodes
     facts = SourceFacts(
         episode_index=episodes.index,
@@ -151,16 +148,7 @@ def _without_files(source: ScannedSource, options: RepairOptions) -> SourceScan:
         reading=dataset.reading,
     )
     settled = resolve_repairs(source.remarks, options, facts)
-    cameras = [key for key in dataset.camera_keys if key not in options.drop_features]
-    streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
-    none = np.zeros_like(episodes.index)
-    files = FileTable(episodes.index, none, none, none)
-    nothing = [
-        StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)
-        for stream in streams
-    ]
-    survey = survey_folder(dataset.root, lambda _: None, lambda _: True, ())
-    return _scan(source, nothing, survey, b"", settled)
+    return _scan(source, [], SourceFiles(), b"", settled)
 
 
 def _resolved(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import shutil
@@ -48,6 +47,7 @@ from leconvert.workdir.fs import (
     forget_old_names,
     link_into_tree,
     make_folders_below,
+    sha256_of,
     status_now,
     sync_file,
 )
@@ -655,8 +655,7 @@ def _damage(
 
 def _stats_damage(path: Path, entry: Mapping[str, Any]) -> str | None:
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = sha256_of(path)
     except FileNotFoundError:
         return f"{path} does not exist"
     return None if found == entry["sha256"] else f"{path} was changed after its worker wrote it"

@@ -213,13 +213,10 @@ def _partly_held(dataset: Dataset) -> list[str]:
 
 def _other_files(dataset: Dataset) -> list[str]:
     """Return all files, except those whose content `verify_pair` compares."""
-    source = dataset.root
     compared = {path for stream in dataset.streams for path in dataset.slices(stream).paths}
     # Links to folders of episodes; their targets stay.
     on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
-    # The tables are replaced by files in another form; `verify_pair` compares their content.
-    known = {*compared, *on_the_way, *dataset.tables()}
-    return sorted(name for name in names_to_keep(source) if name not in known)
+    return [name for name in dataset.other_files() if name not in on_the_way]
 
 
 def _same(one: Path, other: Path) -> bool:

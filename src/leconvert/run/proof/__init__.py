@@ -10,12 +10,13 @@ from leconvert.run.proof.difference import (
 )
 from leconvert.run.proof.expected import other_sources
 from leconvert.run.proof.files import compare_tables
-from leconvert.run.proof.pair import Sampling, verify_pair
+from leconvert.run.proof.pair import Sampling, check_stop, verify_pair
 
 __all__ = [
     "Difference",
     "Sampling",
     "VerificationReport",
+    "check_stop",
     "compare_tables",
     "other_sources",
     "same_bytes",

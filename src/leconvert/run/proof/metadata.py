@@ -46,7 +46,6 @@ from leconvert.dataset.formats.v3 import (
     TASKS_PATH,
     episodes_path,
     pandas_index,
-    read_json_object,
 )
 from leconvert.dataset.scan.file_checks import ClipFacts, declared_as_encoded
 from leconvert.dataset.scan.modality import read_modality, task_columns
@@ -62,9 +61,14 @@ from leconvert.model.values import (
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version
 from leconvert.run.proof.difference import Difference, differing_keys, same_json
 from leconvert.run.proof.expected import Expected
-from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
+from leconvert.run.proof.statistics import (
+    ResultStats,
+    compare_stats,
+    flat_columns,
+    flattened,
+    read_object,
+)
 from leconvert.support.errors import UnreadableSourceError, UsageError
-from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
 from leconvert.tables.schemas import feature_of_type, stored_entries
 from leconvert.workdir.swap import has_source_tables
@@ -684,8 +688,4 @@ def tables_of(root: Path) -> ResultTables:
 
 
 def _read_info(root: Path) -> dict[str, Any] | Difference:
-    try:
-        return read_json_object(root / INFO_PATH)
-    except (OSError, ValueError) as error:
-        raise_storage_trouble(error, root / INFO_PATH)
-        return Difference("readable metadata", INFO_PATH, "a JSON object", str(error))
+    return read_object(root, INFO_PATH, "readable metadata", "a JSON object")

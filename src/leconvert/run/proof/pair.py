@@ -299,7 +299,7 @@ def _compare_pieces(
             for facts, episodes in each.facts:
                 cameras.setdefault(piece.stream, Counter())[facts] += episodes
             stage.advance(compare.frames_of(piece))
-            _check_stop(stop)
+            check_stop(stop)
     differing = {difference.path for difference in found}
     found += (each for each in of_files if each.stream == DATA_STREAM or each.path not in differing)
     return found, cameras
@@ -318,7 +318,7 @@ def _look_closer(
         def by(amount: int) -> None:
             counts[which] += amount
             stage.advance(amount)
-            _check_stop(stop)
+            check_stop(stop)
 
         return by
 
@@ -331,7 +331,8 @@ def _look_closer(
     return counts[0], counts[1], found
 
 
-def _check_stop(stop: threading.Event | None) -> None:
+def check_stop(stop: threading.Event | None) -> None:
+    """Raise the error for a comparison that is to end, if it is."""
     if stop is not None and stop.is_set():
         raise InterruptedRunError(
             "The comparison was interrupted.",

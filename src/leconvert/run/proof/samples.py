@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media
-from leconvert.model.values import DATA_STREAM, stream_of_camera
+from leconvert.model.values import DATA_STREAM, is_depth_map, stream_of_camera
 from leconvert.run.proof.difference import Difference
 from leconvert.run.proof.pair import Comparer, Place, Sampling
 from leconvert.run.proof.rows import SourceRows, expected_rows
@@ -62,7 +62,7 @@ def compare_pictures(
 def source_pictures(compare: Comparer, key: str, position: int, frames: list[int]) -> list[Picture]:
     """Decode images of one episode of the source for some ascending ranks; return them in order."""
     expected, stream = compare.expected, _stream_of(compare, key)
-    depth = is_depth(expected.sources.features, key)
+    depth = is_depth_map(expected.sources.features[key])
     path = expected.path(stream, position)
     (first,) = expected.first_in_file(stream, np.array([position]))
     if stream != DATA_STREAM:
@@ -83,18 +83,11 @@ def _stream_of(compare: Comparer, key: str) -> str:
     return stream_of_camera(key) if key in compare.expected.cameras else DATA_STREAM
 
 
-def is_depth(features: Mapping[str, Mapping[str, Any]], key: str) -> bool:
-    """Return whether a feature is a depth camera."""
-    feature = features[key]
-    facts = feature.get("info") or feature.get("video_info") or {}
-    return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
-
-
 def _found(
     compare: Comparer, key: str, position: int, frames: list[int]
 ) -> tuple[str, list[Picture | Exception]]:
     """Return the path of the result's file with an episode's images, and the images or an error."""
-    depth = is_depth(compare.expected.sources.features, key)
+    depth = is_depth_map(compare.expected.sources.features[key])
     data_path = compare.path_of(DATA_STREAM, position)
     is_video = key in compare.expected.cameras
     path = compare.path_of(stream_of_camera(key), position) if is_video else data_path

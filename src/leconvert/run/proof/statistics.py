@@ -202,11 +202,16 @@ def compare_aggregate_form(result: Path) -> Iterator[Difference]:
 
 
 def _read_aggregate(result: Path) -> dict[str, Any] | Difference:
+    return read_object(result, STATS_PATH, "aggregate", "readable statistics")
+
+
+def read_object(result: Path, path: str, what: str, wanted: str) -> dict[str, Any] | Difference:
+    """Return the content of a JSON file, or the difference that it cannot be read."""
     try:
-        return read_json_object(result / STATS_PATH)
+        return read_json_object(result / path)
     except (OSError, ValueError) as error:
-        raise_storage_trouble(error, result / STATS_PATH)
-        return Difference("aggregate", STATS_PATH, "readable statistics", str(error))
+        raise_storage_trouble(error, result / path)
+        return Difference(what, path, wanted, str(error))
 
 
 def _compare_aggregate(

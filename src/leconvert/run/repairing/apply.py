@@ -41,11 +41,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media, tables
-from leconvert.dataset.check import DatasetCheck, checked, version_to_check
+from leconvert.dataset.check import DatasetCheck, checked
 from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.findings import all_named
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import read_info, refuse_pointers
+from leconvert.dataset.formats.v2 import legacy_version, read_info, refuse_pointers
 from leconvert.dataset.scan import reads_as_v3
 from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
@@ -231,15 +231,15 @@ def _planned(root: Path, *, retime: bool, progress: Progress) -> Iterator[tuple[
     """Yield the plan, and the folder that contains the derived tables."""
     raw: Mapping[str, Any] = read_info(root)
     refuse_pointers(root)
-    version, said = version_to_check(root, raw), raw.get("codebase_version")
-    if version not in (said, V3_VERSION):
-        raise SourceError(
-            f"{root / v3.INFO_PATH} {said_version(said)}; the files are those of {version}.",
-            path=str(root / v3.INFO_PATH),
-            next_step=f"`leconvert convert {shlex.quote(str(root))} --assume-version "
-            f"{shlex.quote(version)}` converts them.",
-        )
-    if version != V3_VERSION:
+    if not reads_as_v3(root):
+        version, said = legacy_version(root, raw), raw.get("codebase_version")
+        if version != said:
+            raise SourceError(
+                f"{root / v3.INFO_PATH} {said_version(said)}; the files are those of {version}.",
+                path=str(root / v3.INFO_PATH),
+                next_step=f"`leconvert convert {shlex.quote(str(root))} --assume-version "
+                f"{shlex.quote(version)}` converts them.",
+            )
         raise SourceError(
             f"{root} is {version}. `leconvert repair` works only on {V3_VERSION} datasets.",
             path=str(root / v3.INFO_PATH),
@@ -442,7 +442,7 @@ def follows_from_files(options: RepairOptions) -> bool:
 
 def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRepairs:
     """Find the repairs that make a dataset right; if there is a choice, those that lose least."""
-    if not reads_as_v3(root, RepairOptions()):
+    if not reads_as_v3(root):
         return plan_repairs(root, progress=progress)
     options, plan = RepairOptions(), _plan_of(root, progress=progress)
     if any(finding.code == "timestamps" for finding in plan.errors_left):

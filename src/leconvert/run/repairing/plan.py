@@ -492,7 +492,7 @@ class _Planner:
             return
         placed, fps = self.table.placed[stream], self.declared.fps
         frames = frames_of(index)
-        spans = _located(frames, spans_of(frames, routed, self.table), fps)
+        spans = _located(frames, routed, self.table, fps)
         if spans is None:
             self.remarks.append(
                 f"{routed.path} is not repaired: the first frames of its episodes are unknown, "
@@ -501,7 +501,6 @@ class _Planner:
             )
             return
         exact = replace(frames, seconds=v3.seconds_of(np.arange(len(frames.seconds)), fps))
-        spans = _exact_spans(spans, fps)
         timed = ~self._untimed[spans.episodes]
         expected = {
             code: (message, int(spans.episodes[at]))
@@ -631,39 +630,32 @@ def stored_stats(root: Path) -> dict[str, Any]:
     return {}
 
 
-def _exact_spans(spans: EpisodeSpans, fps: Fraction) -> EpisodeSpans:
-    begin, end = v3.seconds_of(spans.begin, fps), v3.seconds_of(spans.stop, fps)
-    return EpisodeSpans(spans.episodes, spans.begin, spans.length, begin, end)
-
-
-def _located(frames: VideoFrames, stored: EpisodeSpans, fps: Fraction) -> EpisodeSpans | None:
-    """Return the positions of a file's episodes; None if they are uncertain."""
-    num_frames = len(frames.seconds)
-    if int(stored.length.sum()) == num_frames:
-        by_number = np.argsort(stored.episodes)
-        lies = v3.order_in_file(stored.from_seconds[by_number], stored.length[by_number], fps)
-        if lies is None:
+def _located(
+    frames: VideoFrames, routed: v3.RoutedFile, table: v3.EpisodeTable, fps: Fraction
+) -> EpisodeSpans | None:
+    """Return the positions and exact times of a file's episodes; None if they are uncertain."""
+    num_frames, stored = len(frames.seconds), spans_of(frames, routed, table)
+    episodes, begin, length = stored.episodes, stored.begin, stored.length
+    if int(length.sum()) == num_frames:
+        counted = v3.place_frames(num_frames, routed, table, fps)
+        if not counted.is_counted:
             return None
-        order = by_number[lies]
-        length = stored.length[order]
-        counted = EpisodeSpans(
-            stored.episodes[order],
-            np.cumsum(length) - length,
-            length,
-            stored.from_seconds[order],
-            stored.to_seconds[order],
-        )
         # Frames without a keyframe before them show that the file was cut and filled.
-        if _keyframes(frames, counted) < _keyframes(frames, stored):
+        if _keyframes(frames, counted.first) < _keyframes(frames, begin):
             return None
-        return counted
-    overlap = bool((stored.begin[1:] < stored.stop[:-1]).any())
-    return None if overlap or int(stored.stop.max()) > num_frames else stored
+        order = np.lexsort((counted.length, counted.first))
+        episodes, begin, length = (
+            each[order] for each in (routed.episodes, counted.first, counted.length)
+        )
+    elif (begin[1:] < stored.stop[:-1]).any() or int(stored.stop.max()) > num_frames:
+        return None
+    begins, ends = v3.seconds_of(begin, fps), v3.seconds_of(begin + length, fps)
+    return EpisodeSpans(episodes, begin, length, begins, ends)
 
 
-def _keyframes(frames: VideoFrames, spans: EpisodeSpans) -> int:
+def _keyframes(frames: VideoFrames, begin: IntArray) -> int:
     last = len(frames.seconds) - 1
-    return int(np.count_nonzero(frames.keyframes[spans.begin.clip(0, last)]))
+    return int(np.count_nonzero(frames.keyframes[begin.clip(0, last)]))
 
 
 def _aggregated(

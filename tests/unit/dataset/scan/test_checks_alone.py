@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from sound_dataset import LENGTHS, TOP, WRIST, only, severities
+from tests.plans import open_or_plan
 
 import leconvert.dataset.scan as sources
 from leconvert import media, tables
@@ -29,7 +30,6 @@ from leconvert.dataset.scan import (
 from leconvert.dataset.scan.file_checks import StatsCheck, pixel_format
 from leconvert.dataset.scan.v2 import EpisodeScanner
 from leconvert.model.values import DATA_STREAM, stream_of_camera
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import SourceChangedError
 from leconvert.testing import (
     DatasetSpec,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
+from tests.plans import open_or_plan
 
 from leconvert.api import run_worker
 from leconvert.model.repairs import RepairOptions
@@ -20,7 +21,6 @@ from leconvert.report.status import Liveness, RunObserver, run_status, watch_run
 from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, release_failed, void_done
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import open_or_plan
 from leconvert.run.worker_pool import batch_costs
 from leconvert.support.errors import StorageError, UnreadableSourceError, WorkDirError
 from leconvert.workdir.activity import WorkerReporter

@@ -7,7 +7,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from leconvert.model.values import MEBIBYTE, FileTable, SourceScan, StreamScan
+from leconvert.model.values import MEBIBYTE, FileTable, IntArray, SourceScan, StreamScan
+
+
+def of_whole_files(
+    stream: str, files: FileTable, *, frames: IntArray, roll_bytes: IntArray, group: IntArray
+) -> StreamScan:
+    """The scan of a stream with one file per episode, in order."""
+    zeros = np.zeros(len(files), dtype=np.int64)
+    file = np.arange(len(files))
+    return StreamScan(
+        stream, files, file, zeros, frames, files.size_bytes, roll_bytes, group, lead=zeros
+    )
 
 
 def stream_of(
@@ -23,7 +34,7 @@ def stream_of(
     stored = sizes if stored_bytes is None else np.array(stored_bytes, dtype=np.int64)
     group = zeros if groups is None else np.array(groups, dtype=np.int64)
     files = FileTable(np.arange(len(sizes)), stored, zeros, zeros)
-    return StreamScan.of_whole_files(name, files, frames=zeros, roll_bytes=sizes, group=group)
+    return of_whole_files(name, files, frames=zeros, roll_bytes=sizes, group=group)
 
 
 def source_of(lengths: Sequence[int], *streams: StreamScan, fps: str = "30") -> SourceScan:

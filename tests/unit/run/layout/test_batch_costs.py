@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.unit.run.layout.layout_scans import of_whole_files
 
 from leconvert.model.values import MEBIBYTE, Batch, FileTable, StreamLayout, StreamScan
 from leconvert.run.layout import cut_batches
@@ -17,9 +18,7 @@ def stream(name: str, *mebibytes: float) -> StreamScan:
     sizes = np.array([int(size * MEBIBYTE) for size in mebibytes], dtype=np.int64)
     zeros = np.zeros_like(sizes)
     files = FileTable(np.arange(len(sizes)), sizes, zeros, zeros)
-    return StreamScan.of_whole_files(
-        name, files, frames=zeros + FRAMES, roll_bytes=sizes, group=zeros
-    )
+    return of_whole_files(name, files, frames=zeros + FRAMES, roll_bytes=sizes, group=zeros)
 
 
 def files(scan: StreamScan, *starts: int) -> StreamLayout:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import open_or_plan
 from tests.trees import digest_of
 
 import leconvert
@@ -22,7 +23,6 @@ from leconvert.run.conversion import Conversion
 from leconvert.run.leasing import list_batches, read_done
 from leconvert.run.packer import pack_run
 from leconvert.run.packer.assembly import Collector
-from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import BatchesFailedError, IncompleteError
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
 from leconvert.workdir.run import OpenedRun

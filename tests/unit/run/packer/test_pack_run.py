@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.plans import open_or_plan
 
 from leconvert.api import run_worker
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.packer import WorkerMonitor, pack_run, swap_has_begun
 from leconvert.run.packer import run as packing
-from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import VerificationReport
 from leconvert.support.errors import (
     IncompleteError,

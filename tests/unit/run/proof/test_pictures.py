@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import shutil
 import sys
+from fractions import Fraction
 from pathlib import Path
 
+import av
+import numpy as np
+import numpy.typing as npt
 import pytest
+from tests.dataset_damage import edit_feature, rewrite, set_cells
 from tests.pictures import CAMERA, DATA, IMAGE, move_rows
 
+import leconvert
 from leconvert.run.proof import Sampling, verify_pair
 from leconvert.support.errors import InstallationError
 from leconvert.support.extras import command_for_extra
+from leconvert.testing import DatasetSpec, edit_info, make_dataset
 
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 
@@ -46,6 +53,38 @@ def test_an_image_in_the_wrong_row_is_found(
     found = verify_pair(root, picture_source, sampling=Sampling(decode=1000)).differences
     assert [each.what for each in found] == [f"pixels of frame {n} of {IMAGE!r}" for n in (5, 6)]
     assert {(each.path, each.episode, each.stream) for each in found} == {(DATA, 0, "data")}
+
+
+def test_a_description_of_a_camera_that_is_no_table_is_no_hindrance(
+    picture_source: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(picture_source, tmp_path / "source"))
+    edit_info(source, lambda info: info["features"][CAMERA].update(info="none"))
+    leconvert.convert(source, output=tmp_path / "out")
+    assert verify_pair(tmp_path / "out", source, sampling=Sampling(decode=4)).pictures == 4
+
+
+def test_depth_is_known_by_a_mark_in_either_table(tmp_path: Path) -> None:
+    spec = DatasetSpec(episodes=2, frames=3, cameras=(), image_keys=(IMAGE,), image_size=(16, 16))
+    source = make_dataset(tmp_path / "v21", spec)
+    marks = {"info": {"fps": 30}, "video_info": {"video.is_depth_map": True}}
+    edit_feature(IMAGE, shape=[16, 16, 1], **marks)(source)
+    deep = {"bytes": _grey_png(np.arange(4000, 4256, dtype=np.uint16).reshape(16, 16))}
+    for path in (source / "data").rglob("*.parquet"):
+        rewrite(str(path), set_cells(IMAGE, r0=deep, r1=deep, r2=deep))(source)
+    leconvert.convert(source, output=tmp_path / "v30")
+    report = verify_pair(tmp_path / "v30", source, sampling=Sampling(decode=9))
+    assert report.ok
+    assert report.pictures == 6
+
+
+def _grey_png(distances: npt.NDArray[np.uint16]) -> bytes:
+    context = av.CodecContext.create("png", "w")
+    context.height, context.width = distances.shape
+    context.pix_fmt, context.time_base = "gray16be", Fraction(1, 30)
+    frame = av.VideoFrame.from_ndarray(distances, format="gray16le")
+    packets = [*context.encode(frame.reformat(format="gray16be")), *context.encode(None)]
+    return b"".join(map(bytes, packets))
 
 
 def test_only_episodes_of_the_sample_are_decoded(

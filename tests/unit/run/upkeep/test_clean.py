@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.faults.faulty_files import CrashError
+from tests.plans import open_or_plan
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -24,7 +25,6 @@ from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.leasing import LeaseStore
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.packer import pack_run, removal
-from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.support.errors import BusyError, StorageError, WorkDirError
 from leconvert.workdir.fs import remove_tree

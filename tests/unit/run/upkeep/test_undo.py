@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
+from tests.plans import open_or_plan
 from tests.trees import digest_of, snapshot
 
 import leconvert
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.run import upkeep
-from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import Difference, VerificationReport
 from leconvert.run.upkeep import UndoReport, undo_conversion
 from leconvert.support.errors import (

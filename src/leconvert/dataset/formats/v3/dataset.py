@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -346,11 +346,6 @@ class Dataset(AnyDataset):
         """Return the path of the file that a scan's `FileTable` calls ``key``."""
         place = divmod(key, V3_FILES_PER_CHUNK_KEY)
         return self.declared.path(self._stored_stream(stream), *place)
-
-    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each of some files, including the dataset's folder."""
-        for key in keys:
-            yield f"{self.root}/{self.relative(stream, key)}"
 
     def _unreadable_info(self, what: str, *helps: str) -> UnreadableSourceError:
         name = f"{self.name}/{meta.INFO_PATH}"

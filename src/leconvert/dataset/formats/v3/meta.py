@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import json
 import math
@@ -20,7 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
-from leconvert.dataset.formats.dataset import Totals, fps_number, frame_rate, written_features
+from leconvert.dataset.formats.dataset import (
+    Totals,
+    fps_number,
+    frame_rate,
+    with_other_keys,
+    written_features,
+    written_splits,
+)
 from leconvert.model.repairs import DEFAULT_COLUMNS, NO_REPAIRS, TEXT_DTYPES, VISUAL_DTYPES, Repairs
 from leconvert.model.values import (
     DATA_STREAM,
@@ -373,8 +379,9 @@ def _shown(value: object) -> str:
 # The ``meta/info.json`` that a conversion writes.
 
 
-# v2.x has these counts; in v3.0, files and chunks are found by meta/episodes.
-_DROPPED_KEYS = frozenset({"total_chunks", "total_videos"})
+# v2.x has the counts; in v3.0, files and chunks are found by meta/episodes. Tools that say nothing
+# are left out.
+_DROPPED_KEYS = frozenset({"total_chunks", "total_videos", "tools"})
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 
@@ -399,8 +406,7 @@ def converted_info(
         if feature.get("dtype") != "video":
             feature["fps"] = rate
     size = info.get("chunks_size")
-    splits = info.get("splits") if totals.splits is None else totals.splits
-    converted: dict[str, Any] = {
+    known = {
         "codebase_version": V3_VERSION,
         "fps": rate,
         "features": features,
@@ -413,15 +419,11 @@ def converted_info(
         "data_path": names.data_path,
         "video_path": names.video_path if has_videos else None,
         "robot_type": info.get("robot_type"),
-        # LeRobot's readers ignore splits, so a value that is not a table is no error.
-        "splits": dict(splits) if isinstance(splits, Mapping) else {},
+        "splits": written_splits(info, totals),
     }
     if info.get("tools") is not None:
-        converted["tools"] = copy.deepcopy(info["tools"])
-    for key, value in info.items():
-        if key not in converted and key not in _DROPPED_KEYS and key != "tools":
-            converted[key] = copy.deepcopy(value)
-    return converted
+        known["tools"] = info["tools"]
+    return with_other_keys(known, info, _DROPPED_KEYS)
 
 
 def kept_splits(splits: object, index: IntArray) -> dict[str, str]:
@@ -502,9 +504,12 @@ def read_task_table(root: str | os.PathLike[str]) -> pa.Table:
 def tasks_in(table: pa.Table, root: Path) -> list[tuple[int, str]]:
     """Return index and text of each row of a dataset's table of tasks.
 
-    The column of texts is ``task``, or the nameless index that LeRobot wrote at first.
+    The texts are the pandas index, whatever its name, as for LeRobot. A table without one has the
+    column ``task``, or the nameless index that LeRobot wrote at first.
     """
-    texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
+    texts = pandas_index(table.schema)
+    if texts is None:
+        texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
     try:
         columns = table.select(["task_index", texts])
     except (KeyError, pa.ArrowException) as error:

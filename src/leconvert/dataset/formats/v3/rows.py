@@ -169,7 +169,7 @@ def place_frames(
     lengths, placed = table.length[routed.episodes], table.placed[routed.stream]
     begin_seconds = placed.begin_seconds[routed.episodes]
     adds_up = int(lengths.sum()) == num_frames
-    order = order_in_file(begin_seconds, lengths, fps) if adds_up else None
+    order = _order_in_file(begin_seconds, lengths, fps) if adds_up else None
     if order is not None:
         counted = np.empty_like(lengths)
         counted[order] = np.cumsum(lengths[order]) - lengths[order]
@@ -184,7 +184,7 @@ def place_frames(
     return PlacedFrames(first, own, False, lengths, begin_seconds)
 
 
-def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
+def _order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
     """Return the order of the episodes in their video file; None if no order is certain.
 
     Usually ``from_timestamp`` and the numbers of the episodes agree. If not, some of the times are
