@@ -43,7 +43,7 @@ def linear_features(torchcodec_loads: None) -> Iterator[None]:
     """Let `datasets` look at a feature once when it is set, not at all others again each time.
 
     A table of episodes has more than a hundred columns, and each opening makes dozens of such
-    dictionaries: a third of the time of these tests. What the dictionary holds stays the same.
+    dictionaries: about a tenth of these tests. What the dictionary holds stays the same.
     """
     from datasets.features.features import Features, require_decoding
 
