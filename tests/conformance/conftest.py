@@ -39,24 +39,6 @@ def torchcodec_loads() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def linear_features(torchcodec_loads: None) -> Iterator[None]:
-    """Let `datasets` look at a feature once when it is set, not at all others again each time.
-
-    A table of episodes has more than a hundred columns, and each opening makes dozens of such
-    dictionaries: about a tenth of these tests. What the dictionary holds stays the same.
-    """
-    from datasets.features.features import Features, require_decoding
-
-    def set_feature(self: Features, column: str, feature: object) -> None:
-        dict.__setitem__(self, column, feature)
-        self._column_requires_decoding[column] = require_decoding(feature)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Features, "__setitem__", set_feature)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def quiet_reference() -> Iterator[None]:
     """Keep LeRobot's remarks about every file out of the tests' output."""
     logger = logging.getLogger("lerobot")
