@@ -163,6 +163,28 @@ def test_a_dataset_from_the_hub_is_pushed_back_by_the_same_command(
     assert names == [".arm.leconvert-provenance", "arm", "arm_old"]
 
 
+@pytest.mark.parametrize("revision", ["v2.1", "main"])
+def test_a_named_revision_is_pushed_back_by_the_same_command(
+    logged_in: StandIn, small_source: Path, capsys: pytest.CaptureFixture[str], revision: str
+) -> None:
+    repo = logged_in.add_repo(REPO, small_source, tags=("v2.1",))
+    command = ["convert", "--repo-id", REPO, "--revision", revision]
+    logged_in.break_requests(Fault("status", method="POST", path="/commit/", status=403))
+    assert main(command) == 16
+    assert main([*command, "--dry-run"]) == 0
+    assert main(command) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"] != repo.tags["v2.1"]
+    logged_in.log.clear()
+    assert main(command) == 0
+    assert [path for path in _writes(logged_in) if "validate" not in path] == []
+    assert main([*command, "--no-push"]) == 0
+    assert "There is nothing to do." in capsys.readouterr().out
+
+    other = ["convert", "--repo-id", REPO, "--revision", "other"]
+    assert main(other) == 5
+    assert f"no record says that it is {REPO} at other" in capsys.readouterr().err
+
+
 def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
     logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

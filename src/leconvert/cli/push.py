@@ -245,6 +245,16 @@ def _other_source(
     return []
 
 
+def was_converted_here(options: argparse.Namespace, places: FoundPlaces) -> bool:
+    """Return whether an earlier call put the result of this dataset and revision in its place."""
+    if not places.in_place or places.arrival is not None:
+        return False
+    origin = _origin(places)
+    return (
+        origin is not None and origin.repo_id == options.repo_id and _is_revision(options, origin)
+    )
+
+
 def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
     """Return whether an earlier call left a result there, but did not push it."""
     from leconvert.remote.provenance import read_provenance
@@ -273,7 +283,7 @@ def _origin(places: FoundPlaces) -> Origin | None:
     return noted_origin(places.target)
 
 
-def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
+def _is_revision(options: argparse.Namespace, known: Provenance | Origin) -> bool:
     return options.revision in (None, known.revision, known.commit)
 
 

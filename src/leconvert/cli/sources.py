@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import exclude, given_flags, path_or_url, push_target, works_only
-from leconvert.cli.push import waits_for_push
+from leconvert.cli.push import waits_for_push, was_converted_here
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Control, Conversion, Places
 from leconvert.support.errors import HubAccessError, UsageError
@@ -402,7 +402,7 @@ def bring_from_hub(
     resumes = stream and not restart
     if resumes and hub_source.under_way(here.work_dir, options.repo_id, options.revision):
         is_here = False
-    elif is_here and options.revision is None:
+    elif is_here and (options.revision is None or was_converted_here(options, here)):
         if here.arrival is not None:
             hub_source.check_same_repo(local, here.arrival, options.repo_id)
         _check_push(options, conversion.layout, here.arrival)
