@@ -4,7 +4,8 @@
 dir holds the state of the source before it was read, the options, the state of the result after it
 was put in place, and the pushed commit. When the fleet runs again, it skips a dataset for which all
 of these are the same. A state is a digest of the path, size and modification time of each file. It
-costs a ``stat`` a file and opens none. On the Hub the state is a commit.
+costs a ``stat`` a file and opens none. On the Hub the state is a commit; of a folder of a repo, the
+folder's files at that commit.
 
 **What the record decides.** Nothing is deleted because of the record. If the source has another
 state, and the result is still as the fleet made it, the dataset is converted again as with
@@ -40,6 +41,7 @@ from leconvert.remote.source import (
     download_dataset,
     fetch_sparse,
     find_converted,
+    has_same_files,
     read_info,
     resolve_revision,
     under_way,
@@ -147,7 +149,7 @@ def by_record(
         return None, False
     is_as_made = made.target_is_as_made(dataset)
     after = made.pushed["commit"] if made.pushed is not None else None
-    if state.digest not in (made.source_state, after):
+    if not (state.is_still(made.source_state) or state.is_still(after)):
         return None, is_as_made
     proven = made.proves(dataset.options.proof.depth)
     if is_as_made and proven and made.push_is_as_made(dataset):
@@ -191,6 +193,17 @@ class SourceState:
     resolved: Origin | None = None  # the resolved revision of a source on the Hub; else None
     # The commit on the Hub that already has it in v3.x; None if there is none.
     converted: str | None = None
+
+    def is_still(self, digest: str | None) -> bool:
+        """Return whether the source was in this state when it had that digest."""
+        if self.digest == digest:
+            return True
+        now = self.resolved
+        return (
+            now is not None
+            and digest is not None
+            and has_same_files(now.repo_id, digest, now.commit)
+        )
 
 
 def source_state(dataset: FleetDataset) -> SourceState:

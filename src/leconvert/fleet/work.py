@@ -916,12 +916,18 @@ class _Conversions:
             return before
         if (
             state.converted is not None
-            and made is None
+            # Without a tag for its v2.x dataset, a repo or a folder has only the v3.0 one.
+            and (made is None or state.converted == state.digest)
             and not dataset.options.proof.force_conversion
         ):
             assert isinstance(dataset.source, HubName)
-            if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
-                return {"was_finished": True, "flags": []}
+            is_pushed_back = dataset.push is not None and (
+                dataset.push.repo_id == dataset.source.repo_id
+            )
+            is_here = made is not None and made.target_is_as_made(dataset)
+            if is_pushed_back and (dataset.target is None or is_here):
+                fields = {"flags": []} if made is None else made.fields
+                return {**fields, "was_finished": True}
             raise already_on_hub(dataset)
         state = self.host.state_before_push(dataset, state)
         if changed:

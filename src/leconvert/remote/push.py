@@ -57,7 +57,7 @@ from leconvert.remote.push_plan import (
     within_limits,
 )
 from leconvert.remote.repo import NOTHING, Repo, RepoState, head_of
-from leconvert.remote.source import refs_of
+from leconvert.remote.source import has_same_files, refs_of
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
@@ -262,10 +262,15 @@ def _push(
 
 
 def push_stands(repo_id: str, commit: str) -> bool:
-    """Return whether a branch, a tag or a pull request of a repo is at a commit that was pushed."""
+    """Return whether a branch, a tag or a pull request of a repo is at a commit that was pushed.
+
+    For a folder of a repo it is enough that a branch still has its files.
+    """
     refs = refs_of(repo_id, with_pulls=True)
     named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
-    return any(ref.target_commit == commit for ref in named)
+    if any(ref.target_commit == commit for ref in named):
+        return True
+    return any(has_same_files(repo_id, commit, ref.target_commit) for ref in refs.branches)
 
 
 def _origin_of(result: Path) -> str:

@@ -106,6 +106,29 @@ def refs_of(repo_id: str, *, with_pulls: bool = False) -> GitRefs:
     )
 
 
+def has_same_files(repo_id: str, commit: str, other: str) -> bool:
+    """Return whether a dataset has the same files at two commits of its repo.
+
+    For a folder of a repo, other commits may have changed only other folders. A commit that is gone
+    has other files.
+    """
+    if commit == other or not folder_of(repo_id):
+        return commit == other
+    try:
+        one, another = (
+            {
+                file.path: file.digest
+                for file in files_of(read_all(Origin(repo_id, each, each).store().list_files()))
+            }
+            for each in (commit, other)
+        )
+    except HubUnavailableError:
+        raise
+    except HubError:
+        return False
+    return one == another
+
+
 def find_converted(
     repo_id: str, to: str = "v3.0", *, source: Origin | None = None
 ) -> Origin | None:

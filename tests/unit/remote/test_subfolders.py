@@ -212,24 +212,52 @@ def test_a_repository_is_searched_by_one_listing(
     assert [line.split()[0] for line in lines[:2]] == [ONE, OTHER]
 
 
-def test_a_fleet_converts_folders_and_pushes_them_back(repo: StandIn, tmp_path: Path) -> None:
+def _states_of_a_fleet(tmp_path: Path, push: PushOptions | None, **more: Path) -> dict[str, str]:
     done = fleet.run(
         [ONE, OTHER],
         work_dir=tmp_path / "work",
         conversion=Conversion(
-            push=PushOptions(),
+            push=push,
             workers=WorkerOptions(max_workers=2),
             scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
         ),
+        **more,
     )
-    assert {one.name: one.state.value for one in done.datasets} == {
-        ONE: "converted",
-        OTHER: "converted",
-    }
+    return {one.name: one.state.value for one in done.datasets}
+
+
+def test_a_fleet_converts_folders_and_pushes_them_back(repo: StandIn, tmp_path: Path) -> None:
+    states = _states_of_a_fleet(tmp_path, PushOptions())
+    assert states == {ONE: "converted", OTHER: "converted"}
     assert commits_of(repo) >= 2
     for folder in ("anna/pick", "ben/deep/er/place"):
         assert f"{folder}/meta/tasks.parquet" in tree_of(repo)
         assert f"{folder}/meta/tasks.jsonl" not in tree_of(repo)
+
+
+@pytest.mark.parametrize("push", [PushOptions(), None], ids=["pushed back", "kept here"])
+def test_a_fleet_finds_folders_finished_where_other_folders_changed(
+    repo: StandIn, tmp_path: Path, push: PushOptions | None
+) -> None:
+    more = {} if push else {"output_dir": tmp_path / "out"}
+    _states_of_a_fleet(tmp_path, push, **more)
+    repo.add_commit(REPO, {"anna/notes.txt": b"new"})
+    commits = commits_of(repo)
+    finished = {ONE: "finished before", OTHER: "finished before"}
+    assert _states_of_a_fleet(tmp_path, push, **more) == finished
+    assert commits_of(repo) == commits
+    assert not list(tmp_path.glob("out/**/*_old*"))
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["on the Hub only", "also here"])
+def test_a_fleet_finds_a_folder_finished_whose_card_changed(
+    repo: StandIn, tmp_path: Path, here: bool
+) -> None:
+    more = {"output_dir": tmp_path / "out"} if here else {}
+    _states_of_a_fleet(tmp_path, PushOptions(), **more)
+    repo.add_commit(REPO, {"anna/pick/README.md": b"# edited"})
+    finished = {ONE: "finished before", OTHER: "finished before"}
+    assert _states_of_a_fleet(tmp_path, PushOptions(), **more) == finished
 
 
 def test_a_folder_becomes_v30_without_moving_its_files(repo: StandIn, tmp_path: Path) -> None:
