@@ -136,6 +136,19 @@ def test_a_folder_made_by_hand_is_not_taken_for_what_came_from_the_hub(
     assert not mine.exists()
 
 
+def test_a_snapshot_that_only_showed_there_is_nothing_to_do_does_not_stay(
+    arm: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made/out"
+    command = from_hub("--output", str(out), "--engine", "local", "--num-workers", "1")
+    assert main(command) == 0
+    made = sorted(out.parent.iterdir())
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "There is nothing to do." in capsys.readouterr().out
+    assert sorted(out.parent.iterdir()) == made
+
+
 def test_what_an_earlier_call_brought_from_the_hub_is_brought_up_to_date(
     arm: StandIn, small_source: Path, tmp_path: Path
 ) -> None:

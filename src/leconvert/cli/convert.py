@@ -51,6 +51,7 @@ from leconvert.support.flags import flags_of, some_seconds, whole
 from leconvert.support.text import amount, count, numbered
 from leconvert.transfer.client import check_can_push
 from leconvert.workdir.records import WorkDir
+from leconvert.workdir.removal import remove_work_dir
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport, SplitPart
@@ -445,6 +446,9 @@ def make_dataset(
             verified = None if asks_more else _compared(options, found, conversion, control)
             is_there = verified is not None
         record = {"already_converted": str(found.target), "verified": verified}
+        if is_there and found.outline is not None and not (options.dry_run or options.work_dir):
+            # Nothing is converted, so the sparse snapshot was only needed to compare.
+            remove_work_dir(found.work_dir, "", found.target)
         if verified is not None and not pushes:
             found.release()
             how = "of every byte" if verified == "bytes" else "by structure"
