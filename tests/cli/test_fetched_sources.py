@@ -149,6 +149,21 @@ def test_a_snapshot_that_only_showed_there_is_nothing_to_do_does_not_stay(
     assert sorted(out.parent.iterdir()) == made
 
 
+def test_a_converted_dataset_that_was_brought_from_the_hub_is_not_brought_or_refused_again(
+    hub: StandIn, small_result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.add_repo(REPO, small_result, tags=("v3.0",))
+    command = from_hub("--root", str(tmp_path / "arm"))
+    for _ in range(2):
+        assert main(command) == 0
+        assert "was downloaded to" in capsys.readouterr().out
+        assert main([*command, "--dry-run"]) == 0
+        capsys.readouterr()
+    hub.log.clear()
+    assert main(command) == 0
+    assert hub.log == []
+
+
 def test_what_an_earlier_call_brought_from_the_hub_is_brought_up_to_date(
     arm: StandIn, small_source: Path, tmp_path: Path
 ) -> None:

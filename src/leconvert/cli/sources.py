@@ -405,6 +405,12 @@ def bring_from_hub(
     elif is_here and (options.revision is None or was_converted_here(options, here)):
         if here.arrival is not None:
             hub_source.check_same_repo(local, here.arrival, options.repo_id)
+            # An earlier call downloaded it in this version.
+            if here.in_place and not (force or changes) and is_converted(local, to):
+                return (
+                    f"{options.repo_id} at {here.arrival.revision} is already {to}, and was "
+                    f"downloaded to {local}. --force-conversion converts it again."
+                )
         _check_push(options, conversion.layout, here.arrival)
         return here
     elif options.revision is None and not force and (to == "v3.0" or not changes):
