@@ -164,6 +164,19 @@ def test_a_converted_dataset_that_was_brought_from_the_hub_is_not_brought_or_ref
     assert hub.log == []
 
 
+def test_nothing_is_brought_from_the_hub_for_a_target_that_is_not_free(
+    arm: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "made/arm"
+    assert main(from_hub("--root", str(root))) == 0
+    before = snapshot(root.parent)
+    arm.log.clear()
+    assert main(from_hub("--root", str(root), "--force-conversion")) == 5
+    assert f"{root}_old exists already" in capsys.readouterr().err
+    assert snapshot(root.parent) == before
+    assert not [request for request in arm.log if ".mp4" in request.path]
+
+
 def test_what_an_earlier_call_brought_from_the_hub_is_brought_up_to_date(
     arm: StandIn, small_source: Path, tmp_path: Path
 ) -> None:

@@ -398,6 +398,8 @@ def bring_from_hub(
     anew = force and is_converted(local, to) and not waits_for_push(options, conversion, local)
     if anew:
         local, is_here = source_dir(local), False
+        if WorkDir(here.work_dir).current_run_id() is None:
+            conversion.check_target(local, here.target)
     # The result of a run that is nearly finished may be where the source would be.
     resumes = stream and not restart
     if resumes and hub_source.under_way(here.work_dir, options.repo_id, options.revision):
