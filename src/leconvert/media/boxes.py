@@ -460,15 +460,17 @@ _KEPT_WALKS = 256
 def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     """Find the boxes of an index that describe its video, in one pass.
 
-    As in FFmpeg, the first of several boxes of one type in a track counts, except that the last
-    edit list counts. The tables of a track that is known to be no video are skipped. Fewer than 8
-    remaining bytes at the end of a box, and QuickTime's closing zero, are ignored.
+    As in FFmpeg, the last of several edit lists counts. No other box may be there twice: in FFmpeg
+    it depends on the type which one counts. The tables of a track that is known to be no video are
+    skipped. Fewer than 8 remaining bytes at the end of a box, and QuickTime's closing zero, are
+    ignored.
 
     Returns:
         The movie's own boxes, and those of each track.
 
     Raises:
         UnreadableSourceError: A box reaches beyond the enclosing one, or there are too many.
+        UnsupportedClipError: A box is there twice.
     """
     known, buffer, begin = _WALKS.get(moov.span), moov.buffer, moov.span[0]
     if known is not None and known.deciding.unpack_from(buffer, begin) == known.found:
@@ -526,8 +528,9 @@ def _walk(moov: Moov, path: str, deciding: set[Span]) -> tuple[Boxes, list[Boxes
         if inside is None:
             continue
         if not inside:
-            if kind not in boxes or kind == b"elst":
-                boxes[kind] = body, stop
+            if kind in boxes and kind != b"elst":
+                raise UnsupportedClipError(f"two {kind.decode()} boxes", path=path)
+            boxes[kind] = body, stop
         elif kind == b"sbgp":
             deciding.add((body, min(body + 8, stop)))
             if buffer[body + 4 : min(body + 8, stop)] in inside:
