@@ -386,9 +386,9 @@ class Boxes(dict[bytes, Span]):
         """Return the ticks that the edit list adds to every time, in the track's timescale.
 
         Supported are the edits that a muxer writes for a plain clip: any empty edits (a late
-        start), then one edit that shows every sample at normal speed. "Hidden" has FFmpeg's
-        meaning, since loaders read the source through FFmpeg: an edit without duration hides
-        everything.
+        start), then one edit that shows every sample at normal speed. Loaders read the source
+        through FFmpeg, so its meaning counts: the first sample is shown right behind the empty
+        edits, also if the edit begins before it, and an edit without duration hides everything.
 
         Raises:
             UnsupportedClipError: The list hides frames, has several parts, or changes the speed.
@@ -424,7 +424,7 @@ class Boxes(dict[bytes, Span]):
                 raise UnsupportedClipError(
                     "an edit list that hides frames at the end", path=self.path
                 )
-            shift: int = -media_time
+            shift = -first_shown
             if delay:
                 shift += _rescale(delay, timescale, movie_timescale)
             if abs(shift) >= 2**62:

@@ -145,6 +145,10 @@ def uneven_chunks(top: Box) -> None:
         padding_everywhere,
         boxes_before_the_media,
         pytest.param(LATE_START, id="a late start"),
+        pytest.param(edits(edit_list((500, 0, ONCE))), id="an edit from before the first frame"),
+        pytest.param(
+            edits(edit_list((500, -1, ONCE), (500, 1, ONCE))), id="such an edit behind an empty one"
+        ),
         pytest.param(without("moov/trak", "edts"), id="no edit list"),
         pytest.param(edits(edit_list()), id="an empty edit list"),
         pytest.param(without("moov/trak", "tkhd"), id="no track header"),
