@@ -386,9 +386,9 @@ class Boxes(dict[bytes, Span]):
         """Return the ticks that the edit list adds to every time, in the track's timescale.
 
         Supported are the edits that a muxer writes for a plain clip: any empty edits (a late
-        start), then one edit that shows every sample at normal speed. "Hidden" has FFmpeg's
-        meaning, since loaders read the source through FFmpeg: an edit without duration hides
-        everything.
+        start), then one edit that shows every sample at normal speed. Loaders read the source
+        through FFmpeg, so its meaning counts: the first sample is shown right behind the empty
+        edits, also if the edit begins before it, and an edit without duration hides everything.
 
         Raises:
             UnsupportedClipError: The list hides frames, has several parts, or changes the speed.
@@ -424,7 +424,7 @@ class Boxes(dict[bytes, Span]):
                 raise UnsupportedClipError(
                     "an edit list that hides frames at the end", path=self.path
                 )
-            shift: int = -media_time
+            shift = -first_shown
             if delay:
                 shift += _rescale(delay, timescale, movie_timescale)
             if abs(shift) >= 2**62:
@@ -460,15 +460,17 @@ _KEPT_WALKS = 256
 def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     """Find the boxes of an index that describe its video, in one pass.
 
-    As in FFmpeg, the first of several boxes of one type in a track counts, except that the last
-    edit list counts. The tables of a track that is known to be no video are skipped. Fewer than 8
-    remaining bytes at the end of a box, and QuickTime's closing zero, are ignored.
+    As in FFmpeg, the last of several edit lists counts. No other box may be there twice: in FFmpeg
+    it depends on the type which one counts. The tables of a track that is known to be no video are
+    skipped. Fewer than 8 remaining bytes at the end of a box, and QuickTime's closing zero, are
+    ignored.
 
     Returns:
         The movie's own boxes, and those of each track.
 
     Raises:
         UnreadableSourceError: A box reaches beyond the enclosing one, or there are too many.
+        UnsupportedClipError: A box is there twice.
     """
     known, buffer, begin = _WALKS.get(moov.span), moov.buffer, moov.span[0]
     if known is not None and known.deciding.unpack_from(buffer, begin) == known.found:
@@ -526,8 +528,9 @@ def _walk(moov: Moov, path: str, deciding: set[Span]) -> tuple[Boxes, list[Boxes
         if inside is None:
             continue
         if not inside:
-            if kind not in boxes or kind == b"elst":
-                boxes[kind] = body, stop
+            if kind in boxes and kind != b"elst":
+                raise UnsupportedClipError(f"two {kind.decode()} boxes", path=path)
+            boxes[kind] = body, stop
         elif kind == b"sbgp":
             deciding.add((body, min(body + 8, stop)))
             if buffer[body + 4 : min(body + 8, stop)] in inside:

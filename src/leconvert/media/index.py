@@ -677,6 +677,8 @@ def _track(stored: StoredIndex) -> _Track:
         raise UnsupportedClipError("compact sample sizes (stz2)", path=path)
     if b"stps" in boxes:
         raise UnsupportedClipError("partial sync samples (stps)", path=path)
+    if b"stco" in boxes and b"co64" in boxes:
+        raise UnsupportedClipError("two tables of offsets (stco and co64)", path=path)
     start, stop = boxes.needed(b"stsz")
     if stop - start < 12:
         raise broken(path, "its stsz table is cut off")
@@ -830,10 +832,8 @@ def _places(
         if not media[0] <= chunk[0] <= media[1] - num_bytes:
             raise broken(boxes.path, _OUTSIDE_THE_MEDIA)
         return chunk[0], {run[2]}
-    if b"stco" in boxes or b"co64" not in boxes:
-        starts = boxes.rows(b"stco")
-    else:
-        starts = boxes.rows(b"co64", dtype=_BIG_U64)
+    is_wide = b"co64" in boxes
+    starts = boxes.rows(b"co64", dtype=_BIG_U64) if is_wide else boxes.rows(b"stco")
     runs = boxes.rows(b"stsc", columns=3)
     if not len(starts) or not len(runs):
         raise broken(boxes.path, "its chunk table is empty")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import struct
 from collections.abc import Callable
 from fractions import Fraction
@@ -144,6 +145,10 @@ def uneven_chunks(top: Box) -> None:
         padding_everywhere,
         boxes_before_the_media,
         pytest.param(LATE_START, id="a late start"),
+        pytest.param(edits(edit_list((500, 0, ONCE))), id="an edit from before the first frame"),
+        pytest.param(
+            edits(edit_list((500, -1, ONCE), (500, 1, ONCE))), id="such an edit behind an empty one"
+        ),
         pytest.param(without("moov/trak", "edts"), id="no edit list"),
         pytest.param(edits(edit_list()), id="an empty edit list"),
         pytest.param(without("moov/trak", "tkhd"), id="no track header"),
@@ -226,6 +231,11 @@ def test_samples_of_a_file_that_is_gone_have_no_digest(make_clip: MakeClip, tmp_
         (also(b"cmov"), "compressed or foreign index"),
         (also(b"rmra"), "compressed or foreign index"),
         (lambda top: top.find("moov").children.append(top.find("moov/trak")), "2 video tracks"),
+        (lambda top: stbl_of(top).children.append(stbl_of(top).find("stts")), "two stts boxes"),
+        (
+            lambda top: stbl_of(top).children.append(Box(b"co64", bytes(8))),
+            r"two tables of offsets \(stco and co64\)",
+        ),
         (edits(edit_list((400, 1024, 2 * ONCE))), "speed"),
         (edits(edit_list((200, 1024, ONCE), (200, 4096, ONCE))), "several parts"),
         (edits(edit_list((400, 1536, ONCE))), "at the start"),
@@ -240,7 +250,7 @@ def test_a_clip_that_cannot_be_joined_as_it_lies_says_why(
     path = changed_clip(change)
     with pytest.raises(UnsupportedClipError, match=reason) as caught:
         read_clip_index(path)
-    assert reason in caught.value.reason
+    assert re.search(reason, caught.value.reason)
     assert caught.value.path == str(path)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.reason, copy.message, copy.path) == (

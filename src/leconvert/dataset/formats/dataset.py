@@ -353,3 +353,23 @@ def written_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
             feature = {renamed.get(name, name): value for name, value in feature.items()}
         written[key] = feature
     return written
+
+
+MOST_LEVELS = 100
+"""Python can show and compare values of fewer levels, wherever it is called from."""
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Return whether a value of a JSON file has more levels than so many."""
+    level: list[Any] = [value]
+    for _ in range(levels):
+        level = [inner for each in level for inner in _inside(each)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

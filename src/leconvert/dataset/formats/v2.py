@@ -28,18 +28,20 @@ import numpy.typing as npt
 import orjson
 
 from leconvert.dataset.files import files_below
-from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import (
+    MOST_LEVELS,
     Episodes,
     Slices,
     Totals,
     fps_number,
     frame_rate,
+    is_deeper,
     renamed_stream,
     with_other_keys,
     written_features,
     written_splits,
 )
+from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, blocks_of_nothing
 from leconvert.dataset.formats.stats import STATS_PATH as TOTAL_STATS_PATH
 from leconvert.model.repairs import NO_REPAIRS, Repairs
@@ -230,6 +232,8 @@ def read_info(root: Path) -> dict[str, Any]:
         json.dumps(raw, ensure_ascii=False).encode()
         if not isinstance(raw, dict):
             wrong = "does not contain a JSON object" if content.strip() else "is empty"
+        elif is_deeper(raw, MOST_LEVELS):
+            wrong = "is nested too deeply"
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(root) from None
     except UnicodeEncodeError:

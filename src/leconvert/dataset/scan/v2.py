@@ -26,6 +26,7 @@ from leconvert.dataset.findings import (
     check_dropped_features,
 )
 from leconvert.dataset.formats import StatsBlock, frame_rate, v2
+from leconvert.dataset.formats.dataset import is_deeper
 from leconvert.dataset.scan.changes import facts_of_opened, survey_folder
 from leconvert.dataset.scan.dataset_checks import check_declarations, located_remarks
 from leconvert.dataset.scan.file_checks import (
@@ -73,6 +74,8 @@ _KEPT_SCHEMAS = 256
 # A v3.0 column would have the same name as a key with one of these names.
 _TAKEN_PREFIXES = ("stats/", "meta/episodes/")
 _SHOWN = 5
+# Arrow reads parquet columns of up to 100 levels, and a list takes two.
+_MOST_LEVELS = 40
 _EPISODES_PER_BLOCK = 32
 # Large datasets have enough blocks, so their blocks are larger, which is cheaper.
 _MOST_EPISODES_PER_BLOCK = 64
@@ -246,6 +249,18 @@ def read_episode_table(
                 "name of a v3.0 column.",
                 path=str(lines.path),
                 next_step="Rename the key in every line, or take it out.",
+            )
+        if is_deeper(record, _MOST_LEVELS):
+            raise SourceError(
+                f"{lines.path} gives episode {episode} a value that is nested too deeply.",
+                path=str(lines.path),
+                next_step="Take the value out of the line.",
+            )
+        if episode != chosen[position]:
+            raise SourceError(
+                f"{lines.path} gives episode {int(chosen[position])} a second episode_index.",
+                path=str(lines.path),
+                next_step="Correct the line.",
             )
         frames = v2.episode_length(lines.path, record, may_be_empty=True)
         if not frames:

@@ -61,6 +61,7 @@ def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
         ({"chunks_size": 0}, "chunks_size 0"),
         ({"data_path": 3}, "no data_path template"),
         ({"robot_type": "arm \ud800"}, "half a surrogate pair"),
+        ({"told": json.loads("[" * 100 + "]" * 100)}, "is nested too deeply"),
     ],
 )
 def test_an_info_that_cannot_be_used_says_why(
@@ -118,6 +119,16 @@ def test_a_path_template_that_cannot_be_used_says_why(
         ("episodes.jsonl", "[1]\n", "line 1 is not a JSON object"),
         ("episodes.jsonl", '{"episode_index": "0"}\n', "integer episode_index"),
         ("tasks.jsonl", '{"task_index": 0}\n', "text task"),
+        (
+            "episodes.jsonl",
+            '{"episode_index": 0, "told": ' + "[" * 40 + "]" * 40 + "}\n",
+            "gives episode 0 a value that is nested too deeply",
+        ),
+        (
+            "episodes.jsonl",
+            '{"episode_index": 0, "length": 12, "tasks": [], "episode_index": 1}\n',
+            "gives episode 0 a second episode_index",
+        ),
         (
             "episodes.jsonl",
             '\n\n{"episode_index": 0, "length":\n',

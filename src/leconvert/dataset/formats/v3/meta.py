@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
@@ -21,9 +21,11 @@ import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats.dataset import (
+    MOST_LEVELS,
     Totals,
     fps_number,
     frame_rate,
+    is_deeper,
     with_other_keys,
     written_features,
     written_splits,
@@ -125,11 +127,6 @@ def stream_of(path: str) -> str | None:
 # JSON files, read as strictly as LeRobot's readers do.
 
 
-# Python can show and compare values that are nested less deeply than this, wherever it is called
-# from.
-_MOST_LEVELS = 100
-
-
 def read_json_object(path: Path, *, in_any_utf: bool = False) -> dict[str, Any]:
     """Return the object in a JSON file.
 
@@ -152,24 +149,9 @@ def read_json_object(path: Path, *, in_any_utf: bool = False) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
-    if _is_deeper(content, _MOST_LEVELS):
+    if is_deeper(content, MOST_LEVELS):
         raise ValueError("it is nested too deeply")
     return content
-
-
-def _is_deeper(value: object, levels: int) -> bool:
-    level: list[Any] = [value]
-    for _ in range(levels):
-        level = [inner for each in level for inner in _inside(each)]
-        if not level:
-            return False
-    return True
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 # ``meta/info.json`` of a v3.0 dataset: its declarations, and the findings about them.
