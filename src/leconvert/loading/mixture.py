@@ -16,7 +16,7 @@ import torch
 
 from leconvert.dataset.formats import differences_table, differing_features, v3
 from leconvert.loading.metadata import PAD_SUFFIX, FeatureMeta
-from leconvert.loading.order import MixedOrder, OrderBlock
+from leconvert.loading.order import MixedOrder, OrderBlock, whole_number
 from leconvert.loading.stream import EpisodeStream, Sample, SampleStream, UnreadableFrame, Workplace
 from leconvert.loading.tensors import Memory, StreamFacts, TensorPlan, allocate, private_memory
 from leconvert.model.values import IntArray
@@ -90,6 +90,7 @@ class MixedStream(SampleStream):
         **options: Any,
     ) -> None:
         super().__init__()
+        datasets = list(datasets or ())
         if not datasets:
             raise UsageError("No dataset is given.")
         if not all(isinstance(each, tuple | list) and len(each) == 2 for each in datasets):
@@ -130,11 +131,11 @@ class MixedStream(SampleStream):
         self.decode_device = first.decode_device
         self.video_fetch_workers = max(stream.video_fetch_workers for stream in self.streams)
         self.repeat = repeat
-        self.seed = seed
+        self.seed = whole_number("seed", seed)
         self.order: MixedOrder = MixedOrder(
             [stream.order for stream in self.streams],
             [weight for _, weight in datasets],
-            seed=seed,
+            seed=self.seed,
         )
         self.meta: MixtureMeta = self._make_meta()
 

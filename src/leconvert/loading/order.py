@@ -27,6 +27,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -101,6 +103,19 @@ class Share:
             batches = batches + self.num_workers * len(batches)
 
 
+def whole_number(name: str, given: int, least: int = 0) -> int:
+    """Return a number, which may be NumPy's, as Python's own.
+
+    Raises:
+        UsageError: It is below ``least``, or no whole number.
+    """
+    if not isinstance(given, Integral):
+        raise UsageError(f"{name} must be a whole number, not {given!r}.")
+    if given < least:
+        raise UsageError(f"{name} must be at least {least}, not {given}.")
+    return int(given)
+
+
 class OrderBlock(NamedTuple):
     """Consecutive frames of a share; arrays of shape (N,)."""
 
@@ -165,19 +180,19 @@ class EpisodeOrder(Order):
         seed: Selects the order.
         shuffle: False yields episodes and frames in the given order.
         pool_size: Number of episodes that the order mixes, which is its number of slots.
+
+    Attributes:
+        seed: The seed.
+        pool_size: Number of slots.
     """
 
     def __init__(
         self, lengths: IntArray, *, seed: int = 0, shuffle: bool = True, pool_size: int = 32
     ) -> None:
-        if pool_size < 1:
-            raise UsageError(f"episode_pool_size must be at least 1, not {pool_size}.")
-        if seed < 0:
-            raise UsageError(f"seed must be at least 0, not {seed}.")
+        self.pool_size = whole_number("episode_pool_size", pool_size, 1)
+        self.seed = whole_number("seed", seed)
         self._lengths = np.ascontiguousarray(lengths, np.int64)
-        self._seed = seed
         self._shuffle = shuffle
-        self._pool_size = pool_size
         self._epochs: dict[int, _Epoch] = {}
         self.num_frames = int(self._lengths.sum())
         self.num_episodes = len(self._lengths)
@@ -210,7 +225,7 @@ class EpisodeOrder(Order):
     def _epoch(self, epoch: int) -> _Epoch:
         found = self._epochs.get(epoch)
         if found is None:
-            found = _Epoch(self._lengths, self._seed, epoch, self._pool_size, self._shuffle)
+            found = _Epoch(self._lengths, self.seed, epoch, self.pool_size, self._shuffle)
             self._epochs = {epoch: found}
         return found
 
@@ -563,11 +578,11 @@ def chosen_episodes(
     """
     places: IntArray = np.arange(len(indices))
     if episodes is not None:
-        wanted = np.unique(np.array(list(episodes), np.int64))
-        missing = np.setdiff1d(wanted, indices)
-        if len(missing):
-            raise UsageError(f"The dataset has no episode {missing[0]}.")
-        places = np.flatnonzero(np.isin(indices, wanted))
+        wanted = set(map(index, episodes))
+        missing = wanted.difference(indices.tolist())
+        if missing:
+            raise UsageError(f"The dataset has no episode {min(missing)}.")
+        places = np.flatnonzero(np.isin(indices, list(wanted)))
     if max_episodes is not None:
         if max_episodes < 1:
             raise UsageError(f"max_episodes must be at least 1, not {max_episodes}.")
