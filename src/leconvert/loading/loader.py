@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from leconvert.loading.order import Share, whole_number
+from leconvert.loading.order import Share
 from leconvert.loading.stream import Sample, SampleStream, split
 from leconvert.loading.tensors import (
     MOST_WORKERS,
@@ -27,6 +27,7 @@ from leconvert.loading.tensors import (
     shared_numbers,
 )
 from leconvert.support.errors import LeconvertError, PlanMismatchError, UsageError
+from leconvert.support.flags import whole_number
 from leconvert.support.machine import keep_freed_memory
 
 _FORMAT = "leconvert.stream-state"

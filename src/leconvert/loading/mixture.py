@@ -16,11 +16,12 @@ import torch
 
 from leconvert.dataset.formats import differences_table, differing_features, v3
 from leconvert.loading.metadata import PAD_SUFFIX, FeatureMeta
-from leconvert.loading.order import MixedOrder, OrderBlock, whole_number
+from leconvert.loading.order import MixedOrder, OrderBlock
 from leconvert.loading.stream import EpisodeStream, Sample, SampleStream, UnreadableFrame, Workplace
 from leconvert.loading.tensors import Memory, StreamFacts, TensorPlan, allocate, private_memory
 from leconvert.model.values import IntArray
 from leconvert.support.errors import LeconvertError, SourceError, UsageError
+from leconvert.support.flags import whole_number
 from leconvert.support.text import count, shown
 
 _DATASET_INDEX = "dataset_index"

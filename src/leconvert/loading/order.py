@@ -27,7 +27,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from numbers import Integral
 from operator import index
 from typing import NamedTuple
 
@@ -36,6 +35,7 @@ import numpy.typing as npt
 
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import whole_number
 
 _BLOCK_FRAMES = 2**14
 # Purposes of random streams; each purpose has an independent stream.
@@ -101,19 +101,6 @@ class Share:
                 return
             yield numbers
             batches = batches + self.num_workers * len(batches)
-
-
-def whole_number(name: str, given: int, least: int = 0) -> int:
-    """Return a number, which may be NumPy's, as Python's own.
-
-    Raises:
-        UsageError: It is below ``least``, or no whole number.
-    """
-    if not isinstance(given, Integral):
-        raise UsageError(f"{name} must be a whole number, not {given!r}.")
-    if given < least:
-        raise UsageError(f"{name} must be at least {least}, not {given}.")
-    return int(given)
 
 
 class OrderBlock(NamedTuple):

@@ -33,7 +33,6 @@ from leconvert.loading.order import (
     find_rank,
     is_shared_out_by_accelerate,
     order_batches,
-    whole_number,
 )
 from leconvert.loading.tensors import (
     Counters,
@@ -45,6 +44,7 @@ from leconvert.loading.tensors import (
 )
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import whole_number
 from leconvert.transfer.byte_cache import ByteCache
 from leconvert.transfer.files import files_at
 
