@@ -523,7 +523,11 @@ def partition_episodes(
 
     Returns:
         The positions of the episodes of each partition, ascending.
+
+    Raises:
+        UsageError: ``num_partitions`` is no whole number of at least 1.
     """
+    num_partitions = whole_number("num_partitions", num_partitions, 1)
     members = [np.asarray(group, np.int64) for group in groups]
     frames_of = np.asarray(lengths, np.int64)
     frames = [int(frames_of[group].sum()) for group in members]
