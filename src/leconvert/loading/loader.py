@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,7 +170,7 @@ class StreamLoader:
                 next_step="Make a stream of the dataset first: EpisodeStream(dataset).",
             )
         batch_size = whole_number("batch_size", batch_size, 1)
-        if not isinstance(num_workers, Integral) or not 0 <= num_workers <= MOST_WORKERS:
+        if whole_number("num_workers", num_workers) > MOST_WORKERS:
             raise UsageError(f"num_workers must be 0 to {MOST_WORKERS}, not {num_workers}.")
         if prefetch_factor is not None:
             prefetch_factor = whole_number("prefetch_factor", prefetch_factor, 1)

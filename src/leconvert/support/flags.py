@@ -105,7 +105,7 @@ def as_arguments(options: DataclassInstance, *, with_defaults: bool = False) -> 
 # Checks of values that a program gives.
 
 
-def whole_number(name: str, given: int, least: int = 0) -> int:
+def whole_number(name: str, given: Any, least: int = 0) -> int:
     """Return a number, which may be NumPy's, as Python's own.
 
     Raises:
