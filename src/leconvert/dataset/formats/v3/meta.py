@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import math
@@ -422,7 +423,7 @@ def converted_info(
         "splits": written_splits(info, totals),
     }
     if info.get("tools") is not None:
-        known["tools"] = info["tools"]
+        known["tools"] = copy.deepcopy(info["tools"])
     return with_other_keys(known, info, _DROPPED_KEYS)
 
 
