@@ -97,16 +97,18 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'leconvert' has no attribute {name!r}")
-    if name != "LeconvertError":  # with which a caller catches what is raised here
-        from leconvert.support.machine import check_platform
+if not TYPE_CHECKING:  # else any misspelt name would have a type
 
-        check_platform()
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'leconvert' has no attribute {name!r}")
+        if name != "LeconvertError":  # with which a caller catches what is raised here
+            from leconvert.support.machine import check_platform
+
+            check_platform()
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

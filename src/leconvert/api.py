@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import threading
@@ -559,7 +560,9 @@ def check_extras(
     """Refuse a measurement or a page that could not be made, before any work."""
     if probe_seconds is not None:
         wrong = None
-        if to != TARGET_VERSIONS[0]:
+        if not 0 < probe_seconds < math.inf:
+            wrong = f"--probe takes a number of seconds above 0, not {probe_seconds}."
+        elif to != TARGET_VERSIONS[0]:
             wrong = f"--probe measures only v3.0 datasets, not {to}."
         elif migrates:
             wrong = "--probe measures results on this machine, but the files of this result stay "

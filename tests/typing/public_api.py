@@ -12,6 +12,7 @@ from typing import Any, assert_type
 import torch
 
 import leconvert
+import leconvert.loading
 from leconvert.api import ConversionReport, Submission, run_worker, submit_run
 from leconvert.loading import EpisodeStream, MixedStream, Resampled, StreamLoader, resample
 from leconvert.report.status import RunStatus, run_status
@@ -39,6 +40,11 @@ def converting() -> None:
     leconvert.trim("my_dataset", frames={0: (1, 2)}, layout="streaming")  # type: ignore[arg-type]
 
 
+def misspelt_names() -> None:
+    leconvert.convrt("my_dataset")  # type: ignore[attr-defined]
+    leconvert.loading.EpisodesStream("my_dataset")  # type: ignore[attr-defined]
+
+
 def engines() -> None:
     engine: Engine = LocalEngine(workers=2)
     assert_type(engine.workers, int | None)
@@ -56,6 +62,7 @@ def a_run_of_many_hosts(work_dir: Path) -> None:
 
 def proving_and_pushing() -> None:
     proof = leconvert.verify_pair(Path("result"), Path("source"), depth="bytes")
+    leconvert.verify_pair("result", ["source", Path("other")])
     assert_type(proof, leconvert.VerificationReport)
     assert_type(proof.ok, bool)
     how = leconvert.PushOptions(repo_id="me/result", dry_run=True)

@@ -54,6 +54,7 @@ from leconvert.fleet.work import (
     work_on_fleet,
 )
 from leconvert.run.conversion import Control, Conversion
+from leconvert.support.flags import several
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.names import HubName
 
@@ -136,7 +137,7 @@ def run(
     """
     given = [
         one if isinstance(one, Line) else Line(os.fspath(one), options=conversion)
-        for one in datasets
+        for one in several("datasets", datasets)
     ]
     found = fleet_datasets(
         given, None if output_dir is None else Path(output_dir).resolve(), say=progress.say

@@ -165,7 +165,8 @@ _NAMES = {
     ),
 }
 
-__getattr__ = lazy_names(__name__, _NAMES, title="Loading")
+if not TYPE_CHECKING:  # else any misspelt name would have a type
+    __getattr__ = lazy_names(__name__, _NAMES, title="Loading")
 
 
 def __dir__() -> list[str]:

@@ -26,6 +26,7 @@ from leconvert.loading.tensors import (
     shared_numbers,
 )
 from leconvert.support.errors import LeconvertError, PlanMismatchError, UsageError
+from leconvert.support.flags import whole_number
 from leconvert.support.machine import keep_freed_memory
 
 _FORMAT = "leconvert.stream-state"
@@ -146,7 +147,7 @@ class StreamLoader:
         timeout: Seconds to wait for a batch; 0 for no limit.
 
     Raises:
-        UsageError: A number is out of its range.
+        UsageError: A number is out of its range, or ``stream`` is no stream.
     """
 
     def __init__(
@@ -163,12 +164,16 @@ class StreamLoader:
         multiprocessing_context: str | None = None,
         timeout: float = 0,
     ) -> None:
-        if batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
-        if not 0 <= num_workers <= MOST_WORKERS:
+        if not isinstance(stream, SampleStream):
+            raise UsageError(
+                f"A StreamLoader loads an EpisodeStream or a MixedStream, not {stream!r}.",
+                next_step="Make a stream of the dataset first: EpisodeStream(dataset).",
+            )
+        batch_size = whole_number("batch_size", batch_size, 1)
+        if whole_number("num_workers", num_workers) > MOST_WORKERS:
             raise UsageError(f"num_workers must be 0 to {MOST_WORKERS}, not {num_workers}.")
-        if prefetch_factor is not None and prefetch_factor < 1:
-            raise UsageError(f"prefetch_factor must be at least 1, not {prefetch_factor}.")
+        if prefetch_factor is not None:
+            prefetch_factor = whole_number("prefetch_factor", prefetch_factor, 1)
         if not timeout >= 0:
             raise UsageError(f"timeout must be at least 0 seconds, not {timeout}.")
         self.stream = stream
@@ -212,8 +217,12 @@ class StreamLoader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass begin at the first sample of this epoch."""
-        self._stand_at(epoch, 0)
+        """Let the next pass begin at the first sample of this epoch.
+
+        Raises:
+            UsageError: It is no whole number of at least 0.
+        """
+        self._stand_at(whole_number("epoch", epoch), 0)
 
     def _stand_at(self, epoch: int, taken: int) -> None:
         """Let the next pass begin after this many samples of an epoch."""
@@ -227,8 +236,11 @@ class StreamLoader:
 
         The count starts at the beginning of epoch 0. This is for programs that count steps
         themselves.
+
+        Raises:
+            UsageError: It is no whole number of at least 0.
         """
-        self._stand_at(*divmod(samples, self.stream.order.num_frames))
+        self._stand_at(*divmod(whole_number("samples", samples), self.stream.order.num_frames))
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in an epoch."""
@@ -338,7 +350,7 @@ class StreamLoader:
                 lists the changes.
         """
         is_ours = isinstance(state, Mapping) and state.get("format") == _FORMAT
-        if not is_ours or state.get("version") != _VERSION:
+        if not is_ours or state.get("version") != _VERSION or not _has_place(state):
             raise PlanMismatchError(
                 "This is not the state of a stream, or it is from another version of leconvert.",
                 next_step="Give what state_dict() of this version returned, or begin a new epoch "
@@ -391,6 +403,12 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
             yield f"{_SAID_AS[key]}{of} changed"
         elif before.get(key) != value:
             yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r} now"
+
+
+def _has_place(state: Mapping[str, Any]) -> bool:
+    """Return whether a state names a place in an epoch."""
+    place = [state.get(name) for name in ("epoch", "samples")]
+    return all(isinstance(number, int) and number >= 0 for number in place)
 
 
 def _as_it_is(batch: Any) -> Any:

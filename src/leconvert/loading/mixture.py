@@ -21,6 +21,7 @@ from leconvert.loading.stream import EpisodeStream, Sample, SampleStream, Unread
 from leconvert.loading.tensors import Memory, StreamFacts, TensorPlan, allocate, private_memory
 from leconvert.model.values import IntArray
 from leconvert.support.errors import LeconvertError, SourceError, UsageError
+from leconvert.support.flags import whole_number
 from leconvert.support.text import count, shown
 
 _DATASET_INDEX = "dataset_index"
@@ -90,6 +91,7 @@ class MixedStream(SampleStream):
         **options: Any,
     ) -> None:
         super().__init__()
+        datasets = list(datasets or ())
         if not datasets:
             raise UsageError("No dataset is given.")
         if not all(isinstance(each, tuple | list) and len(each) == 2 for each in datasets):
@@ -130,11 +132,11 @@ class MixedStream(SampleStream):
         self.decode_device = first.decode_device
         self.video_fetch_workers = max(stream.video_fetch_workers for stream in self.streams)
         self.repeat = repeat
-        self.seed = seed
+        self.seed = whole_number("seed", seed)
         self.order: MixedOrder = MixedOrder(
             [stream.order for stream in self.streams],
             [weight for _, weight in datasets],
-            seed=seed,
+            seed=self.seed,
         )
         self.meta: MixtureMeta = self._make_meta()
 

@@ -27,6 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ import numpy.typing as npt
 
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import whole_number
 
 _BLOCK_FRAMES = 2**14
 # Purposes of random streams; each purpose has an independent stream.
@@ -165,19 +167,19 @@ class EpisodeOrder(Order):
         seed: Selects the order.
         shuffle: False yields episodes and frames in the given order.
         pool_size: Number of episodes that the order mixes, which is its number of slots.
+
+    Attributes:
+        seed: The seed.
+        pool_size: Number of slots.
     """
 
     def __init__(
         self, lengths: IntArray, *, seed: int = 0, shuffle: bool = True, pool_size: int = 32
     ) -> None:
-        if pool_size < 1:
-            raise UsageError(f"episode_pool_size must be at least 1, not {pool_size}.")
-        if seed < 0:
-            raise UsageError(f"seed must be at least 0, not {seed}.")
+        self.pool_size = whole_number("episode_pool_size", pool_size, 1)
+        self.seed = whole_number("seed", seed)
         self._lengths = np.ascontiguousarray(lengths, np.int64)
-        self._seed = seed
         self._shuffle = shuffle
-        self._pool_size = pool_size
         self._epochs: dict[int, _Epoch] = {}
         self.num_frames = int(self._lengths.sum())
         self.num_episodes = len(self._lengths)
@@ -210,7 +212,7 @@ class EpisodeOrder(Order):
     def _epoch(self, epoch: int) -> _Epoch:
         found = self._epochs.get(epoch)
         if found is None:
-            found = _Epoch(self._lengths, self._seed, epoch, self._pool_size, self._shuffle)
+            found = _Epoch(self._lengths, self.seed, epoch, self.pool_size, self._shuffle)
             self._epochs = {epoch: found}
         return found
 
@@ -521,7 +523,11 @@ def partition_episodes(
 
     Returns:
         The positions of the episodes of each partition, ascending.
+
+    Raises:
+        UsageError: ``num_partitions`` is no whole number of at least 1.
     """
+    num_partitions = whole_number("num_partitions", num_partitions, 1)
     members = [np.asarray(group, np.int64) for group in groups]
     frames_of = np.asarray(lengths, np.int64)
     frames = [int(frames_of[group].sum()) for group in members]
@@ -563,11 +569,11 @@ def chosen_episodes(
     """
     places: IntArray = np.arange(len(indices))
     if episodes is not None:
-        wanted = np.unique(np.array(list(episodes), np.int64))
-        missing = np.setdiff1d(wanted, indices)
-        if len(missing):
-            raise UsageError(f"The dataset has no episode {missing[0]}.")
-        places = np.flatnonzero(np.isin(indices, wanted))
+        wanted = set(map(index, episodes))
+        missing = wanted.difference(indices.tolist())
+        if missing:
+            raise UsageError(f"The dataset has no episode {min(missing)}.")
+        places = np.flatnonzero(np.isin(indices, list(wanted)))
     if max_episodes is not None:
         if max_episodes < 1:
             raise UsageError(f"max_episodes must be at least 1, not {max_episodes}.")

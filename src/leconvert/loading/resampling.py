@@ -38,6 +38,7 @@ from leconvert.loading.trajectories import (
 )
 from leconvert.model.values import FloatArray, IntArray
 from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.flags import several
 
 
 class Resampled(NamedTuple):
@@ -137,7 +138,8 @@ def resample(
         if not 0 < hz < float("inf"):
             raise UsageError(f"hz must be a number above 0, not {hz}.")
         return resample_packed(packed, chosen, even_targets(packed, hz))
-    assert targets is not None
+    if not isinstance(targets, Tensor):
+        raise UsageError(f"targets must be a tensor, not {type(targets).__name__}.")
     fits = targets.dim() == 2 and len(targets) == batch and targets.numel()
     if not fits or targets.dtype != torch.float64:
         raise UsageError(
@@ -151,6 +153,9 @@ def resample(
 
 
 def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
+    for name, given in (("times", times), *(values or {}).items()):
+        if not isinstance(given, Tensor):
+            raise UsageError(f"{name} must be a tensor, not {type(given).__name__}.")
     if times.dim() != 2 or not times.numel():
         raise UsageError(f"times have shape {tuple(times.shape)}, not (B, T) with samples.")
     if times.dtype not in {torch.float64, torch.int64, torch.int32}:
@@ -327,6 +332,7 @@ class ResampledDataset(ResampledBatches):
         if not 0 < hz < math.inf:
             raise UsageError(f"hz must be a number above 0, not {hz}.")
         source: TrajectorySource
+        columns = None if columns is None else several("columns", columns)
         if str(place).endswith(HDF5_ENDINGS):
             source = Hdf5Set(Path(place), columns=columns, source_hz=source_hz)
         else:

@@ -44,6 +44,7 @@ from leconvert.loading.tensors import (
 )
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import whole_number
 from leconvert.transfer.byte_cache import ByteCache
 from leconvert.transfer.files import files_at
 
@@ -166,7 +167,8 @@ class SampleStream(IterableDataset[Sample]):
         ``set_epoch``.
 
         Raises:
-            UsageError: accelerate would distribute samples that ranks already share.
+            UsageError: accelerate would distribute samples that ranks already share, or ``epoch``
+                is no whole number of at least 0.
         """
         if self.world_size > 1 and is_shared_out_by_accelerate(self):
             raise UsageError(
@@ -176,7 +178,7 @@ class SampleStream(IterableDataset[Sample]):
                 next_step="Use StreamLoader(stream, ...), which needs no accelerate.prepare, or "
                 "make the stream with rank=0 and world_size=1.",
             )
-        self._passes.next_epoch = epoch
+        self._passes.next_epoch = whole_number("epoch", epoch)
 
     def __iter__(self) -> Iterator[Sample]:
         # The pass begins here and not with its first sample, so all workers of torch's loader take
@@ -202,7 +204,11 @@ class SampleStream(IterableDataset[Sample]):
                 loader that counts by itself; None for the next epoch, which is counted here.
             drop_last: Leave out a last batch that is smaller on any rank.
             memory: Provides the memory for batches.
+
+        Raises:
+            UsageError: ``batch_size`` is no whole number of at least 1.
         """
+        batch_size = whole_number("batch_size", batch_size, 1)
         epoch, taken = begin or (self._passes.begin(), 0)
         return self._batches(epoch, taken, batch_size, drop_last, memory)
 
@@ -406,14 +412,13 @@ class EpisodeStream(SampleStream):
         self.rank, self.world_size = find_rank(rank, world_size, of_node=num_partitions > 1)
         self.decode_device = decode_device
         self.repeat = repeat
-        self.seed = seed
         self.shuffle = shuffle
         table = self.meta.table
         self._places = chosen_episodes(
             table.index,
             table.length,
             table.files(),
-            episodes=episodes,
+            episodes=self.episodes,
             max_episodes=max_episodes,
             num_partitions=num_partitions,
             partition_index=partition_index,
@@ -423,10 +428,10 @@ class EpisodeStream(SampleStream):
         self._files.note(table.paths(self._places))
         if episode_pool_size is None:
             episode_pool_size = default_pool_size(self.meta, table.length[self._places])
-        self.episode_pool_size = episode_pool_size
         self.order: EpisodeOrder = EpisodeOrder(
             table.length[self._places], seed=seed, shuffle=shuffle, pool_size=episode_pool_size
         )
+        self.seed, self.episode_pool_size = self.order.seed, self.order.pool_size
         if video_fetch_workers is None:
             video_fetch_workers = 0 if self._files.is_local else _REMOTE_FETCH_WORKERS
         self.video_fetch_workers = video_fetch_workers

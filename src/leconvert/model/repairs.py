@@ -19,7 +19,7 @@ from leconvert.model.selection import BoolArray, EpisodeRanges, IntArray
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.support.errors import UsageError
 from leconvert.support.extras import lazy_module
-from leconvert.support.flags import flag, flags_of
+from leconvert.support.flags import flag, flags_of, make_numbers_own, several
 from leconvert.support.text import count, numbered
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class RepairOptions:
 
     Raises:
         UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is none of its choices,
-            ``assume_fps`` is no rate, or an item of ``rename_features`` is invalid.
+            ``assume_fps`` is no rate, an item of ``rename_features`` is invalid, or a text is given
+            where several values are expected.
     """
 
     on_bad_episode: str = flag(
@@ -151,8 +152,11 @@ class RepairOptions:
     )
 
     def __post_init__(self) -> None:
+        make_numbers_own(self)
         for told in flags_of(RepairOptions):
             value = getattr(self, told.field)
+            if told.default == ():
+                object.__setattr__(self, told.field, several(told.field, value))
             if told.choices is not None and value not in (told.default, *told.choices):
                 allowed = " or ".join(told.choices)
                 raise UsageError(f"{told.name} takes {allowed}, not {value!r}.")

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from leconvert.support.errors import UsageError
 from leconvert.support.extras import lazy_module
-from leconvert.support.flags import flag
+from leconvert.support.flags import flag, several
 from leconvert.support.text import count, numbered, shown
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ class FrameInterval:
     stop: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("episode", "first", "stop"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, index(given))  # NumPy's numbers, for records
         if self.first < 0 or (self.stop is not None and self.stop <= self.first):
             raise UsageError(
                 f"--frames {self.first}:{'' if self.stop is None else self.stop} keeps no frame.",
@@ -112,7 +116,7 @@ class EpisodeSelection:
 
     Raises:
         UsageError: A list cannot be parsed, ``episodes`` and ``exclude_episodes`` are both given,
-            or an episode has two intervals.
+            an episode has two intervals, or ``exclude_tasks`` is a text.
     """
 
     episodes: str | None = flag(None, "convert only these episodes, such as 0-99,120", "LIST")
@@ -131,6 +135,8 @@ class EpisodeSelection:
                 "--episodes and --exclude-episodes exclude each other.",
                 next_step="Give one of the two options.",
             )
+        for name in ("exclude_tasks", "frames"):
+            object.__setattr__(self, name, several(name, getattr(self, name)))
         self._lists()
         episodes = [interval.episode for interval in self.frames]
         for episode in episodes:

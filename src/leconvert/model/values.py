@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.support.extras import lazy_module
-from leconvert.support.flags import block_align, flag, megabytes, whole
+from leconvert.support.flags import block_align, flag, make_numbers_own, megabytes, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -487,6 +487,9 @@ class LayoutOptions:
         "add only new episodes to the output of an earlier conversion of this dataset; data and "
         "video files in the output do not change",
     )
+
+    def __post_init__(self) -> None:
+        make_numbers_own(self)
 
     @property
     def can_migrate(self) -> bool:

@@ -18,7 +18,16 @@ from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.run.engines import Engine, check_engine
 from leconvert.support.errors import TargetError, UsageError
-from leconvert.support.flags import as_arguments, flag, seconds, some_seconds, whole, worker_count
+from leconvert.support.flags import (
+    as_arguments,
+    flag,
+    make_numbers_own,
+    seconds,
+    some_seconds,
+    whole,
+    whole_number,
+    worker_count,
+)
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.former import former_dir
@@ -96,8 +105,8 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         for name, value in (("num_workers", self.num_workers), ("max_workers", self.max_workers)):
-            if value not in (None, "auto") and (isinstance(value, str) or value < 1):
-                raise UsageError(f"{name} must be at least 1, not {value}.")
+            if value not in (None, "auto"):
+                object.__setattr__(self, name, whole_number(name, value, 1))
         if self.num_workers is not None and self.max_workers is not None:
             raise UsageError(
                 "--num-workers (processes) and --max-workers (threads) exclude each other. Give "
@@ -144,12 +153,14 @@ class LeaseOptions:
     )
 
     def __post_init__(self) -> None:
+        make_numbers_own(self)
         if not self.trouble_seconds >= 0:
             raise UsageError(f"trouble_seconds must be at least 0, not {self.trouble_seconds}.")
         if not self.lease_seconds > 0:
             raise UsageError(f"lease_seconds must be above 0, not {self.lease_seconds}.")
-        if self.max_attempts < 1:
-            raise UsageError(f"max_attempts must be at least 1, not {self.max_attempts}.")
+        if self.lease_seconds > threading.TIMEOUT_MAX:  # the heartbeat could not wait for it
+            raise UsageError(f"lease_seconds is too large: {self.lease_seconds}.")
+        whole_number("max_attempts", self.max_attempts, 1)
 
     def as_arguments(self) -> list[str]:
         """Return the options of ``leconvert work`` that mean the same."""
@@ -424,8 +435,20 @@ class Control:
         stop: Set from another thread to stop; the run can be resumed.
         progress: Receives the progress.
         command: The command line, for the run's records; secrets are removed from it.
+
+    Raises:
+        TypeError: ``stop`` or ``progress`` is something else.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Progress = NO_PROGRESS
     command: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind, method in (
+            ("stop", "a threading.Event", "is_set"),
+            ("progress", "a Progress", "stage"),
+        ):
+            given = getattr(self, name)
+            if not hasattr(given, method):
+                raise TypeError(f"{name} must be {kind}, not {given!r}.")

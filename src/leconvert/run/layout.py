@@ -102,6 +102,8 @@ def check_layout_options(options: LayoutOptions) -> None:
     ):
         if not limit > 0:
             raise UsageError(f"{name} must be above 0, not {limit}.")
+        if math.isinf(limit):
+            raise UsageError(f"{name} must be finite, not {limit}.")
     if options.layout not in _LAYOUTS:
         known = f"{', '.join(_LAYOUTS[:-1])} or {_LAYOUTS[-1]}"
         raise UsageError(f"--layout takes {known}, not {options.layout!r}.")

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import field, fields
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from leconvert.support.errors import UsageError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -97,6 +100,41 @@ def as_arguments(options: DataclassInstance, *, with_defaults: bool = False) -> 
         elif with_defaults or value != told.default:
             words += [f"{told.name}={each}" for each in values]
     return words
+
+
+# Checks of values that a program gives.
+
+
+def whole_number(name: str, given: Any, least: int = 0) -> int:
+    """Return a number, which may be NumPy's, as Python's own.
+
+    Raises:
+        UsageError: It is below ``least``, or no whole number.
+    """
+    if not isinstance(given, Integral):
+        raise UsageError(f"{name} must be a whole number, not {given!r}.")
+    if given < least:
+        raise UsageError(f"{name} must be at least {least}, not {given}.")
+    return int(given)
+
+
+def make_numbers_own(options: DataclassInstance) -> None:
+    """Make NumPy's numbers in an options object Python's, which records can hold."""
+    for each in fields(options):
+        item = getattr(getattr(options, each.name), "item", None)
+        if item is not None:
+            object.__setattr__(options, each.name, item())
+
+
+def several(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the values of an option that takes several.
+
+    Raises:
+        UsageError: A text is given, whose letters would be taken for the values.
+    """
+    if isinstance(given, str):
+        raise UsageError(f"{name} takes several values, such as ({given!r},), not a text.")
+    return tuple(given)
 
 
 # Parsers for words of a command line.

@@ -293,7 +293,7 @@ class DatasetSpec:
     Attributes:
         episodes: Number of episodes.
         frames: Frames of every episode: one number, one number an episode, or a random range.
-        fps: Frames a second, as a whole number or a decimal in text such as ``"29.97"``.
+        fps: Frames a second: a number, or a decimal in text such as ``"29.97"``.
         cameras: The video features.
         image_keys: Image features, stored as PNG in the parquet files.
         image_size: Height and width of the image features.
@@ -326,7 +326,7 @@ class DatasetSpec:
 
     episodes: int = 5
     frames: int | Sequence[int] | RandomLengths = 20
-    fps: int | str = 30
+    fps: float | str = 30
     cameras: Sequence[CameraSpec] = (CameraSpec(),)
     image_keys: Sequence[str] = ()
     image_size: tuple[int, int] = (96, 96)
@@ -364,7 +364,7 @@ class DatasetSpec:
     @property
     def rate(self) -> Fraction:
         """Frames a second as the exact fraction of the decimal."""
-        return Fraction(self.fps)
+        return Fraction(str(self.fps))
 
     def lengths(self) -> list[int]:
         """Return the number of frames of each episode.

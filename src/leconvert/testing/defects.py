@@ -14,20 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def edit_info(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def edit_info(root: str | Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change ``info.json`` in place.
 
     Args:
         root: The dataset's folder.
         change: Changes the parsed file in place.
     """
-    path = root / "meta/info.json"
+    path = Path(root) / "meta/info.json"
     info = json.loads(path.read_bytes())
     change(info)
     path.write_text(json.dumps(info), encoding="utf-8")
 
 
-def edit_lines(root: Path, table: str, change: Callable[[list[dict[str, Any]]], object]) -> None:
+def edit_lines(
+    root: str | Path, table: str, change: Callable[[list[dict[str, Any]]], object]
+) -> None:
     """Change a JSON-lines table in place.
 
     Args:
@@ -35,13 +37,13 @@ def edit_lines(root: Path, table: str, change: Callable[[list[dict[str, Any]]], 
         table: ``tasks``, ``episodes`` or ``episodes_stats``.
         change: Changes the list of records in place.
     """
-    path = root / f"meta/{table}.jsonl"
+    path = Path(root) / f"meta/{table}.jsonl"
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     change(records)
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-def edit_table(root: Path, episode: int, change: Callable[[pa.Table], pa.Table]) -> None:
+def edit_table(root: str | Path, episode: int, change: Callable[[pa.Table], pa.Table]) -> None:
     """Replace the table of an episode in the first chunk.
 
     Args:
@@ -49,7 +51,7 @@ def edit_table(root: Path, episode: int, change: Callable[[pa.Table], pa.Table])
         episode: The episode's index.
         change: Returns the new table.
     """
-    path = root / f"data/chunk-000/episode_{episode:06d}.parquet"
+    path = Path(root) / f"data/chunk-000/episode_{episode:06d}.parquet"
     pq.write_table(change(pq.read_table(path)), path)
 
 

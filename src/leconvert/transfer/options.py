@@ -42,6 +42,8 @@ class ScratchOptions:
     )
 
     def __post_init__(self) -> None:
+        if self.folder is not None:  # the workers of a scheduler begin in another folder
+            object.__setattr__(self, "folder", Path(self.folder).absolute())
         if self.limit_bytes is not None and self.limit_bytes < 1:
             raise UsageError(f"--scratch-limit must be above 0 bytes, not {self.limit_bytes}.")
 

@@ -15,6 +15,7 @@ from tests.plans import draft_plan
 
 from leconvert import fleet
 from leconvert.run.conversion import Conversion, WorkerOptions
+from leconvert.support.errors import UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 FEW = 4
@@ -103,3 +104,9 @@ def test_planning_asks_the_disk_in_proportion_to_the_episodes(
     assert few["open"] >= 40
     for name in {*few, *many}:
         assert many[name] <= 2.1 * few[name] + 4, name
+
+
+def test_a_text_is_not_taken_letter_by_letter(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="datasets takes several values"):
+        fleet.run(str(dataset), output_dir=tmp_path / "out", work_dir=tmp_path / "work")
+    assert not (tmp_path / "work").exists()

@@ -87,6 +87,11 @@ def test_where_files_are_fewer_than_nodes_single_episodes_are_shared_out() -> No
     assert sorted(shares) == [[0], [1], [2], [5], [7]]
 
 
+def test_no_partition_is_refused() -> None:
+    with pytest.raises(UsageError, match="num_partitions must be at least 1, not 0"):
+        partition_episodes([[0], [1]], [1, 2], 0)
+
+
 def test_a_share_without_episodes_is_refused_in_one_sentence() -> None:
     with pytest.raises(
         UsageError, match=r"^Partition 5 of 6 would have no episodes: the dataset has only 5\.$"

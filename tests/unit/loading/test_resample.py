@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from tests.unit.loading.trajectories import padded, trajectory
 
-from leconvert.loading import resample
+from leconvert.loading import ResampledDataset, resample
 from leconvert.support.errors import UsageError
 
 TIMES = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=torch.float64)
@@ -147,6 +149,23 @@ def test_a_gpu_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
     assert torch.equal(here.values["n"], there.values["n"].cpu())
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     assert torch.allclose(here.values["x"].float(), there.values["x"].cpu().float(), atol=tolerance)
+
+
+def test_arrays_that_are_no_tensors_are_refused() -> None:
+    times, values = torch.arange(4.0, dtype=torch.float64)[None], {"a": torch.zeros(1, 4)}
+    calls: list[tuple[Any, Any, dict[str, Any]]] = [
+        (times.numpy(), values, {"hz": 1}),
+        (times, {"a": values["a"].numpy()}, {"hz": 1}),
+        (times, values, {"targets": times.numpy()}),
+    ]
+    for of_times, of_values, options in calls:
+        with pytest.raises(UsageError, match="must be a tensor, not ndarray"):
+            resample(of_times, of_values, **options)
+
+
+def test_a_text_is_not_taken_letter_by_letter() -> None:
+    with pytest.raises(UsageError, match="columns takes several values"):
+        ResampledDataset("nowhere", hz=10, columns="action")
 
 
 def test_a_number_too_large_for_the_type_asked_for_is_refused() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ import torch
 from tests.unit.loading.conftest import CAMERAS, LENGTHS, uploaded
 
 from leconvert.api import convert
-from leconvert.loading import EpisodeStream, StreamLoader, decoders, episodes
+from leconvert.loading import EpisodeStream, MixedStream, StreamLoader, decoders, episodes
 from leconvert.loading.decoders import open_clip
 from leconvert.loading.episodes import FrameReader
 from leconvert.loading.stream import default_pool_size
@@ -384,6 +384,64 @@ def test_another_shuffle_and_foreign_states_are_refused(v30: Path) -> None:
     for version in (1, 3, 99):
         with pytest.raises(PlanMismatchError, match="another version"):
             loader.load_state_dict({**state, "version": version})
+    for damaged in ({"epoch": None}, {"epoch": -1}, {"samples": "3"}, {"samples": -1}):
+        with pytest.raises(PlanMismatchError, match="not the state of a stream"):
+            loader.load_state_dict({**state, **damaged})
+    assert loader.state_dict() == state
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [1.5, -1, float("nan"), "2"])
+def test_numbers_that_are_not_whole_are_refused_at_once(v30: Path, wrong: Any) -> None:
+    stream = EpisodeStream(v30)
+    loader = StreamLoader(stream, batch_size=4)
+    calls: list[Callable[[], object]] = [
+        lambda: EpisodeStream(v30, seed=wrong),
+        lambda: EpisodeStream(v30, episode_pool_size=wrong),
+        lambda: MixedStream([(v30, 1.0)], seed=wrong),
+        lambda: StreamLoader(stream, batch_size=wrong),
+        lambda: StreamLoader(stream, batch_size=4, num_workers=wrong),
+        lambda: StreamLoader(stream, batch_size=4, num_workers=1, prefetch_factor=wrong),
+        lambda: stream.batches(wrong),
+        lambda: stream.set_epoch(wrong),
+        lambda: loader.set_epoch(wrong),
+        lambda: loader.start_at(wrong),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError):
+            call()
+
+
+def test_numbers_may_be_numpys(v30: Path) -> None:
+    two = np.int64(2)
+    stream = EpisodeStream(v30, seed=two, episode_pool_size=two, episodes=np.array([0, 1]))
+    own = EpisodeStream(v30, seed=2, episode_pool_size=2, episodes=[0, 1])
+    loader, of_own = StreamLoader(stream, batch_size=two), StreamLoader(own, batch_size=2)
+    loader.set_epoch(two)
+    of_own.set_epoch(2)
+    assert indices(loader) == indices(of_own)
+    assert json.loads(json.dumps(loader.state_dict())) == of_own.state_dict()
+    loader.start_at(two)
+    assert indices(loader)[0] == indices(StreamLoader(own, batch_size=2))[1]
+
+
+def test_episodes_are_whole_numbers_in_any_collection(v30: Path) -> None:
+    both: tuple[Any, ...] = ([1, 0], (each for each in (0, 1)), {0, 1}, torch.tensor([0, 1]))
+    for given in both:
+        assert EpisodeStream(v30, episodes=given).episode_indices == [0, 1]
+    for wrong in ("01", [1.5], ["0"], [None]):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            EpisodeStream(v30, episodes=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no episode 1000"):
+        EpisodeStream(v30, episodes=[10**30])
+
+
+def test_a_loader_of_something_else_is_refused_with_the_way_out(v30: Path) -> None:
+    with pytest.raises(UsageError, match="loads an EpisodeStream or a MixedStream") as refused:
+        StreamLoader(str(v30), batch_size=4)  # type: ignore[arg-type]
+    assert "EpisodeStream(dataset)" in str(refused.value.next_step)
 
 
 # --- counting -------------------------------------------------------------------------------------

@@ -16,7 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.support.errors import TargetError, UsageError
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
+from leconvert.testing import (
+    CameraSpec,
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    read_label,
+)
 from leconvert.testing.dataset import RandomLengths
 
 SPEC = DatasetSpec(
@@ -220,3 +228,16 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 def test_a_spec_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         DatasetSpec(**wrong)
+
+
+def test_folders_may_be_texts_and_rates_numbers(tmp_path: Path) -> None:
+    spec = DatasetSpec(episodes=1, frames=2, fps=29.97)
+    assert spec.rate == DatasetSpec(fps="29.97").rate
+    root = str(make_dataset(str(tmp_path / "set"), spec))
+    edit_info(root, lambda info: info.update(robot_type="other"))
+    edit_lines(root, "tasks", lambda records: records[0].update(task="Other."))
+    edit_table(root, 0, lambda table: table.slice(0, 1))
+    assert json.loads((tmp_path / "set/meta/info.json").read_bytes())["robot_type"] == "other"
+    assert json.loads((tmp_path / "set/meta/info.json").read_bytes())["fps"] == 29.97
+    assert "Other." in (tmp_path / "set/meta/tasks.jsonl").read_text()
+    assert pq.read_table(tmp_path / "set/data/chunk-000/episode_000000.parquet").num_rows == 1

@@ -8,6 +8,7 @@ threads or processes.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
 from bisect import bisect_left, bisect_right
@@ -144,6 +145,8 @@ class Sampling:
 EVERYTHING = Sampling()
 """All episodes; nothing is decoded."""
 
+_DEPTHS = ("structure", "bytes")
+
 
 def chosen(population: int, count: int, seed: int) -> IntArray:
     """Return ``count`` different numbers below ``population``, ascending; all if there are fewer.
@@ -155,8 +158,8 @@ def chosen(population: int, count: int, seed: int) -> IntArray:
 
 
 def verify_pair(
-    result: Path,
-    source: Path | Sequence[Path],
+    result: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     depth: str = "structure",
     progress: Progress = NO_PROGRESS,
@@ -201,16 +204,22 @@ def verify_pair(
         The report; its ``ok`` is true if nothing differs.
 
     Raises:
+        UsageError: ``depth`` is neither of the two, or the result was made from another number of
+            datasets.
         SourceError: The source itself cannot be read.
         StorageError: The disk fails, or this user may not read a file of the result, so it is
             unknown whether it differs.
         InstallationError: Samples are to be loaded through LeRobot, which is not installed.
         InterruptedRunError: ``stop`` was set.
     """
+    if depth not in _DEPTHS:
+        raise UsageError(f"depth must be {' or '.join(_DEPTHS)}, not {depth!r}.")
+    result = Path(result)
+    originals = [source] if isinstance(source, str | os.PathLike) else source
     # An NFS client that did not find the result once continues to miss it for half a minute.
     is_folder(result)
     told = [repairs] if isinstance(repairs, Repairs) else repairs
-    with overlaid_pair(result, [source] if isinstance(source, Path) else source) as (tree, given):
+    with overlaid_pair(result, list(map(Path, originals))) as (tree, given):
         tables, roots = tables_of(tree), in_order(tree, given)
         sources = Sources(
             SourceView(open_dataset(root, own), own)

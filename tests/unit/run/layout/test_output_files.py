@@ -93,6 +93,10 @@ def test_for_streaming_all_streams_start_their_files_together_with_limits_of_the
             "--data-file-size-in-mb must be above 0, not nan.",
         ),
         (
+            LayoutOptions(video_file_size_in_mb=math.inf),
+            "--video-file-size-in-mb must be finite, not inf.",
+        ),
+        (
             LayoutOptions(video_file_size_in_mb=-2),
             "--video-file-size-in-mb must be above 0, not -2.",
         ),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from leconvert.model.values import IntArray
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.difference import first_differing_row, same_values
 from leconvert.run.proof.expected import Expected
-from leconvert.support.errors import InterruptedRunError
+from leconvert.support.errors import InterruptedRunError, UsageError
 from leconvert.support.parallel import Spread
 from leconvert.testing import DatasetSpec, make_dataset
 
@@ -155,3 +156,17 @@ def test_a_piece_does_not_look_at_the_whole_of_a_large_file(
     report = verify_pair(result, source, spread=Spread())
     assert (report.ok, report.files) == (True, 2), "all episodes are in one file a stream"
     assert asked[0] == 3 * episodes  # once for each stream, and once for the clips
+
+
+def test_folders_may_be_texts(small_result: Path, small_source: Path) -> None:
+    whole = verify_pair(small_result, small_source)
+    assert verify_pair(str(small_result), str(small_source)) == whole
+    assert verify_pair(str(small_result), [str(small_source)]) == whole
+
+
+@pytest.mark.parametrize("depth", ["byte", "none", "", None])
+def test_a_depth_that_compares_nothing_is_refused(
+    small_result: Path, small_source: Path, depth: Any
+) -> None:
+    with pytest.raises(UsageError, match="depth must be structure or bytes, not"):
+        verify_pair(small_result, small_source, depth=depth)
