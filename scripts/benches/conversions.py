@@ -158,6 +158,7 @@ def verify_runners(scratch: Path) -> list[Runner]:
 
 def hash_all(roots: Sequence[Path], processes: int) -> None:
     """Hash every file below some folders."""
+    from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     paths = sorted(path for root in roots for path in kit.files_below(root))
@@ -165,8 +166,10 @@ def hash_all(roots: Sequence[Path], processes: int) -> None:
         for path in paths:
             _digest(path)
         return
-    with get_context("fork").Pool(processes) as pool:
-        list(pool.imap_unordered(_digest, paths, chunksize=max(1, len(paths) // (processes * 16))))
+    size = max(1, len(paths) // (processes * 16))
+    # The pool of multiprocessing may wait for ever when it is ended.
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        list(pool.map(_digest, paths, chunksize=size))
 
 
 def _digest(path: Path) -> bytes:
