@@ -11,7 +11,6 @@ import csv
 import importlib.util
 import io
 import json
-import os
 import shlex
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from leconvert.support.errors import ProbeError, StorageError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.support.storage_errors import storage_error, storage_errors
 from leconvert.workdir.fs import replace_record
+from leconvert.workdir.swap import nearest_above
 
 FORMAT = "leconvert/probe"
 VERSION = 1
@@ -103,8 +103,7 @@ def check_results_dir(out_dir: Path) -> None:
     Raises:
         StorageError: It is not a folder, or this user cannot write there.
     """
-    places = (out_dir, *out_dir.absolute().parents)
-    place = next(place for place in places if os.path.lexists(place))
+    place = nearest_above(out_dir.absolute() / "result")
     try:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:

@@ -43,7 +43,7 @@ def seeded() -> None:
 
 
 class Meta(NamedTuple):
-    """What the policy asks of a dataset."""
+    """The policy's requests to a dataset."""
 
     features: dict[str, dict[str, Any]]
     root: str = "a dataset"
