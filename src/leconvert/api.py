@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -78,6 +78,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few, json_record, numbered
+from leconvert.support.values import dataclass
 from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.fs import is_there

@@ -12,7 +12,6 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +20,7 @@ from leconvert._version import __version__
 from leconvert.support.errors import ProbeError
 from leconvert.support.extras import missing_package
 from leconvert.support.machine import allowed_cores, cpu_name, descendants, home_folder, is_linux
+from leconvert.support.values import dataclass
 
 if TYPE_CHECKING:
     import torch

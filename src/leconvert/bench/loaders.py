@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, override
@@ -41,6 +41,7 @@ from leconvert.loading import (
 )
 from leconvert.support.errors import UsageError
 from leconvert.support.machine import allowed_cores
+from leconvert.support.values import dataclass
 from leconvert.transfer.files import files_at
 
 _PERCENTILES = (50, 95, 99)

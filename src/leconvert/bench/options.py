@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,6 +16,7 @@ from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, some_seconds, whole
 from leconvert.support.machine import lerobot_home
 from leconvert.support.text import record_without_credentials
+from leconvert.support.values import dataclass
 from leconvert.transfer.names import not_downloaded
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from statistics import median
 from typing import Any
@@ -45,6 +45,7 @@ from leconvert.loading import (
 )
 from leconvert.model.values import FloatArray
 from leconvert.support.progress import Stage
+from leconvert.support.values import dataclass
 
 Array = npt.NDArray[Any]
 

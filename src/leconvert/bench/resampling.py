@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -64,6 +64,7 @@ from leconvert.loading import (
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.machine import keep_freed_memory
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+from leconvert.support.values import dataclass
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 from leconvert.support.errors import ProbeError, StorageError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.support.storage_errors import storage_error, storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.swap import nearest_above
 

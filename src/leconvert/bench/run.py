@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ from leconvert.loading import (
 from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
 from leconvert.support.machine import allowed_cores
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+from leconvert.support.values import dataclass
 
 # Comparison of streamed samples with LeRobot's own dataset: is it the right frame?
 

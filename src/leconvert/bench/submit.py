@@ -7,7 +7,7 @@ would share a network or a file server, and each would measure the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from leconvert.run.engines.slurm import (
 )
 from leconvert.support.errors import StorageError, UsageError
 from leconvert.support.flags import as_arguments, flags_of
+from leconvert.support.values import dataclass
 
 Places = Mapping[Source, str]
 """The folder or URL of each source, as far as known."""

@@ -20,7 +20,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from multiprocessing import resource_tracker
@@ -43,6 +42,7 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.extras import missing_package
+from leconvert.support.values import dataclass
 from leconvert.workdir.locks import acquire_lock
 
 Batch = Mapping[str, Any]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +30,7 @@ from leconvert.support.extras import command_for_extra, install_command
 from leconvert.support.flags import seconds
 from leconvert.support.machine import Machine
 from leconvert.support.text import aligned, amount, shorten
+from leconvert.support.values import dataclass
 from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder, follow
 
 # Everything that leconvert needs or can use, one thing at a time.

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,7 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Control, Conversion, Places
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
+from leconvert.support.values import dataclass
 from leconvert.transfer.client import check_can_push
 from leconvert.transfer.names import (
     HubName,

@@ -14,7 +14,6 @@ import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +21,7 @@ from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import CHECK_DISK, denied, storage_errors
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 from leconvert.workdir.swap import (
     META,
     META_STAGING,

@@ -26,7 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
@@ -47,6 +47,7 @@ from leconvert.support.machine import names_an_open_file
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.workdir.former import is_former

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from functools import partial
@@ -65,6 +65,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
+from leconvert.support.values import dataclass
 from leconvert.transfer.client import read_pause
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions

@@ -27,7 +27,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from leconvert.remote.source import (
 from leconvert.remote.sparse_snapshot import copies_bytes
 from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
+from leconvert.support.values import dataclass
 from leconvert.transfer.client import Pace, wait_for_hub
 from leconvert.transfer.names import HubName
 from leconvert.transfer.options import PushOptions, ScratchOptions

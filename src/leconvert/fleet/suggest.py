@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from glob import escape
 from typing import Any
 
@@ -26,6 +26,7 @@ from leconvert.model.values import camera_of
 from leconvert.support.errors import FindingsError, LeconvertError
 from leconvert.support.flags import flags_of
 from leconvert.support.parallel import parallel_map
+from leconvert.support.values import dataclass
 from leconvert.workdir.records import WorkDir
 
 # Descriptions of flags that say more about the case than the flag's help.

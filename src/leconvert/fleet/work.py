@@ -39,7 +39,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,6 +110,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
+from leconvert.support.values import dataclass
 from leconvert.transfer.client import Pace, check_can_push
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import HubName

@@ -7,7 +7,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from leconvert.loading.tensors import Memory, TensorPlan, UnreadablePlace, Worke
 from leconvert.media import decode_image
 from leconvert.model.values import IntArray, depth_facts, is_in_metres
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
+from leconvert.support.values import dataclass
 
 # Distances from the values that a depth camera stores.
 #

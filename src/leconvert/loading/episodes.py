@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from random import Random
@@ -35,6 +34,7 @@ from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
+from leconvert.support.values import dataclass
 from leconvert.tables import chunk_range
 from leconvert.tables.arrow import is_number, stored_numbers
 from leconvert.transfer.files import Files, OpenFile

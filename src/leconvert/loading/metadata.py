@@ -8,7 +8,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -23,6 +23,7 @@ from leconvert.model.values import DATA_STREAM, BoolArray, IntArray, camera_of, 
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
+from leconvert.support.values import dataclass
 from leconvert.transfer.files import Files
 from leconvert.transfer.names import repository_of
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +22,7 @@ from leconvert.model.values import IntArray
 from leconvert.support.errors import LeconvertError, SourceError, UsageError
 from leconvert.support.flags import whole_number
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 
 _DATASET_INDEX = "dataset_index"
 _ACCEPTED = ("fps", "names", "missing")

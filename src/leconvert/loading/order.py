@@ -25,7 +25,6 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from operator import index
 from typing import NamedTuple
@@ -36,6 +35,7 @@ import numpy.typing as npt
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import whole_number
+from leconvert.support.values import dataclass
 
 _BLOCK_FRAMES = 2**14
 # Purposes of random streams; each purpose has an independent stream.

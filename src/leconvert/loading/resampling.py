@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -39,6 +39,7 @@ from leconvert.loading.trajectories import (
 from leconvert.model.values import FloatArray, IntArray
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.flags import several
+from leconvert.support.values import dataclass
 
 
 class Resampled(NamedTuple):

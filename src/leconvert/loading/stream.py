@@ -11,7 +11,6 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
@@ -45,6 +44,7 @@ from leconvert.loading.tensors import (
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import whole_number
+from leconvert.support.values import dataclass
 from leconvert.transfer.byte_cache import ByteCache
 from leconvert.transfer.files import files_at
 

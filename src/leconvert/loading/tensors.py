@@ -15,7 +15,7 @@ import math
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from itertools import count
 from operator import add
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from torch.utils.data import get_worker_info
 from leconvert.model.values import IntArray
 from leconvert.support.errors import REPORT_IT, LeconvertError
 from leconvert.support.machine import use_large_pages
+from leconvert.support.values import dataclass
 
 _ALIGNMENT = 64
 # If more than this many batches of one worker are kept, the others get memory of their own.

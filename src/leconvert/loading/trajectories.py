@@ -21,7 +21,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -35,6 +34,7 @@ from leconvert.loading.metadata import DatasetMeta, load_meta
 from leconvert.model.values import FloatArray, IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
+from leconvert.support.values import dataclass
 from leconvert.transfer.files import files_at
 
 Array = npt.NDArray[Any]

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import accumulate, batched, chain, pairwise
@@ -50,6 +50,7 @@ from leconvert.media.codecs import (
 from leconvert.model.values import LEROBOT_TOLERANCE_SECONDS, BoolArray, IntArray, Misfit
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.machine import queued_seconds
+from leconvert.support.values import dataclass
 
 # Number of clips that are fetched before the first is parsed; several threads fetch slow files.
 _CLIPS_AT_ONCE = 64

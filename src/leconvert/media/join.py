@@ -12,7 +12,6 @@ import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import groupby, islice
@@ -44,6 +43,7 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.file_calls import RangeMover, full_sync
+from leconvert.support.values import dataclass
 
 _TICKS_PER_FRAME = 512
 # FFmpeg keeps time bases and frame rates as signed 32-bit fractions.

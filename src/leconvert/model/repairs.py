@@ -12,7 +12,7 @@ import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any
 
 from leconvert.model.selection import BoolArray, EpisodeRanges, IntArray
@@ -21,6 +21,7 @@ from leconvert.support.errors import UsageError
 from leconvert.support.extras import lazy_module
 from leconvert.support.flags import flag, flags_of, make_numbers_own, several
 from leconvert.support.text import count, numbered
+from leconvert.support.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,16 +6,17 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, replace
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
-from operator import index
+from operator import attrgetter, index
 from typing import TYPE_CHECKING, Any
 
 from leconvert.support.errors import UsageError
 from leconvert.support.extras import lazy_module
 from leconvert.support.flags import flag, several
 from leconvert.support.text import count, numbered, shown
+from leconvert.support.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +74,7 @@ class EpisodeRanges:
         return held
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class FrameInterval:
     """The frames of one episode that are kept, counted from 0.
 
@@ -163,7 +164,10 @@ class EpisodeSelection:
         if self.exclude_tasks:
             record["exclude_tasks"] = sorted(set(self.exclude_tasks))
         if self.frames:
-            record["frames"] = [list(astuple(interval)) for interval in sorted(self.frames)]
+            record["frames"] = [
+                list(astuple(interval))
+                for interval in sorted(self.frames, key=attrgetter("episode"))
+            ]
         return record
 
     def kept_frames(self, episode_index: IntArray, length: IntArray) -> dict[int, tuple[int, int]]:
@@ -177,7 +181,7 @@ class EpisodeSelection:
             UsageError: An episode does not exist, or an interval exceeds it or keeps all of it.
         """
         kept = {}
-        for interval in sorted(self.frames):
+        for interval in sorted(self.frames, key=attrgetter("episode")):
             place = int(np.searchsorted(episode_index, interval.episode))
             if place == len(episode_index) or episode_index[place] != interval.episode:
                 raise UsageError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from enum import IntFlag
 from fractions import Fraction
 from functools import lru_cache
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.support.extras import lazy_module
 from leconvert.support.flags import block_align, flag, make_numbers_own, megabytes, whole
+from leconvert.support.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, override
 
@@ -26,6 +26,7 @@ from leconvert.support.errors import HubConflictError, StorageError, WorkDirErro
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
+from leconvert.support.values import dataclass
 from leconvert.transfer.names import HubName, folder_of, in_folder, repository_of
 from leconvert.workdir.fs import sha256_of, write_durably
 from leconvert.workdir.records import beside, encode_record, fields_of, find_record

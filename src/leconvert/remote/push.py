@@ -30,7 +30,7 @@ import posixpath
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,7 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
+from leconvert.support.values import dataclass
 from leconvert.transfer.client import (
     TOKEN_HELP,
     Patience,

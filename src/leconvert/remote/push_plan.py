@@ -7,7 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import takewhile
 from pathlib import Path
 from string import Formatter
@@ -43,6 +43,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import Progress
 from leconvert.support.text import count
+from leconvert.support.values import dataclass
 from leconvert.transfer.names import HubName
 from leconvert.transfer.store import RemoteFile
 

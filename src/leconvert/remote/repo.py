@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from leconvert.dataset.formats.v3 import INFO_PATH
 from leconvert.remote.provenance import CARD_PATH
 from leconvert.remote.source import info_in, read_info
 from leconvert.support.errors import HubError
+from leconvert.support.values import dataclass
 from leconvert.transfer.client import hub_errors
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import folder_of, in_folder, repository_of

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from leconvert.support.errors import (
     WorkDirError,
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.values import dataclass
 from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.names import (

@@ -33,7 +33,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import batched, islice
 from pathlib import Path
 
@@ -59,6 +59,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
+from leconvert.support.values import dataclass
 from leconvert.tables import chunk_range, list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubStore

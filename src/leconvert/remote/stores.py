@@ -8,7 +8,7 @@ import shlex
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count
+from leconvert.support.values import dataclass
 from leconvert.transfer.names import HubName, is_of_the_hub
 from leconvert.transfer.store import RemoteFile, download_all, incoming, not_fetched_from
 from leconvert.transfer.urls import UrlStore, changed_meanwhile, open_store, store_errors

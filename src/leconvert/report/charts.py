@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StreamFigures
 from leconvert.support.text import amount, duration
+from leconvert.support.values import dataclass
 
 _SHORTEST_BREAK_SECONDS = 30.0
 _BREAK_SHARE_OF_WORK = 0.2

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from leconvert.run.engines.slurm import ElementState, job_states
 from leconvert.run.leasing import BatchState, BatchStatus, Board, LeaseStore, read_done, read_failed
 from leconvert.support.errors import LeconvertError, WorkDirError
+from leconvert.support.values import dataclass
 from leconvert.workdir.activity import JobRecord, WorkerRecord, read_jobs, read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running

@@ -13,7 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property, partial
@@ -38,6 +38,7 @@ from leconvert.run.leasing.state import Generation, LeaseLog, Outcome
 from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.support.text import without_secrets_in
+from leconvert.support.values import dataclass
 from leconvert.workdir.activity import (
     Invocation,
     WorkerRecord,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,7 @@ from leconvert.support.flags import (
     worker_count,
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.values import dataclass
 from leconvert.transfer.options import PushOptions, ScratchOptions
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -75,6 +75,7 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count, shown
+from leconvert.support.values import dataclass
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import can_clone, is_there
 from leconvert.workdir.locks import planner_lock, remove_planner_lock

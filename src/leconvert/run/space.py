@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from leconvert.model.values import DATA_STREAM, Batch, StreamScan
 from leconvert.support.errors import StorageError
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
+from leconvert.support.values import dataclass
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import CANNOT_LINK, can_clone
 from leconvert.workdir.swap import META

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.support.text import count, first_few, json_record
+from leconvert.support.values import dataclass
 from leconvert.workdir.former import FormerState, former_states
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running

@@ -15,7 +15,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -49,6 +48,7 @@ from leconvert.support.errors import (
     UnreadableSourceError,
 )
 from leconvert.support.storage_errors import lacks_permission, machine_limits, storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.fs import link_into_tree, status_now, sync_file
 from leconvert.workdir.locks import Backoff

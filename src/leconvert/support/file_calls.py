@@ -20,12 +20,13 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
 from leconvert.support.storage_errors import CHECK_DISK
 from leconvert.support.text import GET_AGAIN_OR_DROP
+from leconvert.support.values import dataclass
 
 CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """Errors of an exclusive rename or an exchange if the file system does not support it."""

@@ -23,12 +23,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from leconvert.support.forkserver import serves_forks, start_python
 from leconvert.support.machine import allowed_cores, queued_seconds
+from leconvert.support.values import dataclass
 
 THREADS_THAT_WAIT = 16
 """Number of concurrent requests if each is answered late, as over a network."""

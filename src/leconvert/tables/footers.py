@@ -20,7 +20,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache, partial
 from itertools import batched
 from operator import itemgetter
@@ -30,6 +30,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leconvert.support.values import dataclass
 from leconvert.tables.thrift import (
     BINARY,
     BOOL_FALSE,

@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from leconvert.media import codec_of
 from leconvert.support.errors import TargetError, UsageError
+from leconvert.support.values import dataclass
 from leconvert.testing.encode import encode_clip
 
 # Statistics of generated episodes, in the shapes that LeRobot v2.1 stores.

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from leconvert.support.errors import (
     LeconvertError,
 )
 from leconvert.support.text import duration, without_secrets_in
+from leconvert.support.values import dataclass
 from leconvert.transfer.names import repository_of
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record, fields_of, find_record

@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -27,6 +27,7 @@ from leconvert.support.errors import (
     HubUnavailableError,
     SourceError,
 )
+from leconvert.support.values import dataclass
 from leconvert.transfer import client
 from leconvert.transfer.client import TRIES, Patience, ask_hub, hub_errors, make_api
 from leconvert.transfer.names import folder_of, in_folder, repository_of

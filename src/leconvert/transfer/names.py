@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from leconvert.support.errors import UsageError
+from leconvert.support.values import dataclass
 
 _REPO = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _NAME = rf"{_REPO}(?:/[^/@]+)*"

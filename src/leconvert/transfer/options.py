@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import absolute_path, as_arguments, flag, size_in_bytes
+from leconvert.support.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import batched
 from pathlib import Path
@@ -34,6 +33,7 @@ from leconvert.support.errors import (
 from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import sync_dir, sync_tree
 from leconvert.workdir.locks import hold_lock
 

@@ -17,7 +17,7 @@ import threading
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -34,6 +34,7 @@ from leconvert.support.errors import (
 from leconvert.support.extras import command_for_extra
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, first_few, without_credentials
+from leconvert.support.values import dataclass
 from leconvert.transfer.store import RemoteFile, other_content
 
 _CHANGES_SHOWN = 20

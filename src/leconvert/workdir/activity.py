@@ -25,7 +25,7 @@ import platform
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
@@ -35,6 +35,7 @@ from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.support.machine import Machine, allowed_cores
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import without_secrets, without_secrets_in
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import names_in, replace_record
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.records import RunPaths

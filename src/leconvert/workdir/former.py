@@ -34,12 +34,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from leconvert.support.errors import LeconvertError, WorkDirError
 from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there, names_in
 from leconvert.workdir.records import beside, encode_record, read_record
 from leconvert.workdir.swap import TREE_RECORD, old_dir

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from leconvert.support.errors import IncompleteError, StorageError
 from leconvert.support.file_calls import Mount, mount_of
 from leconvert.support.machine import boot_id
 from leconvert.support.storage_errors import storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,

@@ -25,12 +25,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 from leconvert.support.machine import boot_id, is_linux, machine_id
+from leconvert.support.values import dataclass
 
 _PURPOSE = b"leconvert one host"
 _LOCALLY_MADE = 1 << 41

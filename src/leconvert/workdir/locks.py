@@ -31,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +44,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.machine import is_linux
 from leconvert.support.storage_errors import storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import (
     CANNOT_LINK,
     LOCAL,

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from leconvert.support.errors import BusyError, LeconvertError, UsageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,

@@ -11,7 +11,7 @@ import base64
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fractions import Fraction
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -40,6 +40,7 @@ from leconvert.model.values import (
     StreamScan,
 )
 from leconvert.support.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import sha256_of, sync_dir, sync_file, write_durably
 from leconvert.workdir.locks import (
     OneHost,

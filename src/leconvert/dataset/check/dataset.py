@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from leconvert.support.errors import SourceError, UnreadableSourceError, Verific
 from leconvert.support.parallel import parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.text import count
+from leconvert.support.values import dataclass
 from leconvert.tables import has_footer, row_group_rows
 
 _SHOWN = 20

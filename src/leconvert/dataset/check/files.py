@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
+from leconvert.support.values import dataclass
 from leconvert.tables import why_unreadable
 from leconvert.tables.schemas import (
     NUMBER_DTYPES,

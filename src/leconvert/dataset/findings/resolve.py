@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -23,6 +23,7 @@ from leconvert.model.selection import EpisodeRanges
 from leconvert.model.values import NOTHING, Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.text import count, first_few, shown
+from leconvert.support.values import dataclass
 
 # Observations of checks, before any decision.
 

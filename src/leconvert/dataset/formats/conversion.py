@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import compress, islice, zip_longest
@@ -38,6 +38,7 @@ from leconvert.model.values import (
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UnreadableSourceError, UsageError
 from leconvert.support.text import aligned, shown
+from leconvert.support.values import dataclass
 from leconvert.tables.arrow import array_of, int64_array, int64_values
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.swap import is_converted

@@ -13,7 +13,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
+from leconvert.support.values import dataclass
 from leconvert.tables.data_file import read_data_schema
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from leconvert.model.repairs import VISUAL_DTYPES
 from leconvert.support.errors import SourceError
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import make_folders_below
 
 # Number of episodes whose parsed JSON is in memory at a time: Python's numbers in nested lists take

@@ -16,7 +16,6 @@ import string
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice
@@ -61,6 +60,7 @@ from leconvert.model.versions import (
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.storage_errors import denied, undecodable_path
 from leconvert.support.text import GET_AGAIN, count, shown
+from leconvert.support.values import dataclass
 from leconvert.workdir.swap import info_path, old_dir
 
 # Git LFS pointers: small texts in place of the files, after a clone without Git LFS.

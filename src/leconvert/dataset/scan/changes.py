@@ -15,7 +15,7 @@ from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from leconvert.support.errors import SourceChangedError, UnreadableSourceError
 from leconvert.support.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.support.storage_errors import denied, storage_errors
 from leconvert.support.text import count, first_few, shown
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import folder_anew, forget_old_names, status_now
 from leconvert.workdir.swap import META
 

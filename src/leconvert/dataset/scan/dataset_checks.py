@@ -9,7 +9,7 @@ from __future__ import annotations
 import filecmp
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -52,6 +52,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
 from leconvert.tables.arrow import (
     innermost_type,

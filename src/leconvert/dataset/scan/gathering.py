@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from leconvert.dataset.scan.file_checks import NOT_KNOWN, ClipFacts, RowFacts
 from leconvert.model.values import DATA_STREAM, BoolArray, FileTable, IntArray, StreamScan
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import Progress
+from leconvert.support.values import dataclass
 
 # The index for a text that the table of tasks lacks.
 NO_TASK = -1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from leconvert.dataset.scan.v2 import index_of_remuxed
 from leconvert.model.values import DATA_STREAM, IntArray, Misfit, StreamScan
 from leconvert.support.errors import UsageError
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 
 Intervals = Mapping[int, tuple[int, int]]
 

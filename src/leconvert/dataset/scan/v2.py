@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import compress, pairwise
 from pathlib import Path
@@ -68,6 +68,7 @@ from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import CHECK_DISK, denied, storage_errors
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import forget_old_names, status_now
 
 _KEPT_SCHEMAS = 256

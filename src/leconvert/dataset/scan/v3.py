@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 from leconvert.tables.arrow import floats
 from leconvert.workdir.fs import forget_old_names, status_now
 

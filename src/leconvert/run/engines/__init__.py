@@ -24,13 +24,13 @@ import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert.support.errors import EngineError, LeconvertError, StorageError, UsageError
 from leconvert.support.extras import lazy_names
+from leconvert.support.values import dataclass
 from leconvert.workdir.records import RunPaths
 
 if TYPE_CHECKING:

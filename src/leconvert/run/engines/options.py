@@ -10,11 +10,12 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, whole
+from leconvert.support.values import dataclass
 
 # Values that --mem, also for Ray, and --time accept; `sbatch` would refuse others.
 _MEMORY = re.compile(r"(\d+)([KMGT]?)")

@@ -31,7 +31,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -41,6 +41,7 @@ from leconvert.run.engines.options import RayOptions
 from leconvert.support.errors import EngineError, LeconvertError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import end_with_parent
+from leconvert.support.values import dataclass
 from leconvert.workdir.records import RunPaths
 
 # The Ray task on a node: one worker, in its own process.

@@ -7,12 +7,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.run.engines import JobRequest, last_words, note_job
 from leconvert.run.engines.options import Site, SlurmOptions
 from leconvert.support.errors import EngineError
+from leconvert.support.values import dataclass
 from leconvert.workdir.records import RunPaths
 
 # Only this part runs SLURM's commands.

@@ -10,9 +10,10 @@ exclusive publishing of ``done`` does. So a wrong guess here wastes work and cha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from leconvert.support.values import dataclass
 
 
 class BatchState(StrEnum):

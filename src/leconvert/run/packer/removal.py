@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -22,6 +22,7 @@ from leconvert.support.errors import LeconvertError, UnreadableSourceError
 from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.support.text import numbered, shown
+from leconvert.support.values import dataclass
 from leconvert.workdir.former import TreeFacts
 from leconvert.workdir.fs import remove_tree, sync_dir
 from leconvert.workdir.swap import codebase_version, old_dir, removed_dir, removed_old_dir

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors
 from leconvert.support.text import first_few, json_record, shown
+from leconvert.support.values import dataclass
 from leconvert.workdir.former import former_dir, stands_as_left, write_former
 from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.identity import WorkerIdentity

@@ -11,12 +11,12 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from leconvert.support.values import dataclass
 from leconvert.tables.arrow import is_list
 
 

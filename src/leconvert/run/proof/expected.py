@@ -6,7 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ from leconvert.model.values import (
     camera_of,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.values import dataclass
 
 
 @dataclass(frozen=True, eq=False)

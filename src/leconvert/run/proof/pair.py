@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +75,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
+from leconvert.support.values import dataclass
 from leconvert.tables import StoredGroups
 from leconvert.workdir.fs import is_folder
 

@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -78,6 +78,7 @@ from leconvert.support.errors import (
 from leconvert.support.file_calls import copy_file
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
+from leconvert.support.values import dataclass
 from leconvert.workdir.fs import LOCAL, can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.records import default_work_dir

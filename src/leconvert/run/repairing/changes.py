@@ -13,7 +13,7 @@ import json
 import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from leconvert.run.proof import same_bytes, same_values
 from leconvert.run.repairing.plan import RepairPlan, stored_stats
 from leconvert.support.errors import InterruptedRunError, LeconvertError
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.values import dataclass
 from leconvert.workdir.swap import is_converted
 
 # Version 2 reorders rows of tables, which older readers would not expect. Version 3 has tables that

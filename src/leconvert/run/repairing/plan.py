@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +51,7 @@ from leconvert.support.errors import SourceError, StorageError, UnreadableSource
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.support.text import count
+from leconvert.support.values import dataclass
 
 _TIMES = frozenset({"frame-times", "shared-frames", "video-end", "video-neighbours", "frame-count"})
 # Findings that a file with exact times may also have.

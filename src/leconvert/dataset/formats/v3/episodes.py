@@ -11,7 +11,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain
@@ -29,6 +29,7 @@ from leconvert.dataset.formats.stats import StatsBlock
 from leconvert.dataset.formats.v3.meta import EPISODES_DIR, USUAL_NAMES, FileNames, episodes_path
 from leconvert.model.values import FILES_PER_CHUNK, Finding, FloatArray, IntArray, camera_of
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.values import dataclass
 from leconvert.tables.arrow import (
     MixedKindsError,
     array_of,

@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from string import Formatter
@@ -41,6 +41,7 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.values import dataclass
 from leconvert.tables.arrow import array_of, floats
 from leconvert.tables.data_file import open_parquet, unreadable, with_unique_names
 from leconvert.workdir.fs import make_folders_below

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from leconvert.model.values import (
     IntArray,
 )
 from leconvert.support.text import count, shown
+from leconvert.support.values import dataclass
 from leconvert.tables.arrow import floats, integers, lacks_value
 from leconvert.tables.schemas import LANGUAGE_COLUMNS
 
