@@ -40,9 +40,9 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.output import planned_lines, print_findings, progress_for, show
 from leconvert.cli.parser import EDITING_OPTIONS, USUAL_OPTIONS, Parser, add_output
-from leconvert.cli.plan import print_plan, show_dry_run
 from leconvert.cli.push import planned_push, push_lines
 from leconvert.cli.sources import NamedDataset, named_datasets, named_places, places, take_arguments
+from leconvert.cli.work import print_plan, show_dry_run
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, parse_frames, parse_parts
 from leconvert.run.conversion import Control, Conversion, LeaseOptions, ProofOptions

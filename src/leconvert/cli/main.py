@@ -42,7 +42,7 @@ COMMANDS: Mapping[str | None, str] = {
         "convert convert:merge convert:split convert:trim convert:repair fleet upkeep:undo "
         "upkeep:clean"
     ),
-    "on many hosts": "plan work work:submit work:pack status upkeep:release",
+    "on many hosts": "work:plan work work:submit work:pack status upkeep:release",
     "check, compare, publish and load": "verify:check verify status:report push probe",
     "first steps and help": "demo explain doctor main:completion",
     # Not listed: `doctor DIR` and `push RESULT URL` are the same.
