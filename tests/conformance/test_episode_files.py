@@ -28,8 +28,7 @@ from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import FindingsError, UsageError
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.defects import edit_table, with_column
+from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset, with_column
 
 KEEP = LayoutOptions(layout="episode-files")
 _TOP = CameraSpec(key="observation.images.top", width=32, height=32)

@@ -28,8 +28,14 @@ from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
 from leconvert.support.errors import TargetError, UsageError
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.defects import edit_lines, edit_table, with_column
+from leconvert.testing import (
+    CameraSpec,
+    DatasetSpec,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
 
 OVERLAY = LayoutOptions(layout="overlay")
 _TOP = CameraSpec(key="observation.images.top", width=32, height=32)

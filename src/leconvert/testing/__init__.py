@@ -10,11 +10,14 @@ from leconvert.testing.dataset import (
     DatasetSpec,
     FrameLabel,
     draw_frame,
+    edit_info,
+    edit_lines,
+    edit_table,
     encode_png,
     make_dataset,
     read_label,
+    with_column,
 )
-from leconvert.testing.defects import edit_info, edit_lines, edit_table, with_column
 
 __all__ = [
     "PROFILES",

@@ -25,8 +25,7 @@ from leconvert.cli.main import main
 from leconvert.model.repairs import RepairOptions
 from leconvert.remote.source import fetch_sparse
 from leconvert.support.errors import HubAccessError, HubConflictError, UsageError
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.defects import edit_lines
+from leconvert.testing import CameraSpec, DatasetSpec, edit_lines, make_dataset
 from leconvert.transfer.options import PushOptions
 
 REPO = "tester/arm"

@@ -38,8 +38,14 @@ from leconvert.support.errors import (
     SourceError,
     UsageError,
 )
-from leconvert.testing import DatasetSpec, make_dataset, with_column
-from leconvert.testing.defects import edit_info, edit_lines, edit_table
+from leconvert.testing import (
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import OpenedRun

@@ -15,8 +15,7 @@ import leconvert
 from leconvert import media, tables
 from leconvert.model.values import LayoutOptions
 from leconvert.run.proof import verify_pair
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.defects import edit_table, with_column
+from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset, with_column
 
 SPEC = DatasetSpec(episodes=3, frames=(8, 5, 9), cameras=(CameraSpec("top", 32, 32),))
 CLIP = "videos/chunk-000/top/episode_000001.mp4"
